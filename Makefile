@@ -1,0 +1,60 @@
+# Each of `make demo` and `make test` works as the first command on a machine with Python 3.11+ and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
+# Bytecode is kept, whatever the caller prefers: every command of ours is a process of its own.
+unexport PYTHONDONTWRITEBYTECODE
+PACKAGES := turnkeeper task_runner agent_runtime constellation
+
+.PHONY: demo test check bench protos protos-check test-services wheel lock format clean
+
+demo: $(READY)  ## The whole product in a minute, in a throwaway home.
+	@$(BIN)/turnkeeper demo
+
+test: $(READY)  ## Every test; those that need an absent server skip with a reason.
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+check: $(READY) protos-check  ## Format, lint, import contracts, types, generated code.
+	@$(BIN)/ruff format --check --quiet . || (echo "run: make format" && false)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	@$(BIN)/python -m pytest -q tests/test_tidy.py
+
+bench: $(READY)  ## Ours beside peers in one run; writes benchmarks/RESULTS.md.
+	@$(BIN)/python -m benchmarks
+
+protos: $(READY)  ## Generate the stubs beside the contract.
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
+
+protos-check: protos  ## The committed stubs are what the contract generates.
+	@git diff --exit-code --stat -- protos || (echo "the stubs differ from the contract: commit what make protos wrote" && false)
+
+test-services:  ## Install the optional real servers that some tests use (Debian).
+	@tests/install_services.sh
+
+wheel: $(READY)
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+lock: $(READY)  ## Resolve the newest versions that go together.
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
+		--extra dev --extra bench --extra openai pyproject.toml -o requirements.lock
+
+format: $(READY)
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+clean:
+	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+
+$(READY): requirements.lock pyproject.toml
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@

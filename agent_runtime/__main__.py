@@ -1,0 +1,5 @@
+"""`python -m agent_runtime` is the `agent-runtime` command."""
+
+from agent_runtime.cli import main
+
+main()

@@ -1,0 +1,148 @@
+"""What a graph asks an author, and what the author's decision is to the graph. Pure; both ends meet here.
+
+The guard raises an interrupt whose value :func:`ask` builds; the runtime keeps it as a :class:`Raised`; the author's
+decision goes back as the value that :func:`answer_to` builds; the guard checks it with :func:`binds`. Any other value
+is a question of a foreign graph, and is answered with plain text, arguments, True or False.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["permission", "proposal", "question", "pause"]
+DECISIONS = frozenset({"approve", "reject", "edit", "answer"})
+LONGEST_PAUSE_S = 86_400
+_GUARDED = frozenset({"permission", "proposal"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """An interrupt, read.
+
+    Attributes:
+        interrupt_id: LangGraph's id.
+        kind: what is asked: permission for a call, a proposal to go on, a question, or nothing: a bounded pause.
+        tool: the tool of the call.
+        args: the call's arguments.
+        args_hash: their hash, to which an approval is bound.
+        call_id: the call's id.
+        missing_scope: what would have to be granted.
+        question: what the author reads.
+        allows_text: an ordinary message may answer it.
+        timeout_s: of a bounded pause.
+    """
+
+    interrupt_id: str
+    kind: Kind
+    tool: str = ""
+    args: Mapping[str, Any] | None = None
+    args_hash: str = ""
+    call_id: str = ""
+    missing_scope: str = ""
+    question: str = ""
+    allows_text: bool = False
+    timeout_s: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """An author's decision about one interrupt.
+
+    Attributes:
+        decision: approve, reject, edit or answer.
+        message: why it was rejected, or the answer's text.
+        args: the arguments to run with instead.
+    """
+
+    decision: str
+    message: str = ""
+    args: Mapping[str, Any] | None = None
+
+
+def canonical(value: object) -> str:
+    """Return the one JSON text of a value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
+def hash_args(args: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a call's arguments in canonical JSON.
+
+    >>> hash_args({"a": 1, "b": 2}) == hash_args({"b": 2, "a": 1})
+    True
+    """
+    return hashlib.sha256(canonical(args).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def ask(
+    kind: Literal["permission", "proposal"], *, tool: str, args: Mapping[str, Any], call_id: str, scope: str, why: str
+) -> dict[str, Any]:
+    """Return the value of a guard's interrupt."""
+    return {
+        "kind": kind,
+        "tool": tool,
+        "args": dict(args),
+        "args_hash": hash_args(args),
+        "call_id": call_id,
+        "scope": scope,
+        "why": why,
+    }
+
+
+def read_interrupt(interrupt_id: str, value: object) -> Raised:
+    """Read an interrupt's value, whoever raised it."""
+    said = value if isinstance(value, dict) else {}
+    kind = said.get("kind")
+    if kind in _GUARDED and isinstance(said.get("args"), dict):
+        return Raised(
+            interrupt_id=interrupt_id,
+            kind=kind,
+            tool=str(said.get("tool", "")),
+            args=said["args"],
+            args_hash=hash_args(said["args"]),
+            call_id=str(said.get("call_id", "")),
+            missing_scope=str(said.get("scope", "")),
+            question=str(said.get("why", "")),
+        )
+    if said.get("resume_on") == "trigger":
+        return Raised(interrupt_id=interrupt_id, kind="pause", timeout_s=_pause_s(said.get("timeout_s")))
+    question = said.get("question") or said.get("q") or value
+    text = question if isinstance(question, str) else canonical(question)
+    return Raised(
+        interrupt_id=interrupt_id, kind="question", question=text, allows_text=said.get("allows_text") is not False
+    )
+
+
+def answer_to(kind: str, args_hash: str, call_id: str, thread_id: str, decided: Decided) -> object:
+    """Return the value that an interrupt of `kind` is resumed with."""
+    if kind in _GUARDED:
+        return {
+            "decision": decided.decision,
+            "message": decided.message,
+            "args": None if decided.args is None else dict(decided.args),
+            "args_hash": args_hash,
+            "call_id": call_id,
+            "thread_id": thread_id,
+        }
+    if decided.decision == "answer":
+        return decided.message
+    if decided.decision == "edit":
+        return dict(decided.args or {})
+    if decided.decision == "reject" and decided.message:
+        return {"approved": False, "message": decided.message}
+    return decided.decision == "approve"
+
+
+def binds(answer: object, *, args: Mapping[str, Any], call_id: str, thread_id: str) -> bool:
+    """Return whether an answer is the author's, about exactly this call with exactly these arguments."""
+    if not isinstance(answer, dict) or answer.get("decision") not in DECISIONS:
+        return False
+    about = (answer.get("args_hash"), answer.get("call_id"), answer.get("thread_id"))
+    return about == (hash_args(args), call_id, thread_id)
+
+
+def _pause_s(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_PAUSE_S:
+        return LONGEST_PAUSE_S
+    return max(1, int(value))

@@ -1,0 +1,165 @@
+"""Putting the runtime together: for the daemon, and for tests that run it in their own process."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from agent_runtime.accept import Acceptor
+from agent_runtime.bell import Bell
+from agent_runtime.categories import Categories
+from agent_runtime.graph.build import Build
+from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
+from agent_runtime.graph.default import build_graph
+from agent_runtime.graph.engine import Engine
+from agent_runtime.graph.guard import guard_middleware
+from agent_runtime.intervals import Intervals
+from agent_runtime.mailboxes import Mailboxes
+from agent_runtime.notify import Notifier
+from agent_runtime.permissions import judge
+from agent_runtime.requests import FIRST_AGENT
+from agent_runtime.store import Store
+from agent_runtime.stores.open import open_database
+from agent_runtime.tools import toolbox
+from agent_runtime.turns import Parts
+from agent_runtime.worker import Worker
+from agent_runtime.world.world import World
+from turnkeeper.bus.inbox import Inbox
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.database import Database
+from turnkeeper.entropy import Entropy, SystemEntropy
+from turnkeeper.errors import InvalidInput
+from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
+from turnkeeper.files import SystemFiles
+from turnkeeper.home import Home
+from turnkeeper.settings import Settings
+
+PROCESS = "agent-runtime"
+MOST_AT_ONCE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """The parts that the service is made from; nothing runs until `worker` is started.
+
+    Attributes:
+        store: the turn table.
+        acceptor: takes fires and messages.
+        worker: runs turns.
+        mailboxes: where envelopes lie.
+        categories: what may be granted.
+        world: what tools act on.
+        log: the event trail.
+        clock: the machine's, or a test's.
+        entropy: likewise.
+    """
+
+    store: Store
+    acceptor: Acceptor
+    worker: Worker
+    mailboxes: Mailboxes
+    categories: Categories
+    world: World
+    log: EventLog
+    clock: Clock
+    entropy: Entropy
+
+
+@asynccontextmanager
+async def assemble(
+    home: Home,
+    settings: Settings,
+    *,
+    environ: Mapping[str, str],
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+    build: Build | None = None,
+) -> AsyncIterator[Runtime]:
+    """Open the stores and put a runtime around them. The caller holds the process's lock.
+
+    Args:
+        home: the state directory.
+        settings: from its config file.
+        environ: the process's environment.
+        clock: the machine's, unless a test passes another.
+        entropy: likewise.
+        build: makes the graph of tools, middleware and checkpointer; the default agent's, unless a test passes another.
+
+    Raises:
+        Corrupt: a store cannot be read.
+        InvalidInput: the settings name what cannot be run.
+    """
+    _refuse_unsupported(settings)
+    clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
+    log = EventLog(home.logs, PROCESS, clock)
+    database = open_database(home)
+    try:
+        checkpoints = await open_checkpoints(home.checkpoints_db)
+        try:
+            default: Build = lambda specs, middleware, saver: build_graph(  # noqa: E731
+                settings, home, specs, middleware=middleware, checkpointer=saver, clock=clock, environ=environ
+            )
+            yield await _wire(home, settings, environ, clock, entropy, log, database, checkpoints, build or default)
+        finally:
+            await checkpoints.close()
+    finally:
+        database.close()
+        log.close()
+
+
+async def _wire(
+    home: Home,
+    settings: Settings,
+    environ: Mapping[str, str],
+    clock: Clock,
+    entropy: Entropy,
+    log: EventLog,
+    database: Database,
+    checkpoints: Checkpoints,
+    build: Build,
+) -> Runtime:
+    failpoints, arrived = Failpoints(environ), Bell()
+    categories = Categories.load(home, settings)
+    store = await Store.take_over(database, clock, entropy)
+    world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields))
+    specs = toolbox(world)
+    guard = guard_middleware({spec.tool.name: spec for spec in specs}, judge)
+    engine = Engine(build(specs, [guard], checkpoints.saver), checkpoints)
+    files = SystemFiles()
+    inboxes = {agent: Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy) for agent in agents(settings)}
+    mailboxes = Mailboxes(inboxes, files)
+    intervals = Intervals(store=store, engine=engine, get_category=categories.get, log=log, failpoints=failpoints)
+    parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
+    notifier = Notifier(settings.notify, log, environ)
+    return Runtime(
+        store=store,
+        acceptor=Acceptor(
+            store=store,
+            mailboxes=mailboxes,
+            arrived=arrived,
+            clock=clock,
+            entropy=entropy,
+            log=log,
+            failpoints=failpoints,
+        ),
+        worker=Worker(parts, arrived=arrived, notifier=notifier, clock=clock, most_at_once=MOST_AT_ONCE),
+        mailboxes=mailboxes,
+        categories=categories,
+        world=world,
+        log=log,
+        clock=clock,
+        entropy=entropy,
+    )
+
+
+def agents(settings: Settings) -> list[str]:
+    """Return the names of the agents that the settings ask for: `agent0` always, its workers after it."""
+    workers = settings.agents[FIRST_AGENT].workers if FIRST_AGENT in settings.agents else 0
+    return [FIRST_AGENT, *(f"agent{number}" for number in range(1, workers + 1))]
+
+
+def _refuse_unsupported(settings: Settings) -> None:
+    for name, agent in settings.agents.items():
+        if agent.graph:
+            what = f"agents.{name}.graph: graphs of your own cannot be run yet"
+            raise InvalidInput(what, where="config.toml", hint="leave it out; the default agent runs")

@@ -1,0 +1,27 @@
+"""The `agent-runtime` command: one module for each group of commands, put together here."""
+
+import sys
+
+import typer
+
+from agent_runtime.cli import candidates, categories, conversation, interrupts, send, serve, turns, workspace
+from turnkeeper.console import run
+
+app = typer.Typer(
+    help="The agent's side: conversations, turns, and what waits for your decision.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(serve.serve)
+app.add_typer(conversation.app, name="conversation")
+app.command("send")(send.send)
+app.add_typer(turns.app, name="turns")
+app.add_typer(interrupts.app, name="interrupts")
+app.add_typer(candidates.app, name="candidates")
+app.add_typer(categories.app, name="categories")
+app.add_typer(workspace.app, name="workspace")
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.exit(run(app, sys.argv[1:]))

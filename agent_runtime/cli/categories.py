@@ -1,0 +1,123 @@
+"""`agent-runtime categories`: read from their files, which the daemon reads too.
+
+Reading them needs pydantic, which takes as long to import as all the rest of a command: it is loaded only here.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent_runtime.cli.rows import Row
+from agent_runtime.model import Category
+from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows
+from turnkeeper.errors import EXIT_USAGE, NotFound
+
+if TYPE_CHECKING:
+    from agent_runtime.categories import Categories, CategoryEntry, Finding
+
+app = typer.Typer(help="What kinds of standing work may do.", rich_markup_mode=None)
+_MODULE = "agent_runtime.categories"
+
+
+def _autonomy(row: Mapping[str, object]) -> str:
+    if row["autonomous"]:
+        return "yes"
+    return "declared, not allowed here" if row["declared_autonomous"] else "no"
+
+
+_COLUMNS = (
+    Column("NAME", lambda row: str(row["name"])),
+    Column("SOURCE", lambda row: str(row["source"]) + (" (overrides shipped)" if row["overrides_shipped"] else "")),
+    Column("AUTONOMOUS", _autonomy),
+    Column("SILENT", lambda row: "yes" if row["silent"] else "no"),
+    Column("OUTSIDE", lambda row: str(row["outside"])),
+    Column("TOOLS", lambda row: ", ".join(row["tools"]) or "-", wide=True),
+    Column("WRITES", lambda row: ", ".join(row["writes"]) or "-", wide=True),
+    Column("MEMORY", lambda row: ", ".join(row["memory"]) or "-", wide=True),
+    Column("DESCRIPTION", lambda row: str(row["problem"] or row["description"])),
+)
+_FINDINGS = (
+    Column("LEVEL", lambda row: str(row["level"])),
+    Column("WHERE", lambda row: str(row["where"])),
+    Column("WHAT", lambda row: str(row["what"])),
+)
+
+
+@app.command("list")
+def list_(output: OutputOption = Output.TABLE) -> None:
+    """List every category, also one that cannot be used, with what is wrong with it.
+
+    Example: agent-runtime categories list -o wide
+    """
+    show_rows([_row(entry) for entry in _load().all()], _COLUMNS, output, name_key="name")
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="The category's name.")], output: OutputOption = Output.TABLE
+) -> None:
+    """Show what a category grants, where it is defined, and whether it overrides a shipped one.
+
+    Example: agent-runtime categories show catch-up-summary
+    """
+    entries = {entry.name: entry for entry in _load().all()}
+    if name not in entries:
+        raise NotFound(f"no category {name[:80]!r}", hint=f"there are {', '.join(entries)}")
+    row = _row(entries[name])
+    lines = [
+        ("name", row["name"]),
+        ("description", row["description"]),
+        ("problem", row["problem"]),
+        ("source", str(row["source"]) + (", overrides the shipped one" if row["overrides_shipped"] else "")),
+        ("file", row["path"]),
+        ("autonomous", _autonomy(row)),
+        ("silent", "yes" if row["silent"] else "no"),
+        ("outside", row["outside"]),
+        *((key, ", ".join(row[key]) or "none") for key in ("tools", "writes", "memory", "channels", "network")),
+        ("limits", f"{row['seconds']} s, {row['tool_calls']} tool calls, {row['tokens']} tokens"),
+    ]
+    show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
+
+
+@app.command("check")
+def check(
+    file: Annotated[Path | None, typer.Argument(help="A category file; without it, all of the home's.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check category files: unknown scopes, contradictions, scopes that no tool needs. Exits with 2 on an error.
+
+    Example: agent-runtime categories check ~/.turnkeeper/categories/research.toml
+    """
+    place = home()
+    if file is None:
+        place.check()
+    files = [file] if file is not None else sorted(place.categories.glob("*.toml"))
+    found: list[Finding] = [finding for path in files for finding in import_module(_MODULE).lint(path)]
+    rows: list[Row] = [{"level": one.level, "where": one.where, "what": one.what} for one in found]
+    show_rows(rows, _FINDINGS, output, name_key="where")
+    if not rows:
+        note(f"{len(files)} file{'' if len(files) == 1 else 's'} checked, nothing to say against any")
+    if any(finding.level == "error" for finding in found):
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _load() -> "Categories":
+    place = home()
+    place.check()
+    settings = import_module("turnkeeper.settings").load_settings(place)
+    loaded: Categories = import_module(_MODULE).Categories.load(place, settings)
+    return loaded
+
+
+def _row(entry: "CategoryEntry") -> Row:
+    category = entry.category or Category(name=entry.name)
+    return category.to_dict() | {
+        "source": entry.source,
+        "path": entry.path,
+        "overrides_shipped": entry.overrides_shipped,
+        "declared_autonomous": entry.declared_autonomous,
+        "problem": entry.problem,
+    }

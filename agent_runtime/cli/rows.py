@@ -1,0 +1,144 @@
+"""The wire's messages as rows with stable JSON keys. Pure."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.clock import rfc3339
+
+Row = dict[str, Any]
+
+
+def instant(message: Any, field: str) -> str | None:
+    """Return an instant of a message as RFC 3339, or None where it is not set."""
+    at: datetime | None = getattr(message, field).ToDatetime(tzinfo=UTC) if message.HasField(field) else None
+    return None if at is None else rfc3339(at)
+
+
+def conversation_row(turn: wire.ConversationTurn) -> Row:
+    """Return a turn of a conversation."""
+    return {
+        "turn_id": turn.turn_id,
+        "thread_id": turn.thread_id,
+        "started_at": instant(turn, "started_at"),
+        "ended_at": instant(turn, "ended_at"),
+        "status": turn.status,
+        "trigger": _trigger(turn.trigger) if turn.HasField("trigger") else None,
+        "messages": [_message(message) for message in turn.messages],
+        "interrupts": [interrupt_row(interrupt) for interrupt in turn.interrupts],
+    }
+
+
+def channel_row(channel: wire.Channel) -> Row:
+    """Return a channel of the list of conversations."""
+    return {
+        "channel": channel.name,
+        "turns": channel.turns,
+        "waiting": channel.waiting,
+        "last_at": instant(channel, "last_at"),
+    }
+
+
+def turn_row(turn: wire.Turn) -> Row:
+    """Return a turn of the turn table."""
+    return {
+        "turn_id": turn.turn_id,
+        "thread_id": turn.thread_id,
+        "channel": turn.channel,
+        "agent": turn.agent,
+        "category": turn.category,
+        "status": turn.status,
+        "trigger": turn.trigger,
+        "fire_id": turn.fire_id,
+        "task_name": turn.task_name,
+        "attempt": turn.attempt,
+        "started_at": instant(turn, "started_at"),
+        "ended_at": instant(turn, "ended_at"),
+        "summary": turn.summary,
+        "error": turn.error,
+        "cancel_requested": turn.cancel_requested,
+    }
+
+
+def interrupt_row(interrupt: wire.Interrupt) -> Row:
+    """Return something that an author is, or was, asked."""
+    return {
+        "interrupt_id": interrupt.interrupt_id,
+        "turn_id": interrupt.turn_id,
+        "thread_id": interrupt.thread_id,
+        "channel": interrupt.channel,
+        "kind": interrupt.kind,
+        "tool": interrupt.tool,
+        "args": loaded(interrupt.args_json),
+        "args_hash": interrupt.args_hash,
+        "missing_scope": interrupt.missing_scope,
+        "question": interrupt.question,
+        "allows_text": interrupt.allows_text,
+        "task_name": interrupt.task_name,
+        "category": interrupt.category,
+        "status": interrupt.status,
+        "decision": interrupt.decision,
+        "created_at": instant(interrupt, "created_at"),
+        "resolved_at": instant(interrupt, "resolved_at"),
+    }
+
+
+def candidate_row(candidate: wire.Candidate) -> Row:
+    """Return a candidate."""
+    return {
+        "candidate_id": candidate.candidate_id,
+        "kind": candidate.kind,
+        "channel": candidate.channel,
+        "title": candidate.title,
+        "body": candidate.body,
+        "origin": candidate.origin,
+        "lifecycle": candidate.lifecycle,
+        "turn_id": candidate.turn_id,
+        "task_name": candidate.task_name,
+        "created_at": instant(candidate, "created_at"),
+        "decided_at": instant(candidate, "decided_at"),
+        "note": candidate.note,
+    }
+
+
+def page_row(page: wire.Page, *, with_body: bool = True) -> Row:
+    """Return a page; lists leave its body out."""
+    row = {
+        "page_id": page.page_id,
+        "title": page.title,
+        "tags": list(page.tags),
+        "origin": page.origin,
+        "lifecycle": page.lifecycle,
+        "version": page.version,
+        "updated_at": instant(page, "updated_at"),
+    }
+    return row | {"body": page.body} if with_body else row
+
+
+def loaded(text: str) -> Any:
+    """Return what a JSON text says; an empty object where it says nothing."""
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return {}
+
+
+def _trigger(mark: wire.TriggerMark) -> Row:
+    return {
+        "kind": mark.kind,
+        "task": mark.task,
+        "fire_id": mark.fire_id,
+        "nominal_at": instant(mark, "nominal_at"),
+        "fired_at": instant(mark, "fired_at"),
+        "stands_for": mark.stands_for,
+    }
+
+
+def _message(message: wire.Message) -> Row:
+    row: Row = {"role": message.role, "text": message.text}
+    if message.tool_calls:
+        row["tool_calls"] = [
+            {"id": call.id, "name": call.name, "args": loaded(call.args_json)} for call in message.tool_calls
+        ]
+    return row | {"at": instant(message, "at")}

@@ -1,0 +1,65 @@
+"""Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from turnkeeper.clock import parse_rfc3339
+from turnkeeper.console import when
+from turnkeeper.durations import format_rough
+
+ID_DIGITS = 10
+LONGEST_ARGUMENT = 60
+
+
+def shown(at: str | None) -> str:
+    """Write an instant of a row for a person; `-` for none."""
+    return when(parse_rfc3339(at)) if at else "-"
+
+
+def span(start: str | None, end: str | None) -> str:
+    """Write how long something took; `-` while it lasts.
+
+    >>> span("2026-03-02T09:00:00Z", "2026-03-02T09:01:30Z"), span("2026-03-02T09:00:00Z", None)
+    ('1m 30s', '-')
+    """
+    if not start or not end:
+        return "-"
+    took: datetime = parse_rfc3339(end)
+    return format_rough((took - parse_rfc3339(start)).total_seconds())
+
+
+def call_text(tool: str, args: Mapping[str, Any]) -> str:
+    """Write a tool call as a function call, long arguments shortened.
+
+    >>> call_text("memory_put", {"tier": "channel", "text": "x" * 100})[:40]
+    'memory_put(tier="channel", text="xxxxxxx'
+    """
+    given = (f"{key}={clipped(json.dumps(value, ensure_ascii=False), LONGEST_ARGUMENT)}" for key, value in args.items())
+    return f"{tool}({', '.join(given)})"
+
+
+def clipped(text: str, most: int) -> str:
+    r"""Return a text on one line, at most so long.
+
+    >>> clipped("one\n  two three", 9)
+    'one two …'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def resolve_command(interrupt: Mapping[str, Any]) -> str:
+    """Return the command that answers what an author is asked."""
+    command = f"agent-runtime interrupts resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
+    return f'{command} --answer "…"' if interrupt["kind"] == "question" else f"{command} --approve"
+
+
+def asked(interrupt: Mapping[str, Any]) -> str:
+    """Return in one line what an author is asked."""
+    if interrupt["kind"] == "question":
+        return str(interrupt["question"])
+    call = call_text(str(interrupt["tool"]), interrupt["args"])
+    why = f": {interrupt['question']}" if interrupt["question"] else ""
+    return f"{call} needs {interrupt['missing_scope']}{why}"

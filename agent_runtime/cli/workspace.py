@@ -1,0 +1,109 @@
+"""`agent-runtime workspace`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_runtime.cli.reach import change, read
+from agent_runtime.cli.rows import Row, page_row
+from agent_runtime.cli.words import shown
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import Column, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.errors import InvalidInput, NotFound
+
+app = typer.Typer(help="The pages that agents read and propose to change.", rich_markup_mode=None)
+PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
+_LONGEST_TITLE = 200
+_LARGEST_BODY = 256 * 1024
+_COLUMNS = (
+    Column("PAGE", lambda row: str(row["page_id"])),
+    Column("TITLE", lambda row: str(row["title"])),
+    Column("TAGS", lambda row: ", ".join(row["tags"]) or "-"),
+    Column("LIFECYCLE", lambda row: str(row["lifecycle"])),
+    Column("ORIGIN", lambda row: str(row["origin"])),
+    Column("VERSION", lambda row: str(row["version"]), right=True),
+    Column("UPDATED", lambda row: shown(row["updated_at"])),
+)
+
+
+@app.command("list")
+def list_(
+    tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the workspace's pages.
+
+    Example: agent-runtime workspace list --tag release
+    """
+    pages = read("ListPages", wire.ListPagesRequest(tag=tag)).pages
+    rows = [page_row(page, with_body=False) for page in pages]
+    footer = "" if rows else "no pages; put one: agent-runtime workspace put NAME --file FILE"
+    show_rows(rows, _COLUMNS, output, name_key="page_id", footer=footer)
+
+
+@app.command("show")
+def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
+    """Show a page with its origin, lifecycle and body.
+
+    Example: agent-runtime workspace show garden
+    """
+    _show(page_row(read("GetPage", wire.GetPageRequest(page_id=page))), output)
+
+
+@app.command("put")
+def put(
+    page: PageId,
+    file: Annotated[str, typer.Option("--file", help="Take the body from this file; `-` is standard input.")] = "",
+    body: Annotated[str, typer.Option("--body", help="The body itself.")] = "",
+    title: Annotated[str, typer.Option("--title", help="Else the body's first heading, else the page's name.")] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="May be given several times.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write a page as its author: canonical at once. The version before it is kept.
+
+    Example: agent-runtime workspace put garden --file garden.md --tag outdoors
+    """
+    if bool(file) == bool(body):
+        raise InvalidInput("wants a body: exactly one of --file and --body", where="workspace put")
+    text = body or (sys.stdin.read() if file == "-" else _contents(Path(file)))
+    request = wire.PutPageRequest(page_id=page, title=title or _title(text, page), body=text, tags=tag or [])
+    row = page_row(change("PutPage", request))
+    if output in {Output.TABLE, Output.WIDE}:
+        note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}")
+    else:
+        _show(row, output)
+
+
+def _contents(file: Path) -> str:
+    """Return a UTF-8 file's text, read no further than a page may be large. Raises NotFound, InvalidInput."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_LARGEST_BODY + 1).decode()
+    except FileNotFoundError as error:
+        raise NotFound("no such file", where=str(file)) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"is not UTF-8 at byte {error.start}", where=str(file)) from error
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(file)) from error
+
+
+def _title(body: str, page: str) -> str:
+    """Return the first heading of a Markdown text, or the page's name."""
+    headings = (line.lstrip("#").strip() for line in body.splitlines() if line.startswith("#"))
+    return next(filter(None, headings), page)[:_LONGEST_TITLE]
+
+
+def _show(row: Row, output: Output) -> None:
+    lines = [
+        ("page", row["page_id"]),
+        ("title", row["title"]),
+        ("tags", ", ".join(row["tags"])),
+        ("lifecycle", row["lifecycle"]),
+        ("origin", row["origin"]),
+        ("version", str(row["version"])),
+        ("updated", shown(row["updated_at"])),
+        ("body", row["body"]),
+    ]
+    show_record(row, output, name_key="page_id", lines=[(key, value) for key, value in lines if value])

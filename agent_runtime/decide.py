@@ -1,0 +1,272 @@
+"""What to do about a trigger: one pure function of the trigger, the turn table and the thread's checkpoint.
+
+The first row that matches decides. Rows that act on another turn than the trigger's own say `again`: carry them out,
+look once more, decide once more.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+MOST_TRIES = 5
+FINISHED = frozenset({"succeeded", "silent", "failed", "cancelled"})
+
+
+class Position(StrEnum):
+    """Where a thread's newest checkpoint stands."""
+
+    NONE = "none"
+    END = "end"
+    INTERRUPTED = "interrupted"
+    OPEN = "open"  # steps are left: cancelled, killed, drained or failed there
+
+
+class Action(StrEnum):
+    """What is to be done."""
+
+    DROP = "drop"  # archive: it has been taken before
+    GIVE_INPUT = "give-input"  # an unfinished turn whose input never reached the checkpoint
+    GIVE_ANSWER = "give-answer"  # an unfinished resume whose answer never reached the checkpoint
+    CONTINUE = "continue"  # from the checkpoint, without input
+    RECORD = "record"  # the graph had ended; the outcome was not written yet
+    GIVE_UP = "give-up"  # it was tried too often
+    WAIT = "wait"  # leave it queued
+    HOLD = "hold"  # archive; the runner sends it again once the thread is released
+    RESUME = "resume"  # give the author's decisions to the interrupts
+    ANSWER = "answer"  # take a message as the answer to an interrupt
+    KEEP_BACK = "keep-back"  # store a message until the thread is released
+    RESUME_PAUSE = "resume-pause"  # a bounded pause meets the trigger it waits for
+    SEAL_PAUSE = "seal-pause"  # a bounded pause waited in vain
+    RELEASE = "release"  # the interrupt was settled by another path
+    SETTLE_CANCELLED = "settle-cancelled"
+    START = "start"
+    START_SEALED = "start-sealed"  # after sealing what was left undone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What came in.
+
+    Attributes:
+        source: a fire, an author's message, the author's decision, a cancel, or a look at what a crash left.
+        turn_id: the turn that a fire or message will be; the turn that a cancel means.
+        task_id: the task behind a fire.
+        kept: a message that was kept back and now comes from the store.
+    """
+
+    source: Literal["fire", "message", "decision", "cancel", "recovery"]
+    turn_id: str = ""
+    task_id: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnFacts:
+    """One row of the turn table.
+
+    Attributes:
+        turn_id: which.
+        status: running, interrupted, paused, or finished.
+        task_id: of the fire behind it.
+        answered: the interrupts that its newest resume answers; empty when it began with an input.
+        cancelled: a cancel is stored.
+        tries: intervals begun since its start or its newest resume.
+        paused_until: when a bounded pause ends.
+        pause: the interrupt of a bounded pause.
+    """
+
+    turn_id: str
+    status: str
+    task_id: str = ""
+    answered: frozenset[str] = frozenset()
+    cancelled: bool = False
+    tries: int = 0
+    paused_until: datetime | None = None
+    pause: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadState:
+    """The thread's newest checkpoint.
+
+    Attributes:
+        position: where it stands.
+        inputs: the turns, among those asked about, whose input is in it.
+        pending: ids of the interrupts that wait in it.
+    """
+
+    position: Position = Position.NONE
+    inputs: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """An interrupt that waits for the author.
+
+    Attributes:
+        interrupt_id: which.
+        allows_text: an ordinary message may answer it.
+    """
+
+    interrupt_id: str
+    allows_text: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known when a decision is made, all read together.
+
+    Attributes:
+        now: by the runtime's clock.
+        own: the row of the trigger's own turn.
+        newest: the newest row of another turn on the thread that is not over, else the newest of all.
+        taken: what the trigger's key became, where it has been taken without a turn of its own.
+        cancelled: a cancel is stored for the trigger's own turn.
+        live: a turn is running on the thread in this process.
+        questions: asked on the thread and undecided.
+        decided: interrupts that the author has decided and the graph has not gone on with.
+        thread: the checkpoint.
+    """
+
+    now: datetime
+    own: TurnFacts | None = None
+    newest: TurnFacts | None = None
+    taken: str = ""
+    cancelled: bool = False
+    live: bool = False
+    questions: tuple[Question, ...] = ()
+    decided: tuple[str, ...] = ()
+    thread: ThreadState = ThreadState()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do, about which turn and interrupts.
+
+    Attributes:
+        action: what.
+        turn_id: the turn it acts on; empty where that is the trigger's own, still unwritten.
+        interrupts: what holds the thread, or is answered.
+        until: when to look again, for a wait that ends by itself.
+        again: decide once more when it is done: the trigger itself is still to be dealt with.
+    """
+
+    action: Action
+    turn_id: str = ""
+    interrupts: tuple[str, ...] = ()
+    until: datetime | None = None
+    again: bool = False
+
+
+_DROP = Decision(action=Action.DROP)
+
+
+def decide(asked: Asked, facts: Facts) -> Decision:
+    """Return the one thing to do next about `asked`."""
+    for row in _ROWS:
+        decision = row(asked, facts)
+        if decision is not None:
+            return decision
+    return _start(facts.thread)
+
+
+def _taken_before(asked: Asked, facts: Facts) -> Decision | None:
+    """A key that was taken, or a turn that ran, changes nothing when it comes again."""
+    ran = facts.own is not None and facts.own.status != "running" and asked.source != "cancel"
+    taken = facts.taken and not (asked.kept and facts.taken == "kept")
+    return _DROP if ran or taken else None
+
+
+def _under_way(_asked: Asked, facts: Facts) -> Decision | None:
+    return Decision(action=Action.WAIT) if facts.live else None
+
+
+def _unfinished(asked: Asked, facts: Facts) -> Decision | None:
+    """A crash left a turn: that one goes first, whoever asks."""
+    if facts.own is not None and facts.own.status == "running":
+        return _finish(facts.own, facts.thread, again=False)
+    if facts.newest is not None and facts.newest.status == "running":
+        return _finish(facts.newest, facts.thread, again=asked.source != "recovery")
+    return None
+
+
+def _cancelled(asked: Asked, facts: Facts) -> Decision | None:
+    if asked.source == "cancel":
+        return _cancel(facts.own)
+    return Decision(action=Action.SETTLE_CANCELLED) if facts.cancelled else None
+
+
+def _waiting(asked: Asked, facts: Facts) -> Decision | None:
+    if facts.newest is not None and facts.newest.status == "interrupted":
+        return _at_interrupt(asked, facts.newest, facts)
+    if facts.newest is not None and facts.newest.status == "paused":
+        return _at_pause(asked, facts.newest, facts)
+    return None
+
+
+def _settled_long_ago(asked: Asked, _facts: Facts) -> Decision | None:
+    return _DROP if asked.source in {"decision", "recovery"} else None
+
+
+_ROWS = (_taken_before, _under_way, _unfinished, _cancelled, _waiting, _settled_long_ago)
+
+
+def _finish(turn: TurnFacts, thread: ThreadState, *, again: bool) -> Decision:
+    """An unfinished turn that nobody runs: bring it to its end, never giving it anything twice."""
+    if turn.cancelled:
+        action = Action.SETTLE_CANCELLED
+    elif turn.tries >= MOST_TRIES and thread.position is not Position.END:
+        action = Action.GIVE_UP
+    elif turn.answered & thread.pending:
+        action = Action.GIVE_ANSWER
+    elif not turn.answered and turn.turn_id not in thread.inputs:
+        action = Action.GIVE_INPUT
+    elif thread.position is Position.END:
+        action = Action.RECORD
+    else:
+        action = Action.CONTINUE
+    return Decision(action=action, turn_id=turn.turn_id, again=again)
+
+
+def _cancel(own: TurnFacts | None) -> Decision:
+    if own is None or own.status in FINISHED:
+        return _DROP
+    return Decision(action=Action.SETTLE_CANCELLED, turn_id=own.turn_id)
+
+
+def _at_interrupt(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
+    """The thread waits for the author: nothing but the author's decision moves it."""
+    if facts.decided:
+        again = asked.source in {"fire", "message"}
+        return Decision(action=Action.RESUME, turn_id=turn.turn_id, interrupts=facts.decided, again=again)
+    waiting = tuple(question.interrupt_id for question in facts.questions)
+    if not facts.thread.pending & set(waiting):
+        return Decision(action=Action.RELEASE, turn_id=turn.turn_id, again=asked.source in {"fire", "message"})
+    if asked.source == "fire":
+        return Decision(action=Action.HOLD, turn_id=turn.turn_id, interrupts=waiting)
+    if asked.source != "message":
+        return _DROP
+    texts = tuple(question.interrupt_id for question in facts.questions if question.allows_text)
+    if texts:
+        return Decision(action=Action.ANSWER, turn_id=turn.turn_id, interrupts=texts[:1])
+    return Decision(action=Action.KEEP_BACK, turn_id=turn.turn_id, interrupts=waiting)
+
+
+def _at_pause(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
+    """The thread waits, for a bounded time, for the next fire of one task."""
+    over = turn.paused_until is None or facts.now >= turn.paused_until
+    if over or turn.pause not in facts.thread.pending:
+        return Decision(action=Action.SEAL_PAUSE, turn_id=turn.turn_id, again=asked.source in {"fire", "message"})
+    if asked.source == "fire" and asked.task_id == turn.task_id:
+        return Decision(action=Action.RESUME_PAUSE, turn_id=turn.turn_id, interrupts=(turn.pause,))
+    if asked.source == "message":
+        return Decision(action=Action.KEEP_BACK, turn_id=turn.turn_id, interrupts=(turn.pause,))
+    return Decision(action=Action.WAIT, until=turn.paused_until)
+
+
+def _start(thread: ThreadState) -> Decision:
+    """Nothing stands in the way. What a cancelled or failed turn left undone is sealed first."""
+    undone = thread.position in {Position.OPEN, Position.INTERRUPTED}
+    return Decision(action=Action.START_SEALED if undone else Action.START)

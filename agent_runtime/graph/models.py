@@ -1,0 +1,70 @@
+"""Which model answers: the offline rules, or any that LangChain can make."""
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from dotenv import dotenv_values
+from langchain.chat_models import init_chat_model
+from langchain_core.language_models import BaseChatModel
+
+from agent_runtime.graph.offline import OfflineModel
+from agent_runtime.graph.offline.model import NAME as OFFLINE
+from turnkeeper.clock import Clock
+from turnkeeper.errors import InvalidInput
+from turnkeeper.home import Home
+from turnkeeper.settings import ModelSettings
+
+DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
+LONGEST_DELAY_S = 3600.0
+
+
+def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> BaseChatModel:
+    """Return the model that the settings name; a provider's keys come from the environment, else from `<home>/.env`.
+
+    `TURNKEEPER_OFFLINE_DELAY_S` makes each answer of the offline model take so long: a demonstration aid.
+
+    Raises:
+        InvalidInput: an unknown model, a provider that is not installed, a `.env` that others can read.
+    """
+    if settings.name == OFFLINE:
+        return OfflineModel(clock=clock, delay_s=_delay(environ))
+    _take_keys(home, environ)
+    options: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
+    try:
+        model: BaseChatModel = init_chat_model(settings.name, **options)
+    except ImportError as error:
+        provider = settings.name.partition(":")[0]
+        hint = f"install it with: pip install 'turnkeeper[{provider}]'"
+        raise InvalidInput(
+            f"the model {settings.name!r} needs a package: {error}", where="model.name", hint=hint
+        ) from error
+    except Exception as error:
+        hint = "use 'offline' or a string such as openai:gpt-5, with its key in the environment or in .env"
+        raise InvalidInput(
+            f"the model {settings.name!r} cannot be made: {error}", where="model.name", hint=hint
+        ) from error
+    return model
+
+
+def _take_keys(home: Home, environ: Mapping[str, str]) -> None:
+    """Put the keys of `<home>/.env` where the providers' libraries look; what the environment says wins."""
+    path = home.environment
+    if not path.exists():
+        return
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InvalidInput("can be read by others", where=str(path), hint=f"run: chmod 600 {path}")
+    for key, value in dotenv_values(path, interpolate=False).items():
+        if value is not None and key not in environ:
+            os.environ[key] = value
+
+
+def _delay(environ: Mapping[str, str]) -> float:
+    try:
+        delay = float(environ.get(DELAY) or 0)
+    except ValueError as error:
+        raise InvalidInput(f"{environ[DELAY]!r} is not a number of seconds", where=DELAY) from error
+    if not 0 <= delay <= LONGEST_DELAY_S:
+        raise InvalidInput(f"wants 0 to {LONGEST_DELAY_S:.0f} seconds", where=DELAY)
+    return delay

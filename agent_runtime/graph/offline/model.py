@@ -1,0 +1,155 @@
+"""The rules as a chat model: LangChain's messages in, tool calls or a text out, the same for the same turn."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from agent_runtime.graph.offline.digest import digest
+from agent_runtime.graph.offline.reply import reply
+from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
+from agent_runtime.model import TurnContext
+from turnkeeper.clock import Clock
+
+NAME = "offline"
+CHARS_PER_TOKEN = 4
+
+
+class OfflineModel(BaseChatModel):
+    """A rule-based chat model without a network.
+
+    It does a category's job by ordinary tool calls: a fire whose category may propose summaries is summarised, any
+    other turn is answered. The ids of its messages and calls follow from the turn and the step, so that a replay is
+    equal. Token counts are estimates, four characters each.
+
+    Attributes:
+        clock: waits for `delay_s`; not used otherwise.
+        delay_s: what each answer takes; for demonstrations and tests of what happens in the middle of a turn.
+    """
+
+    clock: Any
+    delay_s: float = 0.0
+
+    @property
+    def _llm_type(self) -> str:
+        return NAME
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return the model with the names of the tools that it is offered."""
+        del tool_choice  # the rules choose
+        return self.bind(offered=[_name_of(tool) for tool in tools], **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del stop, run_manager
+        return _answer(messages, kwargs.get("turn"), kwargs.get("offered", ()))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del stop, run_manager
+        if self.delay_s > 0:
+            clock: Clock = self.clock
+            await clock.sleep(self.delay_s)
+        return _answer(messages, kwargs.get("turn"), kwargs.get("offered", ()))
+
+
+def _answer(messages: list[BaseMessage], turn: TurnContext | None, offered: Sequence[str]) -> ChatResult:
+    window = _this_turn(messages)
+    brief = _brief(window, turn, frozenset(offered))
+    done = _exchanges(window)
+    rule = digest if brief.by_fire and "summary.propose" in brief.scopes else reply
+    step = rule(brief, done)
+    said = _message(step, _stem(window, turn), sum(isinstance(message, AIMessage) for message in window))
+    said.usage_metadata = _usage(messages, said)
+    return ChatResult(generations=[ChatGeneration(message=said)])
+
+
+def _this_turn(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages from the last thing that was asked on."""
+    starts = [index for index, message in enumerate(messages) if isinstance(message, HumanMessage)]
+    return messages[starts[-1] :] if starts else list(messages)
+
+
+def _brief(window: list[BaseMessage], turn: TurnContext | None, offered: frozenset[str]) -> Brief:
+    prompt = window[0].text if window and isinstance(window[0], HumanMessage) else ""
+    if turn is None:
+        return Brief(prompt=prompt, offered=offered)
+    return Brief(
+        prompt=prompt or turn.prompt,
+        channel=turn.channel,
+        scopes=turn.category.tools,
+        offered=offered,
+        by_fire=turn.started_by == "fire",
+        nominal=_minute(turn.nominal_at) if turn.nominal_at else "",
+        stands_for=turn.stands_for,
+    )
+
+
+def _minute(at: datetime) -> str:
+    """Write an instant in UTC to the minute, or to the second where it has one."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00") + " UTC"
+
+
+def _exchanges(window: list[BaseMessage]) -> Done:
+    results = {message.tool_call_id: message for message in window if isinstance(message, ToolMessage)}
+    calls = [call for message in window if isinstance(message, AIMessage) for call in message.tool_calls]
+    return [
+        Exchange(tool=call["name"], args=call["args"], ok=result.status != "error", text=result.text)
+        for call in calls
+        if (result := results.get(call["id"] or ""))
+    ]
+
+
+def _message(step: Step, stem: str, number: int) -> AIMessage:
+    calls = [
+        ToolCall(name=call.tool, args=call.args, id=f"call-{stem}-{number}-{index}", type="tool_call")
+        for index, call in enumerate(step.calls)
+    ]
+    metadata = {"model_name": NAME, "model_provider": NAME}
+    return AIMessage(content=step.text, tool_calls=calls, id=f"said-{stem}-{number}", response_metadata=metadata)
+
+
+def _stem(window: list[BaseMessage], turn: TurnContext | None) -> str:
+    start = turn.turn_id if turn else (window[0].id or window[0].text) if window else ""
+    return sha256(start.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _usage(messages: list[BaseMessage], said: AIMessage) -> UsageMetadata:
+    taken = sum(_tokens(message) for message in messages)
+    given = _tokens(said)
+    return UsageMetadata(input_tokens=taken, output_tokens=given, total_tokens=taken + given)
+
+
+def _tokens(message: BaseMessage) -> int:
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    size = len(message.text) + sum(len(call["name"]) + len(str(call["args"])) for call in calls)
+    return -(-size // CHARS_PER_TOKEN)
+
+
+def _name_of(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> str:
+    return tool.name if isinstance(tool, BaseTool) else str(convert_to_openai_tool(tool)["function"]["name"])

@@ -1,0 +1,127 @@
+"""One interval of a turn: the graph runs under the turn's grant, can be cancelled, and is recorded as it goes."""
+
+import asyncio
+from collections.abc import Callable
+
+from agent_runtime.graph.engine import Ended, Engine, Order, Step
+from agent_runtime.model import Category, TurnContext
+from agent_runtime.permissions import intersect
+from agent_runtime.records import TurnRecord
+from agent_runtime.store import Store
+from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
+
+GetCategory = Callable[[str], Category]
+
+
+class Intervals:
+    """Runs intervals, and knows which turns run now."""
+
+    def __init__(
+        self, *, store: Store, engine: Engine, get_category: GetCategory, log: EventLog, failpoints: Failpoints
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._get_category = get_category
+        self._log = log
+        self._failpoints = failpoints
+        self._running: dict[str, asyncio.Task[Ended]] = {}
+
+    @property
+    def running(self) -> int:
+        """How many turns run now."""
+        return len(self._running)
+
+    def cancel(self, turn_id: str) -> bool:
+        """Stop a turn that runs, at its next await; False if it does not run. The cancel must be stored before."""
+        task = self._running.get(turn_id)
+        if task is not None:
+            task.cancel()
+        return task is not None
+
+    async def run(self, turn: TurnRecord, order: Order, mode: str) -> Ended | None:
+        """Run one interval; None if it was cancelled.
+
+        Args:
+            turn: its row, already on disk.
+            order: what the graph is given.
+            mode: for the trail: start, continue or resume.
+        """
+        recording = _Recording(self._store, self._failpoints, turn.turn_id)
+        self._log_start(turn, mode)
+        work = self._engine.run(order, self._context(turn), turn.after_message, recording.step)
+        task = asyncio.create_task(work, name=f"turn-{turn.turn_id}")
+        self._running[turn.turn_id] = task
+        try:
+            if await self._store.is_cancelled(turn.turn_id):
+                task.cancel()  # stored after the decision to run was made
+            await asyncio.wait([task])
+        except asyncio.CancelledError:  # the process is to stop and would wait no longer; the next one goes on
+            self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state="drained")
+            raise
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            del self._running[turn.turn_id]
+            await recording.finished()
+        return None if task.cancelled() else task.result()
+
+    def _context(self, turn: TurnRecord) -> TurnContext:
+        return TurnContext(
+            turn_id=turn.turn_id,
+            thread_id=turn.thread_id,
+            channel=turn.channel,
+            agent=turn.agent,
+            category=intersect(turn.grant, self._category_now(turn.category)),
+            read_only=turn.read_only,
+            fire_id=turn.fire_id,
+            task_name=turn.task_name,
+            prompt=turn.prompt,
+            started_by="fire" if turn.trigger == "fire" else "author",
+            nominal_at=turn.nominal_at,
+            stands_for=turn.stands_for,
+        )
+
+    def _category_now(self, name: str) -> Category | None:
+        try:
+            return self._get_category(name)
+        except (NotFound, InvalidInput):
+            return None  # it is gone: nothing is granted any more, and every call asks
+
+    def _log_start(self, turn: TurnRecord, mode: str) -> None:
+        self._log.emit(
+            "turn.started",
+            turn_id=turn.turn_id,
+            thread_id=turn.thread_id,
+            fire_id=turn.fire_id,
+            attempt=turn.attempt,
+            epoch=self._store.epoch,
+            trigger=turn.trigger,
+            mode=mode,
+        )
+
+
+class _Recording:
+    """Writes what a turn says while it goes on; the store's one writer keeps the order."""
+
+    def __init__(self, store: Store, failpoints: Failpoints, turn_id: str) -> None:
+        self._store = store
+        self._failpoints = failpoints
+        self._turn_id = turn_id
+        self._known = 0
+        self._writes: list[asyncio.Task[None]] = []
+
+    async def step(self, step: Step) -> None:
+        """Queue what is new."""
+        if step.messages is not None and len(step.messages) > self._known:
+            tokens = (step.tokens_in, step.tokens_out)
+            write = self._store.record(self._turn_id, step.messages, tokens, known=self._known)
+            self._writes.append(asyncio.create_task(write))
+            self._known = len(step.messages)
+            await self._writes[-1] if len(self._writes) > 8 else None
+        self._failpoints.reach("runtime.turn_step")
+
+    async def finished(self) -> None:
+        """Wait for all that was queued; the outcome is written after it, and whole, so that a failure here heals."""
+        await asyncio.gather(*self._writes, return_exceptions=True)

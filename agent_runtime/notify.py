@@ -1,0 +1,107 @@
+"""Telling the author by a local command, which may fail, hang or not exist without anything else suffering."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from turnkeeper.eventlog import EventLog
+from turnkeeper.settings import NotifySettings
+
+LONGEST_S = 30.0
+MOST_AT_ONCE = 8
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XDG_RUNTIME_DIR",
+    "DBUS_SESSION_BUS_ADDRESS",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """Something an author may want to know at once.
+
+    Attributes:
+        event: an interrupt, a failure or a pause.
+        task: the task's name; empty for an author's own turn.
+        channel: where to look.
+        turn_id: the turn.
+        interrupt_id: what is asked; empty for a failure.
+    """
+
+    event: Literal["interrupt", "failure", "pause"]
+    task: str
+    channel: str
+    turn_id: str
+    interrupt_id: str = ""
+
+
+class Notifier:
+    """Runs `[notify] command` with the shell, in the background."""
+
+    def __init__(self, settings: NotifySettings, log: EventLog, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._log = log
+        self._environ = {name: environ[name] for name in _PASSED_ON if name in environ}
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def tell(self, notice: Notice) -> None:
+        """Start telling, if the author asked to be told of such; never waits, never raises."""
+        if not self._settings.command or notice.event not in self._settings.on:
+            return
+        if len(self._under_way) >= MOST_AT_ONCE:
+            self._log.emit("notify.failed", turn_id=notice.turn_id, reason="too many at once")
+            return
+        task = asyncio.create_task(self._run(notice), name=f"notify-{notice.turn_id}")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _run(self, notice: Notice) -> None:
+        said = {
+            "TURNKEEPER_EVENT": notice.event,
+            "TURNKEEPER_TASK": notice.task,
+            "TURNKEEPER_CHANNEL": notice.channel,
+            "TURNKEEPER_TURN_ID": notice.turn_id,
+            "TURNKEEPER_INTERRUPT_ID": notice.interrupt_id,
+        }
+        try:
+            reason = await self._shell(self._environ | said)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+        if reason:
+            self._log.emit("notify.failed", turn_id=notice.turn_id, reason=reason)
+        else:
+            self._log.emit("notify.done", turn_id=notice.turn_id, about=notice.event)
+
+    async def _shell(self, environ: Mapping[str, str]) -> str:
+        """Run the command in its own session; return why it failed, or nothing."""
+        process = await asyncio.create_subprocess_shell(
+            self._settings.command,
+            env=dict(environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                code = await process.wait()
+        except TimeoutError:
+            return f"took longer than {LONGEST_S:.0f} s"
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, 9)
+                await process.wait()
+        return "" if code == 0 else f"exit status {code}"

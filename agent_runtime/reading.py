@@ -1,0 +1,128 @@
+"""What the service answers to questions, from an open connection; also for a command line that finds the daemon down.
+
+Each function has the name of its method on the wire, and changes nothing.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, func, select
+
+from agent_runtime.conversation import interrupt_message, project, stamp
+from agent_runtime.records import TurnRecord
+from agent_runtime.stores import queries
+from agent_runtime.stores.tables import turns
+from agent_runtime.world import queries as world
+from agent_runtime.world.wire import candidate_message, page_message
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.errors import NotFound
+
+
+def list_channels(connection: Connection, _request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
+    """Answer which channels have a conversation, the newest first."""
+    counts = _visible_turns(connection)
+    found = [
+        wire.Channel(
+            name=channel.name,
+            turns=counts.get(channel.name, 0),
+            waiting=channel.waiting,
+            last_at=stamp(channel.last_at),
+        )
+        for channel in queries.list_channels(connection)
+    ]
+    return wire.ListChannelsResponse(channels=found)
+
+
+def get_conversation(connection: Connection, request: wire.GetConversationRequest) -> wire.Conversation:
+    """Answer the newest turns of a channel, oldest first; a channel that nobody has used has none."""
+    found = queries.conversation(connection, request.channel, limit=request.limit)
+    return wire.Conversation(channel=request.channel, turns=conversation_turns(connection, found))
+
+
+def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.ConversationTurn]:
+    """Return these turns as the conversation shows them."""
+    ids = [turn.turn_id for turn in found]
+    said, asked = queries.messages_of(connection, ids), queries.interrupts_of(connection, ids)
+    first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
+    return [
+        project(turn, said[turn.turn_id], asked[turn.turn_id], first=turn.number in first or not turn.fire_id)
+        for turn in found
+    ]
+
+
+def get_turn(connection: Connection, turn_id: str) -> wire.Turn:
+    """Answer one turn. Raises NotFound."""
+    turn = queries.get_turn(connection, turn_id)
+    if turn is None:
+        raise NotFound(f"no turn {turn_id[:80]!r}", hint="see: agent-runtime turns list")
+    return turn_message(connection, turn)
+
+
+def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
+    """Answer turns, newest first."""
+    found = queries.list_turns(
+        connection,
+        channel=request.channel,
+        thread_id=request.thread_id,
+        status=request.status,
+        limit=request.limit,
+    )
+    return wire.ListTurnsResponse(turns=[turn_message(connection, turn) for turn in found])
+
+
+def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
+    """Return a turn of the turn table, with its newest event."""
+    event = queries.newest_event(connection, turn.turn_id)
+    return wire.Turn(
+        turn_id=turn.turn_id,
+        thread_id=turn.thread_id,
+        channel=turn.channel,
+        agent=turn.agent,
+        category=turn.category,
+        status=turn.status,
+        trigger=turn.trigger,
+        fire_id=turn.fire_id,
+        task_name=turn.task_name,
+        attempt=turn.attempt,
+        started_at=stamp(turn.started_at),
+        ended_at=stamp(turn.ended_at),
+        summary=turn.summary,
+        error=turn.error,
+        cancel_requested=queries.is_cancelled(connection, turn.turn_id),
+        state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
+        sequence=event.sequence if event else 0,
+    )
+
+
+def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:
+    """Answer what authors are asked, oldest first."""
+    found = queries.list_interrupts(connection, channel=request.channel, include_settled=request.all)
+    return wire.ListInterruptsResponse(interrupts=[interrupt_message(record) for record in found])
+
+
+def list_candidates(connection: Connection, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:
+    """Answer what agents proposed, newest first."""
+    found = world.list_candidates(connection, channel=request.channel, include_decided=request.all)
+    return wire.ListCandidatesResponse(candidates=[candidate_message(candidate) for candidate in found])
+
+
+def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.ListPagesResponse:
+    """Answer the workspace's pages without their bodies."""
+    found = world.list_pages(connection, tag=request.tag)
+    return wire.ListPagesResponse(pages=[page_message(page, with_body=False) for page in found])
+
+
+def get_page(connection: Connection, request: wire.GetPageRequest) -> wire.Page:
+    """Answer one page. Raises NotFound."""
+    return page_message(world.get_page(connection, request.page_id))
+
+
+def _visible_turns(connection: Connection) -> dict[str, int]:
+    """Count the turns that each channel's conversation shows. (A sum over a boolean column would be a boolean.)"""
+    query = select(turns.c.channel, func.count().label("number")).where(turns.c.visible).group_by(turns.c.channel)
+    return {row.channel: row.number for row in connection.execute(query)}
+
+
+def _first_turns(connection: Connection, fire_ids: Sequence[str]) -> frozenset[int]:
+    """Return the numbers of the turns that were each the first of one of these fires."""
+    query = select(func.min(turns.c.number)).where(turns.c.fire_id.in_(fire_ids)).group_by(turns.c.fire_id)
+    return frozenset(connection.execute(query).scalars())

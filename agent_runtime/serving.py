@@ -1,0 +1,46 @@
+"""Serving: the assembled runtime behind its socket, from the first signal to the last."""
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+from agent_runtime.assembly import PROCESS, assemble
+from agent_runtime.server import Servicer
+from protos.turnkeeper.v1 import agent_runtime_pb2
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
+from turnkeeper.home import Home
+from turnkeeper.rpc.server import UnixServer
+from turnkeeper.settings import load_settings
+
+DRAIN_GRACE_S = 10.0
+CALLS_GRACE_S = 2.0
+
+
+async def serve(home: Home) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with assemble(home, load_settings(home), environ=os.environ) as runtime:
+        runtime.log.emit(
+            "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
+        )
+        await runtime.worker.start()
+        server = UnixServer(home.socket(PROCESS))
+        servicer = Servicer(runtime)
+        untyped: Any = servicer
+        add_AgentRuntimeServicer_to_server(untyped, server.grpc)
+        server.announce(agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"])
+        await server.start()
+        runtime.log.emit("process.started")
+        try:
+            await stop.wait()
+        finally:
+            runtime.log.emit("process.draining")
+            servicer.refuse_fires()
+            await runtime.worker.stop(DRAIN_GRACE_S)
+            servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
+            await server.stop(CALLS_GRACE_S)
+            runtime.mailboxes.close()
+            runtime.log.emit("process.stopped", durable=True)

@@ -1,0 +1,384 @@
+"""The turn table and all that becomes true together with it: each method is one transaction.
+
+Every write first checks that this process still owns the store: one that was superseded changes nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from agent_runtime.approvals import Decided, Raised, answer_to, canonical
+from agent_runtime.bell import Bell
+from agent_runtime.decide import FINISHED, Asked, Facts
+from agent_runtime.model import Said
+from agent_runtime.records import InterruptRecord, TurnRecord
+from agent_runtime.stores import queries, writing
+from agent_runtime.stores.facts import read_facts
+from agent_runtime.stores.writing import Happened, about
+from agent_runtime.triggers import Trigger, from_meta
+from turnkeeper.clock import Clock, to_us
+from turnkeeper.database import Database
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, NotFound
+
+T = TypeVar("T")
+LONGEST_SUMMARY = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What ending a turn came to.
+
+    Attributes:
+        state: succeeded, silent, failed or cancelled.
+        released: ids of the turns whose fires may be sent again.
+        kept: messages that waited for this.
+    """
+
+    state: str
+    released: tuple[str, ...] = ()
+    kept: tuple[Trigger, ...] = ()
+
+
+class Store:
+    """`agent.db`, as the process that owns it writes it.
+
+    Attributes:
+        incarnation: names this store: another one, or an older copy put back, has other numbers.
+        epoch: which owner of the store this process is.
+        events: rings when turn events were added.
+        talk: rings when a conversation changed.
+    """
+
+    def __init__(self, database: Database, clock: Clock, *, incarnation: str, epoch: int) -> None:
+        self._database = database
+        self._clock = clock
+        self.incarnation = incarnation
+        self.epoch = epoch
+        self.events = Bell()
+        self.talk = Bell()
+
+    @classmethod
+    async def take_over(cls, database: Database, clock: Clock, entropy: Entropy) -> "Store":
+        """Become the owner of the store; whoever owned it before can write no more."""
+        drawn = entropy.hex(32)
+
+        def work(connection: Connection) -> tuple[str, int]:
+            incarnation = queries.get_meta(connection, "incarnation") or drawn
+            epoch = int(queries.get_meta(connection, "epoch") or 0) + 1
+            writing.set_meta(connection, "incarnation", incarnation)
+            writing.set_meta(connection, "epoch", str(epoch))
+            return incarnation, epoch
+
+        incarnation, epoch = await database.run(work)
+        return cls(database, clock, incarnation=incarnation, epoch=epoch)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run a query."""
+        return await self._database.run(work)
+
+    async def facts(self, asked: Asked, thread_id: str, key: str = "") -> Facts:
+        """Return what the turn table knows that bears on `asked`; the checkpoint's part is left as it is."""
+        now = self._clock.now()
+        return await self.read(lambda connection: read_facts(connection, asked, thread_id, key, now))
+
+    async def begin(self, trigger: Trigger) -> TurnRecord:
+        """Write a turn that is about to start, and take its key."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> TurnRecord:
+            quiet = trigger.source == "fire" and trigger.grant.silent
+            writing.add_key(connection, trigger, became="turn", at=at)
+            writing.add_turn(connection, trigger, status="running", epoch=self.epoch, at=at, tries=1, visible=not quiet)
+            writing.add_event(connection, about(trigger), Happened(state="STARTED", trigger=_by(trigger), at=at))
+            return _turn(connection, trigger.turn_id)
+
+        return await self._write(work)
+
+    async def begin_cancelled(self, trigger: Trigger) -> None:
+        """Write a turn that was cancelled before it started."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> None:
+            writing.add_key(connection, trigger, became="turn", at=at)
+            writing.add_turn(connection, trigger, status="cancelled", epoch=self.epoch, at=at, ended_at_us=to_us(at))
+            writing.add_event(connection, about(trigger), Happened(state="CANCELLED", trigger=_by(trigger), at=at))
+
+        await self._write(work)
+
+    async def refuse(self, trigger: Trigger, error: str) -> Finished:
+        """Write that a trigger will never become a turn; or, where its turn is under way, that this one failed."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> Finished:
+            turn = queries.get_turn(connection, trigger.turn_id)
+            if turn is not None and turn.status == "running":
+                return self._end(connection, turn, "failed", error, at)
+            taken = queries.get_keys(connection, [trigger.key]).get(trigger.key)
+            if taken is None or taken.became == "kept":
+                writing.add_key(connection, trigger, became="refused", at=at)
+                happened = Happened(state="FAILED", trigger=_by(trigger), at=at, error=error)
+                writing.add_event(connection, about(trigger), happened)
+            return Finished(state=turn.status if turn is not None else "failed")
+
+        return await self._write(work)
+
+    async def resume(self, turn_id: str) -> TurnRecord:
+        """Write that an interrupted turn goes on with the decisions that are stored, and with which values."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> TurnRecord:
+            turn = _turn(connection, turn_id)
+            answers = {
+                item.interrupt_id: _value(item)
+                for item in queries.open_interrupts(connection, turn.thread_id)
+                if item.turn_id == turn_id and item.status == "resolved"
+            }
+            changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.epoch}
+            writing.change_turn(connection, turn_id, **changes)
+            writing.add_event(connection, about(turn), Happened(state="RESUMED", trigger="answer", at=at))
+            return _turn(connection, turn_id)
+
+        return await self._write(work)
+
+    async def resume_pause(self, trigger: Trigger, paused: str, interrupt_id: str, after_message: str) -> TurnRecord:
+        """Write the turn by which a paused thread goes on with the trigger it waited for."""
+        at = self._clock.now()
+        value = {
+            "prompt": trigger.prompt,
+            "payload": trigger.payload_json,
+            "fire_id": trigger.fire_id,
+            "nominal_at": trigger.to_meta()["nominal_at"],
+        }
+
+        def work(connection: Connection) -> TurnRecord:
+            writing.add_key(connection, trigger, became="turn", at=at)
+            writing.add_turn(
+                connection,
+                trigger,
+                status="running",
+                epoch=self.epoch,
+                at=at,
+                tries=1,
+                answers_json=canonical({interrupt_id: value}),
+                resumes=paused,
+                after_message=after_message,
+            )
+            writing.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
+            writing.void_interrupts(connection, paused, at)
+            writing.add_event(connection, about(trigger), Happened(state="STARTED", trigger="fire", at=at))
+            return _turn(connection, trigger.turn_id)
+
+        return await self._write(work)
+
+    async def take_answer(self, trigger: Trigger, turn_id: str, interrupt_id: str) -> None:
+        """Write that a message answers an interrupt."""
+        at = self._clock.now()
+        decided = Decided(decision="answer", message=trigger.prompt)
+
+        def work(connection: Connection) -> None:
+            writing.add_key(connection, trigger, became="answer", into=turn_id, at=at)
+            writing.settle_interrupt(connection, interrupt_id, decided, at)
+            writing.add_answer(connection, turn_id, trigger.prompt, at)
+
+        await self._write(work)
+
+    async def try_again(self, turn_id: str) -> TurnRecord:
+        """Count another interval of an unfinished turn, before it begins."""
+
+        def work(connection: Connection) -> TurnRecord:
+            tries = _turn(connection, turn_id).tries + 1
+            writing.change_turn(connection, turn_id, tries=tries, epoch=self.epoch)
+            return _turn(connection, turn_id)
+
+        return await self._write(work)
+
+    async def record(self, turn_id: str, lines: Sequence[Said], tokens: tuple[int, int], *, known: int = 0) -> None:
+        """Write what a running turn has said; nothing once it is cancelled or over."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> None:
+            if _turn(connection, turn_id).status == "running" and not queries.is_cancelled(connection, turn_id):
+                writing.put_transcript(connection, turn_id, lines, at, known=known)
+                writing.change_turn(connection, turn_id, tokens_in=tokens[0], tokens_out=tokens[1])
+
+        await self._write(work)
+
+    async def interrupted(self, turn_id: str, raised: Sequence[Raised]) -> list[str]:
+        """Write that a turn waits for its author. Return the ids of what is newly asked."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> list[str]:
+            turn = _turn(connection, turn_id)
+            writing.mark_applied(connection, tuple(turn.answers))
+            fresh = writing.add_interrupts(connection, turn, raised, at)
+            writing.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
+            asked = tuple(item.interrupt_id for item in raised)
+            summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
+            happened = Happened(state="INTERRUPTED", trigger=_of(turn), at=at, summary=summary, held_by=asked)
+            writing.add_event(connection, about(turn), _with_tokens(happened, turn))
+            return fresh
+
+        return await self._write(work)
+
+    async def paused(self, turn_id: str, pause: Raised) -> Finished:
+        """Write that a turn waits, for a bounded time, for its task's next fire."""
+        at = self._clock.now()
+        until = at + timedelta(seconds=pause.timeout_s)
+
+        def work(connection: Connection) -> Finished:
+            turn = _turn(connection, turn_id)
+            writing.mark_applied(connection, tuple(turn.answers))
+            writing.add_interrupts(connection, turn, [pause], at)
+            writing.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
+            happened = Happened(state="PAUSED", trigger=_of(turn), at=at)
+            writing.add_event(connection, about(turn), _with_tokens(happened, turn))
+            return Finished(state="paused", released=self._release(connection, turn.thread_id))
+
+        return await self._write(work)
+
+    async def finish(self, turn_id: str, state: str, *, error: str = "") -> Finished:
+        """Write how a turn ended, and release what waited for that. A second end changes nothing.
+
+        Args:
+            turn_id: which.
+            state: succeeded, failed or cancelled; a turn that succeeded without a word may turn out silent.
+            error: one sentence; for failed and cancelled.
+        """
+        at = self._clock.now()
+
+        def work(connection: Connection) -> Finished:
+            return self._end(connection, _turn(connection, turn_id), state, error, at)
+
+        return await self._write(work)
+
+    async def hold(self, trigger: Trigger, held_by: tuple[str, ...]) -> None:
+        """Write that a fire found its thread waiting for the author; the runner sends it again when it is released."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> None:
+            writing.add_key(connection, trigger, became="held", at=at)
+            happened = Happened(state="HELD", trigger="fire", at=at, held_by=held_by)
+            writing.add_event(connection, about(trigger), happened)
+
+        await self._write(work)
+
+    async def keep(self, trigger: Trigger) -> None:
+        """Store a message until its thread is released."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> None:
+            writing.add_key(connection, trigger, became="kept", at=at)
+            writing.keep_message(connection, trigger, at)
+
+        await self._write(work)
+
+    async def kept(self) -> list[Trigger]:
+        """Return every message that is kept back, oldest first."""
+        return await self.read(lambda connection: [from_meta(meta) for meta in writing.kept(connection)])
+
+    async def is_cancelled(self, turn_id: str) -> bool:
+        """Return whether a cancel of this turn is stored."""
+        return await self.read(lambda connection: queries.is_cancelled(connection, turn_id))
+
+    async def cancel(self, turn_id: str, reason: str) -> None:
+        """Store a cancel, of a turn that runs, waits or has not begun."""
+        at = self._clock.now()
+        await self._write(lambda connection: writing.add_cancel(connection, turn_id, reason, at))
+
+    async def decide(self, interrupt_id: str, decided: Decided, args_hash: str) -> InterruptRecord:
+        """Store an author's decision; the same one again changes nothing.
+
+        Raises:
+            NotFound: no such interrupt.
+            Conflict: it is decided otherwise or withdrawn, or the arguments are not those that the author saw.
+        """
+        at = self._clock.now()
+
+        def work(connection: Connection) -> InterruptRecord:
+            item = _interrupt(connection, interrupt_id)
+            if args_hash and args_hash != item.args_hash:
+                raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
+            if item.status == "pending":
+                writing.settle_interrupt(connection, interrupt_id, decided, at)
+                if decided.decision == "answer":
+                    writing.add_answer(connection, item.turn_id, decided.message, at)
+            elif item.status == "void" or _decided(item) != decided:
+                what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
+                raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
+            return _interrupt(connection, interrupt_id)
+
+        return await self._write(work)
+
+    def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
+        if turn.status in FINISHED:
+            return Finished(state=turn.status)
+        turn_id, ended = turn.turn_id, state
+        if state == "succeeded" and turn.grant.silent and turn.trigger == "fire":
+            ended = "succeeded" if writing.has_spoken(connection, turn_id) else "silent"
+        summary = writing.last_words(connection, turn_id)[:LONGEST_SUMMARY]
+        writing.void_interrupts(connection, turn_id, at)
+        why = error or (queries.cancel_reason(connection, turn_id) if state == "cancelled" else "")
+        changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
+        writing.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
+        happened = Happened(state=ended.upper(), trigger=_of(turn), at=at, summary=summary, error=why)
+        writing.add_event(connection, about(turn), _with_tokens(happened, turn))
+        released = self._release(connection, turn.thread_id)
+        kept = tuple(from_meta(meta) for meta in writing.kept(connection, turn.thread_id))
+        return Finished(state=ended, released=released, kept=kept)
+
+    def _release(self, connection: Connection, thread_id: str) -> tuple[str, ...]:
+        at = self._clock.now()
+        held = writing.release_held(connection, thread_id)
+        for what in held:
+            writing.add_event(connection, what, Happened(state="RELEASED", trigger="fire", at=at))
+        return tuple(what.turn_id for what in held)
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        def fenced(connection: Connection) -> T:
+            if queries.get_meta(connection, "epoch") != str(self.epoch):
+                raise Conflict("another process has taken over this store", where="epoch")
+            return work(connection)
+
+        result = await self._database.run(fenced)
+        self.events.ring()
+        self.talk.ring()
+        return result
+
+
+def _turn(connection: Connection, turn_id: str) -> TurnRecord:
+    turn = queries.get_turn(connection, turn_id)
+    if turn is None:
+        raise NotFound(f"no turn {turn_id}", where="turn_id", hint="see: agent-runtime turns list")
+    return turn
+
+
+def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
+    item = queries.get_interrupt(connection, interrupt_id)
+    if item is None or item.kind == "pause":
+        raise NotFound("no such interrupt", where="interrupt_id", hint="see: agent-runtime interrupts list")
+    return item
+
+
+def _decided(item: InterruptRecord) -> Decided:
+    args: Mapping[str, Any] | None = queries.json_of(item.edited_json)
+    return Decided(decision=item.decision, message=item.message, args=args)
+
+
+def _value(item: InterruptRecord) -> object:
+    return answer_to(item.kind, item.args_hash, item.call_id, item.thread_id, _decided(item))
+
+
+def _by(trigger: Trigger) -> str:
+    return "fire" if trigger.source == "fire" else "author"
+
+
+def _of(turn: TurnRecord) -> str:
+    return "answer" if turn.answers and not turn.resumes else turn.trigger
+
+
+def _with_tokens(happened: Happened, turn: TurnRecord) -> Happened:
+    return replace(happened, tokens_in=turn.tokens_in, tokens_out=turn.tokens_out)

@@ -1,0 +1,232 @@
+"""Reading `agent.db`: functions of an open connection, for the daemon and for commands that read beside it."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy.sql import Select
+
+from agent_runtime.model import Category, Said, ToolUse
+from agent_runtime.records import (
+    ChannelRecord,
+    EventRecord,
+    InterruptRecord,
+    KeyRecord,
+    MessageRecord,
+    TurnRecord,
+)
+from agent_runtime.stores.tables import cancels, interrupts, keys, messages, meta, turn_events, turns
+from turnkeeper.clock import from_us
+
+LARGEST_PAGE = 1000
+UNFINISHED = ("running", "interrupted", "paused")
+
+
+def get_meta(connection: Connection, key: str) -> str:
+    """Return a fact about the store, or nothing."""
+    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar() or ""
+
+
+def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
+    """Return a turn by its id."""
+    return _one_turn(connection, select(turns).where(turns.c.turn_id == turn_id))
+
+
+def list_turns(
+    connection: Connection, *, channel: str = "", thread_id: str = "", status: str = "", limit: int = 50
+) -> list[TurnRecord]:
+    """Return turns, newest first."""
+    query = select(turns).order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
+    for column, wanted in ((turns.c.channel, channel), (turns.c.thread_id, thread_id), (turns.c.status, status)):
+        query = query.where(column == wanted) if wanted else query
+    return [_turn(row) for row in connection.execute(query).mappings()]
+
+
+def unfinished_turns(connection: Connection) -> list[TurnRecord]:
+    """Return turns that are running, interrupted or paused, oldest first."""
+    query = select(turns).where(turns.c.status.in_(UNFINISHED)).order_by(turns.c.number)
+    return [_turn(row) for row in connection.execute(query).mappings()]
+
+
+def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+    """Return the newest turn on a thread."""
+    query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides)
+    return _one_turn(connection, query.order_by(turns.c.number.desc()).limit(1))
+
+
+def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+    """Return the turn that says where a thread stands: the newest that is not over, else the newest.
+
+    A turn that was cancelled before it began may have a later row than one that waits for its author.
+    """
+    query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides)
+    return _one_turn(connection, query.order_by(turns.c.status.in_(UNFINISHED).desc(), turns.c.number.desc()).limit(1))
+
+
+def newest_visible(connection: Connection, channel: str) -> TurnRecord | None:
+    """Return the newest turn that a channel's conversation shows."""
+    query = select(turns).where(turns.c.channel == channel, turns.c.visible)
+    return _one_turn(connection, query.order_by(turns.c.number.desc()).limit(1))
+
+
+def conversation(connection: Connection, channel: str, *, limit: int = 50) -> list[TurnRecord]:
+    """Return the newest visible turns of a channel, oldest first."""
+    query = select(turns).where(turns.c.channel == channel, turns.c.visible)
+    query = query.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
+    return [_turn(row) for row in connection.execute(query).mappings()][::-1]
+
+
+def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[MessageRecord]]:
+    """Return the messages of turns, in order, by turn; a turn without any has an empty list."""
+    found: dict[str, list[MessageRecord]] = {turn_id: [] for turn_id in turn_ids}
+    query = select(messages).where(messages.c.turn_id.in_(turn_ids)).order_by(messages.c.turn_id, messages.c.position)
+    for row in connection.execute(query).mappings():
+        found[row["turn_id"]].append(_message(row))
+    return found
+
+
+def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[InterruptRecord]]:
+    """Return what turns asked, in order, by turn; a turn that asked nothing has an empty list."""
+    found: dict[str, list[InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
+    query = _interrupts().where(interrupts.c.turn_id.in_(turn_ids)).order_by(interrupts.c.number)
+    for row in connection.execute(query).mappings():
+        found[row["turn_id"]].append(_interrupt(row))
+    return found
+
+
+def list_interrupts(
+    connection: Connection, *, channel: str = "", include_settled: bool = False
+) -> list[InterruptRecord]:
+    """Return what authors are asked, oldest first; bounded pauses are nobody's decision and left out."""
+    query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
+    query = query.where(interrupts.c.channel == channel) if channel else query
+    query = query if include_settled else query.where(interrupts.c.status == "pending")
+    return [_interrupt(row) for row in connection.execute(query.limit(LARGEST_PAGE)).mappings()]
+
+
+def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord | None:
+    """Return an interrupt by its id."""
+    row = connection.execute(_interrupts().where(interrupts.c.interrupt_id == interrupt_id)).mappings().one_or_none()
+    return _interrupt(row) if row is not None else None
+
+
+def open_interrupts(connection: Connection, thread_id: str) -> list[InterruptRecord]:
+    """Return a thread's interrupts that are pending, or decided and not yet given to the graph, oldest first."""
+    query = _interrupts().where(
+        interrupts.c.thread_id == thread_id, interrupts.c.status != "void", interrupts.c.applied.is_(False)
+    )
+    return [_interrupt(row) for row in connection.execute(query.order_by(interrupts.c.number)).mappings()]
+
+
+def list_channels(connection: Connection) -> list[ChannelRecord]:
+    """Return every channel that has turns, the one with the newest turn first."""
+    pending = select(interrupts.c.channel, func.count().label("count")).where(
+        interrupts.c.status == "pending", interrupts.c.kind != "pause"
+    )
+    waiting = {row.channel: row[1] for row in connection.execute(pending.group_by(interrupts.c.channel)).all()}
+    query = select(
+        turns.c.channel, func.sum(turns.c.visible).label("turns"), func.max(turns.c.started_at_us).label("last")
+    )
+    query = query.group_by(turns.c.channel).order_by(func.max(turns.c.number).desc())
+    return [
+        ChannelRecord(name=row.channel, turns=row.turns, waiting=waiting.get(row.channel, 0), last_at=from_us(row.last))
+        for row in connection.execute(query)
+    ]
+
+
+def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
+    """Return what these keys became, by key; one that has not been taken is left out."""
+    query = select(keys).where(keys.c.key.in_(wanted))
+    return {row["key"]: _key(row) for row in connection.execute(query).mappings()}
+
+
+def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
+    """Return the key whose turn id this is, whether or not it became a turn of its own."""
+    row = connection.execute(select(keys).where(keys.c.turn_id == turn_id)).mappings().one_or_none()
+    return _key(row) if row is not None else None
+
+
+def is_cancelled(connection: Connection, turn_id: str) -> bool:
+    """Return whether a cancel of this turn is stored."""
+    return connection.execute(select(cancels.c.turn_id).where(cancels.c.turn_id == turn_id)).first() is not None
+
+
+def cancel_reason(connection: Connection, turn_id: str) -> str:
+    """Return why a turn is to be cancelled, or nothing."""
+    return connection.execute(select(cancels.c.reason).where(cancels.c.turn_id == turn_id)).scalar() or ""
+
+
+def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[EventRecord]:
+    """Return turn events after a number, in order."""
+    query = select(turn_events).where(turn_events.c.sequence > sequence).order_by(turn_events.c.sequence).limit(limit)
+    return [_event(row) for row in connection.execute(query).mappings()]
+
+
+def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
+    """Return the newest event of a turn, or of a held fire that has none."""
+    query = select(turn_events).where(turn_events.c.turn_id == turn_id).order_by(turn_events.c.sequence.desc())
+    row = connection.execute(query.limit(1)).mappings().one_or_none()
+    return _event(row) if row is not None else None
+
+
+def _one_turn(connection: Connection, query: Select[Any]) -> TurnRecord | None:
+    row = connection.execute(query).mappings().one_or_none()
+    return _turn(row) if row is not None else None
+
+
+def _turn(row: RowMapping) -> TurnRecord:
+    values = _instants(row)
+    values["grant"] = Category.from_dict(json.loads(values.pop("grant_json")))
+    values["answers"] = json.loads(values.pop("answers_json") or "{}")
+    for unread in ("epoch", "traceparent"):
+        values.pop(unread)
+    return TurnRecord(**values)
+
+
+def _message(row: RowMapping) -> MessageRecord:
+    calls = tuple(ToolUse(**call) for call in json.loads(row["tool_calls_json"] or "[]"))
+    line = Said(role=row["role"], text=row["text"], tool_calls=calls, tool_call_id=row["tool_call_id"])
+    return MessageRecord(turn_id=row["turn_id"], position=row["position"], said=line, at=from_us(row["at_us"]))
+
+
+def _interrupts() -> Select[Any]:
+    joined = interrupts.outerjoin(turns, turns.c.turn_id == interrupts.c.turn_id)
+    return select(
+        interrupts,
+        func.coalesce(turns.c.task_name, "").label("task_name"),
+        func.coalesce(turns.c.category, "").label("category"),
+    ).select_from(joined)
+
+
+def _interrupt(row: RowMapping) -> InterruptRecord:
+    values = _instants(row)
+    values.pop("number")
+    return InterruptRecord(**values)
+
+
+def _key(row: RowMapping) -> KeyRecord:
+    values = _instants(row)
+    values.pop("released")
+    return KeyRecord(**values)
+
+
+def _event(row: RowMapping) -> EventRecord:
+    values = _instants(row)
+    values["held_by"] = tuple(json.loads(values.pop("held_by_json") or "[]"))
+    return EventRecord(**values)
+
+
+def _instants(row: RowMapping) -> dict[str, Any]:
+    """Return the row with each `…_at_us` as an instant named `…_at`."""
+    return {name.removesuffix("_us"): _instant(value) if name.endswith("_us") else value for name, value in row.items()}
+
+
+def _instant(value: int | None) -> datetime | None:
+    return None if value is None else from_us(value)
+
+
+def json_of(text: str) -> Any:
+    """Return the value of a JSON column; None where it is empty."""
+    return json.loads(text) if text else None

@@ -1,0 +1,269 @@
+"""Writing the runtime's tables: functions of an open transaction, each one whole fact.
+
+Each changes rows of one concern; :mod:`agent_runtime.store` puts those together that must become true at once.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from agent_runtime.approvals import Decided, Raised, canonical
+from agent_runtime.model import Said
+from agent_runtime.records import KeyRecord, TurnRecord
+from agent_runtime.stores.tables import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
+from agent_runtime.triggers import Trigger
+from agent_runtime.world.tables import candidates
+from turnkeeper.clock import to_us
+
+POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happened:
+    """What a turn event says beyond which turn it is about."""
+
+    state: str
+    trigger: str
+    at: datetime
+    summary: str = ""
+    error: str = ""
+    held_by: tuple[str, ...] = ()
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Which turn, or held fire, an event is about."""
+
+    turn_id: str
+    thread_id: str
+    fire_id: str
+    attempt: int
+
+
+def about(what: TurnRecord | Trigger | KeyRecord) -> About:
+    """Return what an event about this turn, trigger or key is about."""
+    return About(turn_id=what.turn_id, thread_id=what.thread_id, fire_id=what.fire_id, attempt=what.attempt)
+
+
+def set_meta(connection: Connection, key: str, value: str) -> None:
+    """Write a fact about the store."""
+    row = upsert(meta).values(key=key, value=value)
+    connection.execute(row.on_conflict_do_update(index_elements=[meta.c.key], set_={"value": value}))
+
+
+def add_event(connection: Connection, what: About, happened: Happened) -> None:
+    """Append a turn event; its number follows the newest."""
+    connection.execute(
+        insert(turn_events).values(
+            turn_id=what.turn_id,
+            fire_id=what.fire_id,
+            attempt=what.attempt,
+            thread_id=what.thread_id,
+            trigger=happened.trigger,
+            state=happened.state,
+            at_us=to_us(happened.at),
+            summary=happened.summary,
+            error=happened.error,
+            held_by_json=json.dumps(happened.held_by) if happened.held_by else "",
+            tokens_in=happened.tokens_in,
+            tokens_out=happened.tokens_out,
+        )
+    )
+
+
+def add_key(connection: Connection, trigger: Trigger, *, became: str, into: str = "", at: datetime) -> None:
+    """Take a trigger's key, for ever; a kept message's key changes what it became."""
+    row = upsert(keys).values(
+        key=trigger.key,
+        digest=trigger.digest,
+        turn_id=trigger.turn_id,
+        thread_id=trigger.thread_id,
+        fire_id=trigger.fire_id,
+        attempt=trigger.attempt,
+        became=became,
+        into=into,
+        released=False,
+        at_us=to_us(at),
+    )
+    changes = {"became": became, "into": into}
+    connection.execute(
+        row.on_conflict_do_update(index_elements=[keys.c.key], set_=changes, where=keys.c.became == "kept")
+    )
+    connection.execute(delete(kept_messages).where(kept_messages.c.key == trigger.key))
+
+
+def add_turn(
+    connection: Connection, trigger: Trigger, *, status: str, epoch: int, at: datetime, **changes: Any
+) -> None:
+    """Write a turn's row and its first message, the prompt."""
+    row = {
+        "turn_id": trigger.turn_id,
+        "thread_id": trigger.thread_id,
+        "channel": trigger.channel,
+        "agent": trigger.agent,
+        "category": trigger.grant.name,
+        "grant_json": canonical(trigger.grant.to_dict()),
+        "trigger": "fire" if trigger.source == "fire" else "author",
+        "status": status,
+        "visible": True,
+        "started_at_us": to_us(at),
+        "epoch": epoch,
+        "after_message": trigger.turn_id,
+    }
+    blank = {"summary": "", "error": "", "answers_json": "", "resumes": "", "tries": 0, "tokens_in": 0, "tokens_out": 0}
+    connection.execute(insert(turns).values(row | blank | _as_asked(trigger) | changes))
+    prompt = Said(role="trigger" if trigger.source == "fire" else "author", text=trigger.prompt)
+    put_message(connection, trigger.turn_id, 0, prompt, at)
+
+
+def _as_asked(trigger: Trigger) -> dict[str, Any]:
+    copied = ("fire_id", "attempt", "task_id", "task_name", "kind", "prompt", "payload_json", "read_only", "timezone")
+    instants = ("nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at")
+    values = {name: getattr(trigger, name) for name in (*copied, "catch_up", "stands_for", "traceparent")}
+    given = {name: getattr(trigger, name) for name in instants}
+    return values | {f"{name}_us": None if at is None else to_us(at) for name, at in given.items()}
+
+
+def change_turn(connection: Connection, turn_id: str, **changes: Any) -> None:
+    """Change columns of a turn's row."""
+    connection.execute(update(turns).where(turns.c.turn_id == turn_id).values(changes))
+
+
+def put_message(connection: Connection, turn_id: str, position: int, line: Said, at: datetime) -> None:
+    """Write a message at its position; writing it again changes the text, not the time."""
+    calls = [{"id": call.id, "name": call.name, "args": dict(call.args)} for call in line.tool_calls]
+    values = {
+        "role": line.role,
+        "text": line.text.encode("utf-8", "replace").decode(),  # a model may write what has no UTF-8 form
+        "tool_calls_json": canonical(calls).encode("utf-8", "replace").decode() if calls else "",
+        "tool_call_id": line.tool_call_id,
+    }
+    row = upsert(messages).values(turn_id=turn_id, position=position, at_us=to_us(at), **values)
+    connection.execute(row.on_conflict_do_update(index_elements=[messages.c.turn_id, messages.c.position], set_=values))
+
+
+def put_transcript(connection: Connection, turn_id: str, lines: Sequence[Said], at: datetime, *, known: int) -> None:
+    """Write what a turn's graph has said so far but for the first `known` lines; what a replay no longer says goes."""
+    for index in range(known, len(lines)):
+        put_message(connection, turn_id, (index + 1) * POSITIONS_APART, lines[index], at)
+    beyond = (messages.c.turn_id == turn_id) & (messages.c.position > len(lines) * POSITIONS_APART)
+    connection.execute(delete(messages).where(beyond, messages.c.role.in_(("agent", "tool"))))
+
+
+def add_answer(connection: Connection, turn_id: str, text: str, at: datetime) -> None:
+    """Write an author's answer after what the turn has said."""
+    newest = connection.execute(select(func.max(messages.c.position)).where(messages.c.turn_id == turn_id)).scalar()
+    put_message(connection, turn_id, (newest or 0) + 1, Said(role="author", text=text), at)
+
+
+def add_interrupts(connection: Connection, turn: TurnRecord, raised: Sequence[Raised], at: datetime) -> list[str]:
+    """Write what a turn asks; what it asked before stays as it is. Return the ids of those that are new."""
+    fresh = []
+    for item in raised:
+        row = upsert(interrupts).values(
+            interrupt_id=item.interrupt_id,
+            turn_id=turn.turn_id,
+            thread_id=turn.thread_id,
+            channel=turn.channel,
+            kind=item.kind,
+            tool=item.tool,
+            args_json="" if item.args is None else canonical(item.args),
+            args_hash=item.args_hash,
+            call_id=item.call_id,
+            missing_scope=item.missing_scope,
+            question=item.question,
+            allows_text=item.allows_text,
+            status="pending",
+            decision="",
+            message="",
+            edited_json="",
+            applied=False,
+            created_at_us=to_us(at),
+        )
+        done = connection.execute(row.on_conflict_do_nothing(index_elements=[interrupts.c.interrupt_id]))
+        if done.rowcount:
+            fresh.append(item.interrupt_id)
+    return fresh
+
+
+def settle_interrupt(connection: Connection, interrupt_id: str, decided: Decided, at: datetime) -> None:
+    """Write an author's decision."""
+    connection.execute(
+        update(interrupts)
+        .where(interrupts.c.interrupt_id == interrupt_id)
+        .values(
+            status="resolved",
+            decision=decided.decision,
+            message=decided.message,
+            edited_json="" if decided.args is None else canonical(decided.args),
+            resolved_at_us=to_us(at),
+        )
+    )
+
+
+def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:
+    """Note that the graph has gone on with these decisions."""
+    connection.execute(update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids)).values(applied=True))
+
+
+def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
+    """Withdraw what a turn asks: it is over."""
+    pending = (interrupts.c.turn_id == turn_id) & (interrupts.c.status == "pending")
+    connection.execute(update(interrupts).where(pending).values(status="void", resolved_at_us=to_us(at)))
+    mine = interrupts.c.turn_id == turn_id
+    connection.execute(update(interrupts).where(mine).values(applied=True))
+
+
+def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
+    """Store a cancel; the first reason stands."""
+    row = upsert(cancels).values(turn_id=turn_id, reason=reason, at_us=to_us(at))
+    connection.execute(row.on_conflict_do_nothing(index_elements=[cancels.c.turn_id]))
+
+
+def keep_message(connection: Connection, trigger: Trigger, at: datetime) -> None:
+    """Store an author's message until its thread is released."""
+    row = upsert(kept_messages).values(
+        key=trigger.key, thread_id=trigger.thread_id, trigger_json=json.dumps(trigger.to_meta()), at_us=to_us(at)
+    )
+    connection.execute(row.on_conflict_do_nothing(index_elements=[kept_messages.c.key]))
+
+
+def kept(connection: Connection, thread_id: str = "") -> list[Mapping[str, Any]]:
+    """Return the metas of messages that are kept back, on one thread or on all, oldest first."""
+    query = select(kept_messages.c.trigger_json).order_by(kept_messages.c.number)
+    query = query.where(kept_messages.c.thread_id == thread_id) if thread_id else query
+    return [json.loads(text) for text in connection.execute(query).scalars()]
+
+
+def release_held(connection: Connection, thread_id: str) -> list[About]:
+    """Mark the fires that were held on a thread as released; return them in the order in which they came."""
+    held = (keys.c.thread_id == thread_id) & (keys.c.became == "held") & keys.c.released.is_(False)
+    query = select(keys.c.turn_id, keys.c.thread_id, keys.c.fire_id, keys.c.attempt).where(held).order_by(keys.c.at_us)
+    found = [About(**row) for row in connection.execute(query).mappings()]
+    connection.execute(update(keys).where(held).values(released=True))
+    return found
+
+
+def has_spoken(connection: Connection, turn_id: str) -> bool:
+    """Return whether a turn gave its author anything to see: a text, a question or a proposal."""
+    text = select(messages.c.position).where(
+        messages.c.turn_id == turn_id, messages.c.role == "agent", func.trim(messages.c.text) != ""
+    )
+    asked = select(interrupts.c.number).where(interrupts.c.turn_id == turn_id)
+    proposed = select(candidates.c.candidate_id).where(candidates.c.turn_id == turn_id)
+    return any(connection.execute(query.limit(1)).first() is not None for query in (text, asked, proposed))
+
+
+def last_words(connection: Connection, turn_id: str) -> str:
+    """Return the newest text of a turn's agent, or nothing."""
+    query = select(messages.c.text).where(
+        messages.c.turn_id == turn_id, messages.c.role == "agent", func.trim(messages.c.text) != ""
+    )
+    return connection.execute(query.order_by(messages.c.position.desc()).limit(1)).scalar() or ""

@@ -1,0 +1,126 @@
+"""The tools that a turn is offered, over the world. Each docstring below is what a model reads."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from agent_runtime.tools.calls import Runtime, call_of, spec
+from agent_runtime.tools.spec import ToolSpec
+from agent_runtime.world.model import PageDraft, SummaryDraft, slug
+from agent_runtime.world.world import World
+
+LONGEST_READING = 16_000  # characters of one page
+Tier = Annotated[
+    Literal["conversation", "channel", "workspace", "account"],
+    "conversation is this thread, channel is this channel, workspace and account are there once",
+]
+Channel = Annotated[str, "another channel, if the category reaches it; empty for the turn's own"]
+Title = Annotated[str, "one line"]
+Since = Annotated[
+    Literal["last-summary", "start"],
+    "last-summary gives what is new since the channel's last summary, start everything that fits",
+]
+
+
+def toolbox(world: World) -> list[ToolSpec]:
+    """Return every tool there is, over `world`."""
+    return [*_workspace(world), *_conversation(world), *_memory(world), *_proposals(world)]
+
+
+def _workspace(world: World) -> list[ToolSpec]:
+    async def workspace_read(
+        page: Annotated[str, "the page's id, as workspace_search gives it"], runtime: Runtime
+    ) -> Mapping[str, Any]:
+        """Read one page of the workspace."""
+        found = await world.read_page(call_of(runtime), page)
+        body = found.body[:LONGEST_READING]
+        return {
+            "page": found.page_id,
+            "title": found.title,
+            "body": body,
+            "left_out_chars": len(found.body) - len(body),
+            "tags": found.tags,
+            "origin": found.origin,
+            "lifecycle": found.lifecycle,
+            "version": found.version,
+            "updated_at": found.updated_at,
+        }
+
+    async def workspace_search(
+        query: Annotated[str, "words to look for"],
+        runtime: Runtime,
+        limit: Annotated[int, "the most pages to name, up to 20"] = 5,
+    ) -> Mapping[str, Any]:
+        """Find pages of the workspace by words. The best match comes first."""
+        hits, more = await world.search(call_of(runtime), query, limit)
+        found = [
+            {"page": hit.page_id, "title": hit.title, "snippet": hit.snippet, "updated_at": hit.updated_at}
+            for hit in hits
+        ]
+        return {"pages": found, "more_than_ranked": more}
+
+    return [
+        spec(workspace_read, scope="workspace.read", effect="read"),
+        spec(workspace_search, scope="workspace.search", effect="read"),
+    ]
+
+
+def _conversation(world: World) -> list[ToolSpec]:
+    async def conversation_read(
+        runtime: Runtime, since: Since = "last-summary", channel: Channel = ""
+    ) -> Mapping[str, Any]:
+        """Read what the author and agents said in the channel."""
+        hearing = await world.hear(call_of(runtime), channel, whole=since == "start")
+        said = [{"at": heard.at, "role": heard.role, "text": heard.text} for heard in hearing.messages]
+        return {"channel": hearing.channel, "since": hearing.since, "messages": said, "left_out": hearing.left_out}
+
+    return [spec(conversation_read, scope="conversation.read", effect="read")]
+
+
+def _memory(world: World) -> list[ToolSpec]:
+    async def memory_read(tier: Tier, runtime: Runtime, channel: Channel = "") -> Mapping[str, Any]:
+        """Read what earlier turns remembered, newest first."""
+        found = await world.recall(call_of(runtime), tier, channel)
+        entries = [{"key": entry.key, "text": entry.text, "updated_at": entry.updated_at} for entry in found.entries]
+        return {"tier": tier, "entries": entries, "left_out": found.left_out}
+
+    async def memory_put(
+        tier: Tier,
+        text: Annotated[str, "what to remember, at most 4,000 bytes"],
+        runtime: Runtime,
+        key: Annotated[str, "a name; putting the same name again replaces the text; empty makes a new entry"] = "",
+        channel: Channel = "",
+    ) -> Mapping[str, Any]:
+        """Remember a short text for later turns."""
+        outcome = await world.remember(call_of(runtime), tier=tier, text=text, key=key, channel=channel)
+        return {**outcome.result}
+
+    return [
+        spec(memory_read, scope="memory.read", effect="read"),
+        spec(memory_put, scope="memory.put", effect="write"),
+    ]
+
+
+def _proposals(world: World) -> list[ToolSpec]:
+    async def summary_propose(
+        title: Title, body: Annotated[str, "the summary"], runtime: Runtime, channel: Channel = ""
+    ) -> Mapping[str, Any]:
+        """Propose a summary for the channel. It stays a candidate until the author accepts it."""
+        call = call_of(runtime)
+        draft = SummaryDraft(channel=channel or call.context.channel, title=title, body=body)
+        return {**(await world.propose(call, draft)).result}
+
+    async def page_propose(
+        title: Title,
+        body: Annotated[str, "the whole page as it should be"],
+        runtime: Runtime,
+        page: Annotated[str, "the id of the page to change; empty makes one from the title"] = "",
+        tags: Annotated[tuple[str, ...], "lower-case words"] = (),
+    ) -> Mapping[str, Any]:
+        """Propose a page, new or changed. It stays a candidate until the author accepts it."""
+        draft = PageDraft(page_id=page or slug(title), title=title, body=body, tags=tuple(tags))
+        return {**(await world.propose(call_of(runtime), draft)).result}
+
+    return [
+        spec(summary_propose, scope="summary.propose", effect="write"),
+        spec(page_propose, scope="page.propose", effect="write"),
+    ]

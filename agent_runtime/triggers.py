@@ -1,0 +1,169 @@
+"""What sets a turn off, as it travels: built at acceptance, carried in an envelope, read back by the worker."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from agent_runtime.model import Category
+from turnkeeper.bus.envelope import Envelope
+from turnkeeper.clock import parse_rfc3339, rfc3339
+from turnkeeper.errors import InvalidInput
+
+Source = Literal["fire", "message"]
+SENDERS: Mapping[Source, str] = {"fire": "task-runner", "message": "author"}
+_INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
+_NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trigger:
+    """A fire or an author's message, checked, with the grant that holds for it.
+
+    Attributes:
+        source: a fire of the runner, or an author's message.
+        key: its idempotency key; one key is taken once, for ever.
+        turn_id: the turn it will be, derived from the key.
+        thread_id: the thread it belongs to.
+        channel: the channel whose conversation shows it.
+        agent: who runs it.
+        grant: the category as it was at acceptance.
+        prompt: what is asked.
+        digest: of every field but the grant and the traceparent: the same key with another digest is refused.
+        payload_json: a JSON object for the graph, or empty.
+        fire_id: the runner's id; empty for a message.
+        attempt: which attempt at that fire, from 1; 0 for a message.
+        task_id: the task behind the fire.
+        task_name: its name.
+        kind: what made the fire, in the runner's words.
+        read_only: no tool with an effect may run without the author.
+        nominal_at: the instant the fire stands for.
+        due_at: when it was to leave.
+        fired_at: when it left.
+        timezone: for showing the nominal time.
+        catch_up: the task's policy for missed fires.
+        stands_for: how many nominal instants it stands for, itself included.
+        first_nominal_at: the first of them.
+        last_nominal_at: the last of them.
+        traceparent: W3C trace context; not part of what the fire is.
+    """
+
+    source: Source
+    key: str
+    turn_id: str
+    thread_id: str
+    channel: str
+    agent: str
+    grant: Category
+    prompt: str
+    digest: str = ""
+    payload_json: str = ""
+    fire_id: str = ""
+    attempt: int = 0
+    task_id: str = ""
+    task_name: str = ""
+    kind: str = ""
+    read_only: bool = False
+    nominal_at: datetime | None = None
+    due_at: datetime | None = None
+    fired_at: datetime | None = None
+    timezone: str = ""
+    catch_up: str = ""
+    stands_for: int = 1
+    first_nominal_at: datetime | None = None
+    last_nominal_at: datetime | None = None
+    traceparent: str = ""
+
+    def sealed(self) -> "Trigger":
+        """Return the trigger with its digest."""
+        said = {name: value for name, value in self.to_meta().items() if name not in _NOT_DIGESTED}
+        # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
+        said["category"] = self.grant.name
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        return replace(self, digest=hashlib.sha256(text.encode()).hexdigest())
+
+    def to_meta(self) -> dict[str, Any]:
+        """Return the trigger as a JSON object."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        instants = {name: rfc3339(values[name]) if values[name] else "" for name in _INSTANTS}
+        return values | instants | {"grant": self.grant.to_dict()}
+
+
+def turn_id_of(*parts: object) -> str:
+    """Return the id of the turn that a fire's attempt, or a message's request, will be.
+
+    >>> turn_id_of("task-00000001@x", 1)
+    'turn-8ddc61531901bed8'
+    """
+    text = json.dumps(parts, separators=(",", ":"))
+    return f"turn-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def fire_key(fire_id: str, attempt: int) -> str:
+    """Return the idempotency key of one attempt at a fire."""
+    return f"fire:{fire_id}:{attempt}"
+
+
+def message_key(request_id: str) -> str:
+    """Return the idempotency key of an author's message."""
+    return f"message:{request_id}"
+
+
+def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope:
+    """Return the envelope that carries a trigger to its agent."""
+    return Envelope(
+        id=envelope_id,
+        sender=SENDERS[trigger.source],
+        to=trigger.agent,
+        kind=trigger.source,
+        thread=trigger.thread_id,
+        idempotency_key=trigger.key,
+        text=trigger.prompt,
+        at=at,
+        meta={name: value for name, value in trigger.to_meta().items() if name != "prompt"},
+    )
+
+
+def from_envelope(envelope: Envelope) -> Trigger:
+    """Read a trigger back. Raises InvalidInput for an envelope that :func:`to_envelope` did not make."""
+    if SENDERS.get(envelope.kind) != envelope.sender:  # type: ignore[call-overload]
+        raise InvalidInput(f"a {envelope.kind} from {envelope.sender} is not taken here", where="kind")
+    if "prompt" in envelope.meta:
+        raise InvalidInput("lacks or adds fields", where="meta")
+    trigger = from_meta(envelope.meta | {"prompt": envelope.text})
+    told = (trigger.key, trigger.thread_id, trigger.source, trigger.agent)
+    if told != (envelope.idempotency_key, envelope.thread, envelope.kind, envelope.to):
+        raise InvalidInput("says one thing in its fields and another in its meta", where="meta")
+    if trigger.sealed().digest != trigger.digest or (trigger.key, trigger.turn_id) != _derived(trigger):
+        raise InvalidInput("is not what was accepted", where="digest")
+    return trigger
+
+
+def _derived(trigger: Trigger) -> tuple[str, str]:
+    if trigger.source == "fire":
+        return fire_key(trigger.fire_id, trigger.attempt), turn_id_of(trigger.fire_id, trigger.attempt)
+    return trigger.key, turn_id_of("message", trigger.key.removeprefix("message:"))
+
+
+def from_meta(meta: Mapping[str, Any]) -> Trigger:
+    """Read a trigger from its JSON object. Raises InvalidInput."""
+    known = {item.name: item.type for item in fields(Trigger)}
+    if set(meta) != set(known):
+        raise InvalidInput("lacks or adds fields", where="meta")
+    try:
+        values: dict[str, Any] = {name: _value(name, known[name], value) for name, value in meta.items()}
+        return Trigger(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"cannot be read: {error}", where="meta") from error
+
+
+def _value(name: str, kind: object, value: object) -> object:
+    if name == "grant" and isinstance(value, dict):
+        return Category.from_dict(value)
+    if name in _INSTANTS and isinstance(value, str):
+        return parse_rfc3339(value) if value else None
+    if isinstance(kind, type) and type(value) is not kind:
+        raise TypeError(f"{name} is not a {kind.__name__}")
+    return value

@@ -1,0 +1,117 @@
+"""Reading the world: functions of a connection, for the daemon and for a command line that finds it down."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, desc, or_, select
+
+from agent_runtime.world.model import Candidate, Hit, Page
+from agent_runtime.world.tables import candidates, pages
+from agent_runtime.world.terms import score, snippet, terms
+from turnkeeper.clock import from_us
+from turnkeeper.errors import NotFound
+
+MOST_ROWS = 1000
+_MOST_SCANNED = 500
+
+
+def list_pages(connection: Connection, *, tag: str = "") -> list[Page]:
+    """Return pages by id, with their bodies; only those with `tag` if it is given. At most a thousand."""
+    query = select(pages).order_by(pages.c.page_id).limit(MOST_ROWS)
+    if tag:
+        query = query.where(pages.c.tags.contains(json.dumps(tag), autoescape=True))
+    return [to_page(row) for row in connection.execute(query)]
+
+
+def get_page(connection: Connection, page_id: str) -> Page:
+    """Return a page. Raises NotFound."""
+    row = connection.execute(select(pages).where(pages.c.page_id == page_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"no page {page_id[:100]!r}", hint="see: agent-runtime workspace list")
+    return to_page(row)
+
+
+def list_candidates(connection: Connection, *, channel: str = "", include_decided: bool = False) -> list[Candidate]:
+    """Return candidates, newest first: those that wait, or all; of one channel, or of every. At most a thousand."""
+    query = select(candidates).order_by(desc(candidates.c.created_at_us), candidates.c.candidate_id).limit(MOST_ROWS)
+    if channel:
+        query = query.where(candidates.c.channel == channel)
+    if not include_decided:
+        query = query.where(candidates.c.lifecycle == "candidate")
+    return [to_candidate(row) for row in connection.execute(query)]
+
+
+def get_candidate(connection: Connection, candidate_id: str) -> Candidate:
+    """Return a candidate. Raises NotFound."""
+    row = connection.execute(select(candidates).where(candidates.c.candidate_id == candidate_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"no candidate {candidate_id[:64]!r}", hint="see: agent-runtime candidates list")
+    return to_candidate(row)
+
+
+def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list[Hit], bool]:
+    """Return the pages that match best, best first, and whether more pages hold a term than are ranked.
+
+    A title counts more than a body, and a page that holds more of the terms more than one that repeats a term.
+    """
+    wanted = terms(text)
+    query = select(pages).order_by(desc(pages.c.updated_at_us), pages.c.page_id).limit(_MOST_SCANNED + 1)
+    rows: Sequence[Row[Any]] = connection.execute(query.where(_holds_any(wanted))).all() if wanted else []
+    ranked = sorted(
+        ((score(wanted, row.title, row.body, row.tags), row) for row in rows[:_MOST_SCANNED]),
+        key=lambda pair: (-pair[0], pair[1].page_id),
+    )
+    hits = [
+        Hit(
+            page_id=row.page_id,
+            title=row.title,
+            snippet=snippet(wanted, row.body),
+            updated_at=from_us(row.updated_at_us),
+        )
+        for points, row in ranked[:limit]
+        if points > 0
+    ]
+    return hits, len(rows) > _MOST_SCANNED
+
+
+def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
+    """Leave out pages without any of the terms. LIKE folds the case of ASCII only, hence the spellings."""
+    spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
+    columns = (pages.c.title, pages.c.body, pages.c.tags)
+    return or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
+
+
+def to_page(row: Row[Any]) -> Page:
+    """Return a row of `pages` as a value."""
+    return Page(
+        page_id=row.page_id,
+        title=row.title,
+        body=row.body,
+        tags=tuple(json.loads(row.tags)),
+        origin=row.origin,
+        lifecycle=row.lifecycle,
+        version=row.version,
+        updated_at=from_us(row.updated_at_us),
+    )
+
+
+def to_candidate(row: Row[Any]) -> Candidate:
+    """Return a row of `candidates` as a value."""
+    return Candidate(
+        candidate_id=row.candidate_id,
+        kind=row.kind,
+        channel=row.channel,
+        page_id=row.page_id,
+        base_version=row.base_version,
+        title=row.title,
+        body=row.body,
+        tags=tuple(json.loads(row.tags)),
+        origin=row.origin,
+        lifecycle=row.lifecycle,
+        turn_id=row.turn_id,
+        task_name=row.task_name,
+        created_at=from_us(row.created_at_us),
+        decided_at=None if row.decided_at_us is None else from_us(row.decided_at_us),
+        note=row.note,
+    )

@@ -1,0 +1,57 @@
+"""The world's values as the wire carries them. Pure."""
+
+from agent_runtime.categories import CategoryEntry
+from agent_runtime.conversation import stamp
+from agent_runtime.model import Category
+from agent_runtime.world.model import Candidate, Page
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+
+
+def page_message(page: Page, *, with_body: bool = True) -> wire.Page:
+    """Return a page; lists leave its body out."""
+    return wire.Page(
+        page_id=page.page_id,
+        title=page.title,
+        body=page.body if with_body else "",
+        tags=page.tags,
+        origin=page.origin,
+        lifecycle=page.lifecycle,
+        updated_at=stamp(page.updated_at),
+        version=page.version,
+    )
+
+
+def candidate_message(candidate: Candidate) -> wire.Candidate:
+    """Return a candidate."""
+    return wire.Candidate(
+        candidate_id=candidate.candidate_id,
+        kind=candidate.kind,
+        channel=candidate.channel,
+        title=candidate.title,
+        body=candidate.body,
+        origin=candidate.origin,
+        lifecycle=candidate.lifecycle,
+        turn_id=candidate.turn_id,
+        task_name=candidate.task_name,
+        created_at=stamp(candidate.created_at),
+        decided_at=stamp(candidate.decided_at),
+        note=candidate.note,
+    )
+
+
+def category_message(entry: CategoryEntry) -> wire.Category:
+    """Return a category as it was found, usable or not."""
+    category = entry.category or Category(name=entry.name)
+    return wire.Category(
+        name=entry.name,
+        description=category.description,
+        autonomous=category.autonomous,
+        silent=category.silent,
+        outside=category.outside,
+        tools=sorted(category.tools),
+        writes=sorted(category.writes),
+        memory=sorted(category.memory),
+        source=entry.source,
+        overrides_shipped=entry.overrides_shipped,
+        problem=entry.problem,
+    )

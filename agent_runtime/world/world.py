@@ -1,0 +1,165 @@
+"""The world that tools act on and authors decide about, over the runtime's store.
+
+A turn's methods take a :class:`~agent_runtime.world.effects.Call` and check its scopes themselves, whatever was checked
+before; each of its writes happens once however often the call is run. An author's methods take no context: they are an
+author's acts.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from agent_runtime.model import TurnContext
+from agent_runtime.permissions import judge
+from agent_runtime.world import memory, queries
+from agent_runtime.world.effects import Call, Outcome, once
+from agent_runtime.world.hearing import hear, refuse_ended
+from agent_runtime.world.model import (
+    Acceptance,
+    Author,
+    Candidate,
+    Hearing,
+    Hit,
+    Page,
+    PageDraft,
+    Rejection,
+    SummaryDraft,
+)
+from agent_runtime.world.submit import submit
+from turnkeeper.clock import Clock
+from turnkeeper.database import Database
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Denied
+
+OnEffect = Callable[[str, Mapping[str, Any]], None]
+MOST_HITS = 20
+
+
+class World:
+    """Pages, candidates, memory and what was said, behind the scopes of whoever asks."""
+
+    def __init__(self, database: Database, clock: Clock, entropy: Entropy, on_effect: OnEffect) -> None:
+        """Take the store.
+
+        Args:
+            database: the runtime's, with the tables of `agent_runtime.world.tables`.
+            clock: for the instants of writes.
+            entropy: for the ids of candidates and entries.
+            on_effect: told of every write once it is on disk: an event's name and its fields, never any text.
+        """
+        self._database = database
+        self._clock = clock
+        self._entropy = entropy
+        self._on_effect = on_effect
+
+    async def read_page(self, call: Call, page_id: str) -> Page:
+        """Return a page. Raises NotFound, Denied."""
+        _require("workspace.read", "read", {}, call.context)
+        return await self._database.run(lambda connection: queries.get_page(connection, page_id))
+
+    async def search(self, call: Call, query: str, limit: int) -> tuple[list[Hit], bool]:
+        """Return the best pages for a query, and whether there were more than could be ranked. Raises Denied."""
+        _require("workspace.search", "read", {}, call.context)
+        most = max(1, min(limit, MOST_HITS))
+        return await self._database.run(lambda connection: queries.search_pages(connection, query, limit=most))
+
+    async def hear(self, call: Call, channel: str, *, whole: bool) -> Hearing:
+        """Return what was said in a channel: since the last summary, or with `whole` from the start. Raises Denied."""
+        _require("conversation.read", "read", {"channel": channel}, call.context)
+        of = channel or call.context.channel
+        return await self._database.run(lambda connection: hear(connection, call.context, of, whole=whole))
+
+    async def recall(self, call: Call, tier: str, channel: str) -> memory.Recollection:
+        """Return the newest entries of a memory tier, within the reading budget. Raises Denied, InvalidInput."""
+        _require("memory.read", "read", {"tier": tier, "channel": channel}, call.context)
+        owner = memory.owner_of(tier, call.context, channel)
+        return await self._database.run(lambda connection: memory.read(connection, tier, owner))
+
+    async def remember(self, call: Call, *, tier: str, text: str, key: str, channel: str) -> Outcome:
+        """Write a memory entry once. Raises Denied, InvalidInput, Exhausted."""
+        context, now, new_id = call.context, self._clock.now(), f"m-{self._entropy.hex(12)}"
+        _require("memory.put", "write", {"tier": tier, "channel": channel}, context)
+        owner = memory.owner_of(tier, context, channel)
+
+        def write(connection: Connection) -> Mapping[str, Any]:
+            entry = memory.put(connection, context, tier=tier, owner=owner, key=key, text=text, at=now, new_id=new_id)
+            return {"entry_id": entry.entry_id, "tier": tier, "key": entry.key}
+
+        return await self._once(call, "memory.put", now, write)
+
+    async def propose(self, call: Call, draft: PageDraft | SummaryDraft) -> Outcome:
+        """Submit a draft as this turn's candidate, once. Raises Denied, InvalidInput."""
+        context, now, new_id = call.context, self._clock.now(), f"c-{self._entropy.hex(12)}"
+        page = isinstance(draft, PageDraft)
+        scope = "page.propose" if page else "summary.propose"
+        _require(scope, "write", {} if isinstance(draft, PageDraft) else {"channel": draft.channel}, context)
+
+        def write(connection: Connection) -> Mapping[str, Any]:
+            made = submit(connection, draft, context, at=now, new_id=new_id)
+            assert isinstance(made, Candidate), "an agent's write is a candidate"
+            return {
+                "candidate_id": made.candidate_id,
+                "kind": made.kind,
+                "channel": made.channel,
+                "title": made.title,
+                "origin": made.origin,
+                "lifecycle": made.lifecycle,
+            }
+
+        return await self._once(call, scope, now, write)
+
+    async def list_pages(self, *, tag: str = "") -> list[Page]:
+        """Return the workspace's pages by id."""
+        return await self._database.run(lambda connection: queries.list_pages(connection, tag=tag))
+
+    async def get_page(self, page_id: str) -> Page:
+        """Return a page. Raises NotFound."""
+        return await self._database.run(lambda connection: queries.get_page(connection, page_id))
+
+    async def put_page(self, draft: PageDraft, *, author: Author | None = None) -> Page:
+        """Write an author's page: authored, canonical. Raises InvalidInput."""
+        by, now = author or Author(), self._clock.now()
+        page = await self._database.run(lambda connection: submit(connection, draft, by, at=now, new_id=""))
+        assert isinstance(page, Page), "an author's page is a page"
+        fields = {"page_id": page.page_id, "version": page.version, "origin": page.origin, "lifecycle": page.lifecycle}
+        self._on_effect("page.put", fields)
+        return page
+
+    async def list_candidates(self, *, channel: str = "", include_decided: bool = False) -> list[Candidate]:
+        """Return candidates, newest first."""
+        return await self._database.run(
+            lambda connection: queries.list_candidates(connection, channel=channel, include_decided=include_decided)
+        )
+
+    async def decide_candidate(
+        self, candidate_id: str, *, accept: bool, note: str = "", author: Author | None = None
+    ) -> Candidate:
+        """Take an author's decision about a candidate. Raises NotFound, Conflict, InvalidInput."""
+        by, now = author or Author(), self._clock.now()
+        decision = (Acceptance if accept else Rejection)(candidate_id=candidate_id, note=note)
+        made = await self._database.run(lambda connection: submit(connection, decision, by, at=now, new_id=""))
+        assert isinstance(made, Candidate), "a decision gives the candidate"
+        fields = {"candidate_id": made.candidate_id, "turn_id": made.turn_id, "channel": made.channel}
+        self._on_effect("candidate.decided", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
+        return made
+
+    async def _once(
+        self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
+    ) -> Outcome:
+        def work(connection: Connection) -> Outcome:
+            return once(connection, call, scope, at, refuse_ended, lambda: write(connection))
+
+        outcome = await self._database.run(work)
+        turn = call.context
+        told = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "category": turn.category.name, "scope": scope}
+        named = {key: value for key, value in outcome.result.items() if key not in {"title", "key"}}
+        self._on_effect("agent.wrote", told | named | {"repeated": outcome.repeated})
+        return outcome
+
+
+def _require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
+    verdict = judge(scope, effect, args, context)
+    if not verdict.allowed:
+        raise Denied(verdict.reason, where=verdict.missing_scope)

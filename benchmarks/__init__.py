@@ -1,0 +1,1 @@
+"""What is measured: ours beside its peers, in one run, as ratios."""

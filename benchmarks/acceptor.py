@@ -1,0 +1,34 @@
+"""The agent runtime as it accepts, without the worker that would run turns: `python -m benchmarks.acceptor HOME`.
+
+The parts are the daemon's own. What is measured ends when an envelope is on disk; turns would take the processor away
+from the measuring.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.assembly import PROCESS, assemble
+from agent_runtime.server import Servicer
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock
+from turnkeeper.rpc.server import UnixServer
+from turnkeeper.settings import Settings
+
+
+async def serve(home: Home) -> None:
+    async with assemble(home, Settings(), environ=os.environ) as runtime:
+        server = UnixServer(home.socket(PROCESS))
+        servicer: Any = Servicer(runtime)
+        add_AgentRuntimeServicer_to_server(servicer, server.grpc)
+        await server.start()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    place = Home(root=Path(sys.argv[1]))
+    with ProcessLock(place, PROCESS):
+        asyncio.run(serve(place))

@@ -1,0 +1,1 @@
+"""The constellation: the processes as a whole. It knows them by argv, health, files and the wire alone."""

@@ -1,0 +1,5 @@
+"""`python -m constellation` is the `turnkeeper` command."""
+
+from constellation.cli import main
+
+main()

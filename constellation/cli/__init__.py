@@ -1,0 +1,25 @@
+"""The `turnkeeper` command."""
+
+import sys
+
+import typer
+
+from constellation.cli import config, demo, home, lifecycle
+from turnkeeper.console import run
+
+app = typer.Typer(
+    help="Standing work for an AI agent: start it, stop it, see that it is well.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("init")(home.init)
+app.command("demo")(demo.demo)
+app.command("up")(lifecycle.up)
+app.command("down")(lifecycle.down)
+app.command("status")(lifecycle.status)
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.exit(run(app, sys.argv[1:]))

@@ -1,0 +1,135 @@
+"""The story, act by act. Every claim at its end was checked on what the commands themselves report."""
+
+from datetime import datetime
+from importlib.resources import as_file, files
+
+from constellation.demo.stage import Stage
+from constellation.history import History, check
+from constellation.processes import AGENT_RUNTIME, TASK_RUNNER
+from turnkeeper.eventlog import read_events
+from turnkeeper.home import Home
+
+POLICIES = ("skip", "run-once", "run-all")
+_FEW = 3
+_DOWN_S = 6.0
+_ON_AGAIN_S = 2.5
+_SLOW_MODEL = {"TURNKEEPER_OFFLINE_DELAY_S": "0.2"}
+
+
+def play(stage: Stage, home: Home) -> None:
+    """Play every act on a home that does not exist yet."""
+    _declare(stage)
+    _a_fire_arrives(stage)
+    _an_approval_survives(stage)
+    _killed_in_the_middle(stage)
+    _catching_up(stage)
+    _the_end(stage, home)
+
+
+def _declare(stage: Stage) -> None:
+    stage.act("A home, two processes, some real input, two tasks")
+    stage.type("turnkeeper", "init")
+    stage.say("The offline model is slowed down a little, so that a turn has a middle.")
+    stage.type("turnkeeper", "up", **_SLOW_MODEL)
+    with as_file(files("constellation") / "example" / "workspace") as pages:
+        stage.ask_all(("agent-runtime", "workspace", "put", page.stem, "--file", str(page)) for page in pages.iterdir())
+    stage.type("agent-runtime", "workspace", "list")
+    stage.type("agent-runtime", "send", "general", "search: compost", "--wait")
+    with as_file(files("constellation") / "demo" / "tasks.toml") as tasks:
+        stage.type("task-runner", "apply", str(tasks))
+
+
+def _a_fire_arrives(stage: Stage) -> None:
+    stage.act("A fire arrives as a turn, marked with what triggered it")
+    fire = stage.until_outcome("pulse", "succeeded")[0]
+    stage.ask("task-runner", "pause", "pulse", "--note", "enough for the story")
+    stage.type("agent-runtime", "conversation", "show", "general")
+    turns = [turn for turn in stage.ask("agent-runtime", "conversation", "show", "general") if turn["trigger"]]
+    stage.claim("the fire is a turn marked with its trigger", turns[0]["trigger"]["task"] == "pulse")
+    stage.claim("it fired no earlier than its time", _at(fire["fired_at"]) >= _at(fire["due_at"]))
+    candidates = stage.ask("agent-runtime", "candidates", "list")
+    proposed = {candidate["lifecycle"] for candidate in candidates}
+    stage.claim("what it proposes is a candidate until you accept it", proposed == {"candidate"})
+
+
+def _an_approval_survives(stage: Stage) -> None:
+    stage.act("A call past the category waits for you, and no other fire takes the question away")
+    errand = "Summarise the suppliers, then remember: the pump has a warranty of two years"
+    _create(stage, "errand", "--in", "1s", "--thread", "desk", prompt=errand, channel="desk")
+    stage.await_outcome("errand", "interrupted")
+    stage.type("agent-runtime", "interrupts", "list")
+    stage.say("Another task fires on the same thread meanwhile.")
+    _create(stage, "follow-up", "--in", "1s", "--thread", "desk", prompt="Summarise the suppliers.", channel="desk")
+    held = stage.until_outcome("follow-up", "held")[0]
+    stage.type("task-runner", "list")
+    (pending,) = stage.ask("agent-runtime", "interrupts", "list")
+    stage.claim("the second fire is held and the question still stands", held["outcome"] == "held")
+    stage.type("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
+    stage.await_outcome("errand", "succeeded")
+    released = stage.until_outcome("follow-up", "succeeded")[0]
+    same = released["fire_id"] == held["fire_id"] and released["attempt"] == held["attempt"] + 1
+    stage.claim("the approval resumed the turn, then the held fire went its way", same)
+
+
+def _killed_in_the_middle(stage: Stage) -> None:
+    stage.act("kill -9 in the middle of a turn")
+    _create(stage, "nightly", "--in", "1s", prompt="Summarise the newsletter.", channel="night")
+    stage.await_outcome("nightly", "running")
+    stage.kill_shown(AGENT_RUNTIME)
+    stage.type("turnkeeper", "up")
+    stage.await_outcome("nightly", "succeeded")
+    stage.type("task-runner", "history", "nightly")
+    entries = stage.history("nightly")
+    turns = stage.ask("agent-runtime", "conversation", "show", "night")
+    inputs = [message for turn in turns for message in turn["messages"] if message["role"] == "trigger"]
+    stage.claim("one entry, one turn, its input once", len(entries) == len(turns) == len(inputs) == 1)
+    effects = [item for item in stage.ask("agent-runtime", "candidates", "list") if item["channel"] == "night"]
+    stage.claim("its tool took effect once", len(effects) == 1)
+
+
+def _catching_up(stage: Stage) -> None:
+    stage.act("The runner is down over several nominal times; grace is one second")
+    for policy in POLICIES:
+        options = ("--every", "2s", "--grace", "1s", "--catch-up", policy)
+        _create(stage, policy, *options, prompt="Summarise the garden.", channel=policy)
+    for policy in POLICIES:
+        stage.await_outcome(policy, "succeeded")
+    stage.stop(TASK_RUNNER)
+    stage.say(f"… {_DOWN_S:.0f} seconds without a runner …")
+    stage.pass_time(_DOWN_S)
+    stage.type("turnkeeper", "up")
+    stage.pass_time(_ON_AGAIN_S)
+    stage.ask_all(("task-runner", "disable", policy) for policy in POLICIES)
+    for policy in POLICIES:
+        stage.until_settled(policy, _FEW)
+        stage.type("task-runner", "history", policy)
+    skip, once, every = (stage.history(policy) for policy in POLICIES)
+    missed = [entry for entry in skip if entry["reason"] == "missed"]
+    stage.claim("skip: the missed ones are one recorded skip", len(missed) == 1 and missed[0]["count"] >= _FEW)
+    stood_for = [entry for entry in once if entry["count"] >= _FEW and entry["outcome"] == "succeeded"]
+    stage.claim("run-once: one turn that says what it stands for", len(stood_for) == 1)
+    ran = sorted((entry for entry in every if entry["outcome"] == "succeeded"), key=lambda entry: entry["nominal_at"])
+    in_order = [entry["started_at"] for entry in ran] == sorted(entry["started_at"] for entry in ran)
+    stage.claim("run-all: each one, in order", in_order and all(entry["count"] == 1 for entry in ran))
+
+
+def _the_end(stage: Stage, home: Home) -> None:
+    stage.act("What a person sees at the end")
+    stage.type("task-runner", "list")
+    stage.type("agent-runtime", "conversation", "show", "desk")
+    tasks = [task["name"] for task in stage.ask("task-runner", "list")]
+    turns = stage.ask("agent-runtime", "turns", "list", "-n", "500")
+    history = History(events=list(read_events(home.logs)), ledger=stage.histories(tasks), turns=turns)
+    violations = check(history, drained=True)
+    for violation in violations:
+        stage.say(f"{violation.invariant}: {violation.what}")
+    stage.claim("the whole history keeps the invariants: nothing lost, doubled, early or at once", not violations)
+
+
+def _create(stage: Stage, name: str, *options: str, prompt: str, channel: str) -> None:
+    rest = ("--category", "catch-up-summary", "--channel", channel, "--prompt", prompt)
+    stage.type("task-runner", "create", name, *options, *rest)
+
+
+def _at(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,137 @@
+"""Driving a home from outside, as a person or a script would: by commands, by the wire, by starting and killing.
+
+The demonstration and the acceptance tests stand on this; what they observe is what users can observe.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from constellation.processes import DAEMONS, TASK_RUNNER, Daemon, kill, start, stop
+from protos.turnkeeper.v1.schedules_pb2 import Fire, ListFiresRequest
+from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.home import VARIABLE, Home
+from turnkeeper.locking import is_held
+from turnkeeper.rpc.channel import Caller
+
+T = TypeVar("T")
+Record = dict[str, Any]
+OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running", "interrupted", "held"})
+PATIENCE_S = 30.0
+_POLL_S = 0.05
+_COMMAND_TIMEOUT_S = 60.0
+_AT_ONCE = 4
+_PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
+
+
+class Driver:
+    """One home and its daemons, driven from outside.
+
+    Attributes:
+        home: the state directory.
+    """
+
+    def __init__(self, home: Home, environ: Mapping[str, str] = os.environ) -> None:
+        self.home = home
+        self._clock = SystemClock()
+        self._environ = dict(environ) | {VARIABLE: str(home.root)}
+
+    def attempt(self, *argv: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command, with additional variables, whatever comes of it."""
+        program, *rest = argv
+        return subprocess.run(
+            [sys.executable, "-m", _PACKAGES[program], *rest],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self._environ | environ,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
+    def ask(self, *argv: str) -> Any:
+        """Run a command for its JSON. Raises TurnkeeperError if it fails."""
+        done = self.attempt(*argv, "-o", "json")
+        if done.returncode:
+            raise TurnkeeperError(done.stderr.strip(), where=" ".join(argv))
+        return json.loads(done.stdout)
+
+    def history(self, task: str) -> list[Record]:
+        """Return a task's ledger entries, newest first."""
+        entries: list[Record] = self.ask("task-runner", "history", task, "-n", "1000")
+        return entries
+
+    def until(self, what: str, probe: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
+        """Return the first truthy answer of `probe`. Raises TurnkeeperError when none comes in time."""
+        deadline = self._clock.monotonic() + timeout_s
+        while self._clock.monotonic() < deadline:
+            if answer := probe():
+                return answer
+            self._clock.block(_POLL_S)
+        raise TurnkeeperError(f"waited {timeout_s:.0f}s for {what}")
+
+    def ask_all(self, commands: Iterable[Sequence[str]]) -> list[Any]:
+        """Run several commands side by side for their JSON. Raises TurnkeeperError if one fails."""
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            return list(pool.map(lambda argv: self.ask(*argv), commands))
+
+    def histories(self, tasks: Iterable[str]) -> list[Record]:
+        """Return the ledger entries of several tasks."""
+        asked = self.ask_all(("task-runner", "history", task, "-n", "1000") for task in tasks)
+        return [entry for entries in asked for entry in entries]
+
+    def await_outcome(self, task: str, outcome: str, count: int = 1) -> None:
+        """Wait until a task has `count` entries with this outcome."""
+        self.until(
+            f"{count} {outcome} of {task}",
+            lambda: sum(fire.outcome == outcome for fire in self.fires(task)) >= count,
+        )
+
+    def until_outcome(self, task: str, outcome: str, count: int = 1) -> list[Record]:
+        """Wait until a task has `count` entries with this outcome; return those that it has, newest first."""
+        self.await_outcome(task, outcome, count)
+        return [entry for entry in self.history(task) if entry["outcome"] == outcome]
+
+    def until_settled(self, task: str, count: int = 1) -> None:
+        """Wait until a task has at least `count` entries, none of them open."""
+
+        def probe() -> bool:
+            fires = self.fires(task)
+            return len(fires) >= count and not any(fire.outcome in OPEN for fire in fires)
+
+        self.until(f"{count} settled entries of {task}", probe)
+
+    def fires(self, task: str) -> list[Fire]:
+        """Ask the daemon on the wire, where waiting by commands would take longer than what is waited for."""
+        runner = Caller(self.home.socket(TASK_RUNNER.name), SchedulesStub, TASK_RUNNER.name)
+        try:
+            return list(runner.ListFires(ListFiresRequest(name=task, limit=1000)).fires)
+        finally:
+            runner.close()
+
+    def start(self, *daemons: Daemon, **environ: str) -> None:
+        """Start daemons, both unless named, with additional variables."""
+        start(self.home, daemons or DAEMONS, self._environ | environ)
+
+    def stop(self, *daemons: Daemon) -> None:
+        """Stop daemons, both unless named, in good order."""
+        for daemon in reversed(daemons or DAEMONS):
+            stop(self.home, daemon)
+
+    def kill(self, daemon: Daemon) -> int:
+        """End a daemon by kill -9; return the pid it had."""
+        return kill(self.home, daemon)
+
+    def until_dead(self, daemon: Daemon) -> None:
+        """Wait for a daemon that is about to die by itself."""
+        self.until(f"{daemon.name} to die", lambda: not is_held(self.home, daemon.name))
+
+    def pass_time(self, seconds: float) -> None:
+        """Let real time go by, where what is shown depends on the wall clock."""
+        self._clock.block(seconds)

@@ -1,0 +1,176 @@
+"""One checker for every kind of run: given what happened, does it keep the promises?
+
+A history is the event trail of all processes, the runner's ledger and the runtime's turns, each in the form in which
+users get them (`logs/events-*.jsonl`, `task-runner history -o json`, `agent-runtime turns list -o json`). The trail
+may lack the last lines before a crash, so what must hold is read from the ledger and the turns; the trail adds what
+only it knows: when something left, which process ran a turn, and for how long.
+
+    I1  no committed fire is lost once everything has drained
+    I2  no turn without a fire or a message that asked for it
+    I3  at most one turn for each (fire, attempt), and one process starts it at most once
+    I4  turns on one thread never overlap
+    I6  nothing fires early; no scheduled nominal time fires twice
+    I7  the cursor passed t if and only if exactly one scheduled entry covers t
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+Record = dict[str, Any]
+CountNominals = Callable[[str, datetime, datetime], int]
+"""(task id, first, last) -> how many nominal times the task's timetable has in [first, last]."""
+
+SETTLED = frozenset({"succeeded", "failed", "cancelled", "skipped", "coalesced", "pruned"})
+_COVERS_NOTHING = frozenset({"coalesced"})
+_BESIDE = frozenset({"manual", "backfill", "wake", "event"})
+_NEVER_RAN = frozenset({"skipped", "coalesced", "pruned", "waiting"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What happened in one run.
+
+    Attributes:
+        events: records of the trail, by time.
+        ledger: entries of every task, as `task-runner history -o json` prints them.
+        turns: as `agent-runtime turns list -o json` prints them.
+    """
+
+    events: Sequence[Record]
+    ledger: Sequence[Record]
+    turns: Sequence[Record]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A promise that was broken.
+
+    Attributes:
+        invariant: its number, such as `I3`.
+        what: which fire, turn or thread, and how.
+    """
+
+    invariant: str
+    what: str
+
+
+def check(history: History, *, drained: bool, count_nominals: CountNominals | None = None) -> list[Violation]:
+    """Return every violation in a history; an empty list is a clean bill.
+
+    Args:
+        history: what happened.
+        drained: nothing is under way any more, so that whatever is open now is lost.
+        count_nominals: the timetables, for holding coverage against them; without it only gaps and overlaps that the
+            entries themselves show are found.
+    """
+    found = [*_turns_have_causes(history), *_one_turn_an_attempt(history), *_threads_are_serial(history)]
+    found += [*_nothing_early(history), *_nothing_twice(history), *_coverage(history, count_nominals)]
+    if drained:
+        found += _nothing_lost(history)
+    return found
+
+
+def _nothing_lost(history: History) -> Iterator[Violation]:
+    entries = {entry["fire_id"]: entry for entry in history.ledger if entry["fire_id"]}
+    for fire_id, entry in entries.items():
+        if entry["outcome"] not in SETTLED:
+            yield Violation(invariant="I1", what=f"{fire_id} is still {entry['outcome']}")
+    for event in history.events:
+        if event["event"] == "fire.committed" and event["fire_id"] not in entries:
+            yield Violation(invariant="I1", what=f"{event['fire_id']} was committed and is in no ledger")
+    turned = {turn["fire_id"] for turn in history.turns}
+    for fire_id, entry in entries.items():
+        if entry["outcome"] == "succeeded" and entry["reason"] != "delivered" and fire_id not in turned:
+            yield Violation(invariant="I1", what=f"{fire_id} succeeded without a turn")
+
+
+def _turns_have_causes(history: History) -> Iterator[Violation]:
+    attempts = {entry["fire_id"]: entry["attempt"] for entry in history.ledger if entry["fire_id"]}
+    for turn in history.turns:
+        fire_id = turn["fire_id"]
+        if fire_id and turn["attempt"] > attempts.get(fire_id, 0):
+            yield Violation(invariant="I2", what=f"{turn['turn_id']} ran for {fire_id}#{turn['attempt']}, never sent")
+
+
+def _one_turn_an_attempt(history: History) -> Iterator[Violation]:
+    turns = defaultdict(set)
+    for turn in history.turns:
+        if turn["fire_id"]:
+            turns[turn["fire_id"], turn["attempt"]].add(turn["turn_id"])
+    starts: dict[tuple[Any, ...], int] = defaultdict(int)
+    for event in history.events:
+        if event["event"] == "turn.started" and event["fire_id"]:
+            turns[event["fire_id"], event["attempt"]].add(event["turn_id"])
+            if event["mode"] == "start":
+                starts[event["fire_id"], event["attempt"], event["pid"]] += 1
+    for (fire_id, attempt), ids in turns.items():
+        if len(ids) > 1:
+            yield Violation(invariant="I3", what=f"{fire_id}#{attempt} has {len(ids)} turns")
+    for (fire_id, attempt, pid), count in starts.items():
+        if count > 1:
+            yield Violation(invariant="I3", what=f"process {pid} started {fire_id}#{attempt} {count} times")
+
+
+def _threads_are_serial(history: History) -> Iterator[Violation]:
+    running: dict[str, Record] = {}
+    for event in history.events:
+        if event["event"] == "turn.started":
+            before = running.get(event["thread_id"])
+            if before is not None and before["pid"] == event["pid"]:
+                both = f"{before['turn_id']} and {event['turn_id']}"
+                yield Violation(invariant="I4", what=f"{both} ran at once on {event['thread_id']}")
+            running[event["thread_id"]] = event
+        elif event["event"] == "turn.stopped":
+            running.pop(event["thread_id"], None)
+
+
+def _nothing_early(history: History) -> Iterator[Violation]:
+    due = {entry["fire_id"]: entry["due_at"] for entry in history.ledger if entry["fire_id"] and entry["due_at"]}
+    for entry in history.ledger:
+        if entry["fired_at"] and entry["due_at"] and _at(entry["fired_at"]) < _at(entry["due_at"]):
+            yield Violation(
+                invariant="I6", what=f"{entry['fire_id']} fired at {entry['fired_at']}, due {entry['due_at']}"
+            )
+    for event in history.events:
+        if event["event"] == "fire.sent" and event["fire_id"] in due and _at(event["at"]) < _at(due[event["fire_id"]]):
+            yield Violation(invariant="I6", what=f"{event['fire_id']} left at {event['at']}, before it was due")
+
+
+def _nothing_twice(history: History) -> Iterator[Violation]:
+    fired = defaultdict(list)
+    for entry in _scheduled(history.ledger):
+        if entry["outcome"] not in _NEVER_RAN:
+            fired[entry["task_id"], entry["nominal_at"]].append(entry["fire_id"])
+    for (task_id, nominal_at), ids in fired.items():
+        if len(ids) > 1:
+            yield Violation(invariant="I6", what=f"{task_id} fired {len(ids)} times for {nominal_at}")
+
+
+def _coverage(history: History, count_nominals: CountNominals | None) -> Iterator[Violation]:
+    by_task = defaultdict(list)
+    for entry in _scheduled(history.ledger):
+        if entry["outcome"] not in _COVERS_NOTHING:
+            by_task[entry["task_id"]].append(entry)
+    for task_id, entries in by_task.items():
+        entries.sort(key=lambda entry: _at(entry["first_nominal_at"]))
+        for before, after in pairwise(entries):
+            if _at(after["first_nominal_at"]) <= _at(before["last_nominal_at"]):
+                yield Violation(invariant="I7", what=f"{task_id}: {after['first_nominal_at']} is covered twice")
+        if count_nominals is not None:
+            first, last = _at(entries[0]["first_nominal_at"]), max(_at(entry["last_nominal_at"]) for entry in entries)
+            expected, covered = count_nominals(task_id, first, last), sum(entry["count"] for entry in entries)
+            if expected != covered:
+                what = f"{task_id}: {covered} nominal times covered, {expected} passed"
+                yield Violation(invariant="I7", what=what)
+
+
+def _scheduled(ledger: Iterable[Record]) -> Iterator[Record]:
+    return (entry for entry in ledger if entry["kind"] not in _BESIDE and entry["first_nominal_at"])
+
+
+def _at(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,118 @@
+"""Putting the parts of the runner together: for the daemon, and for a command line without one."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from task_runner.dispatch import Dispatcher, Pace
+from task_runner.loop import Loop
+from task_runner.outcomes import Follower, Wakes
+from task_runner.runtime import GrpcRuntime
+from task_runner.service import Service, Serving
+from task_runner.specs import Defaults
+from task_runner.stores.sqlite import SqliteStore
+from task_runner.warmup import rehearse_a_fire
+from task_runner.zones import machine_zone
+from turnkeeper.clock import SystemClock
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
+from turnkeeper.home import Home
+from turnkeeper.settings import SchedulerSettings, load_settings
+
+PROCESS = "task-runner"
+_RUNTIME = "agent-runtime"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """The parts that have something to do.
+
+    Attributes:
+        service: the operations.
+        loop: plans.
+        dispatcher: sends.
+        follower: takes outcomes in.
+        warm_up: makes the first fire as fast as the second.
+    """
+
+    service: Service
+    loop: Loop
+    dispatcher: Dispatcher
+    follower: Follower
+    warm_up: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
+    """Open the store and put a runner around it. The caller holds the process's lock.
+
+    Args:
+        home: the state directory.
+        daemon: whether the parts will run; a command line only calls the service.
+    """
+    settings = load_settings(home).scheduler
+    clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
+    log = EventLog(home.logs, PROCESS, clock)
+    store = SqliteStore(home.schedules_db)
+    runtime = GrpcRuntime(home.socket(_RUNTIME))
+    changed, planned = asyncio.Event(), asyncio.Event()
+    dispatcher = Dispatcher(
+        store,
+        runtime,
+        clock=clock,
+        entropy=entropy,
+        trail=log,
+        failpoints=failpoints,
+        pace=Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s),
+        changed=changed,
+        planned=planned,
+    )
+    loop = Loop(
+        store,
+        clock=clock,
+        trail=log,
+        failpoints=failpoints,
+        changed=changed,
+        planned=planned,
+        dispatch=dispatcher.wake,
+        reachable=lambda: dispatcher.connected,
+    )
+    service = Service(
+        store,
+        runtime,
+        clock=clock,
+        entropy=entropy,
+        trail=log,
+        defaults=_defaults(settings),
+        tick=loop.tick,
+        changed=partial(_tell, changed, dispatcher.work),
+        serving=Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
+    )
+    wakes = Wakes(planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost)
+    follower = Follower(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
+    try:
+        yield Runner(
+            service=service,
+            loop=loop,
+            dispatcher=dispatcher,
+            follower=follower,
+            warm_up=lambda: store.rehearse(partial(rehearse_a_fire, now=clock.now(), entropy=entropy)),
+        )
+    finally:
+        await runtime.close()
+        store.close()
+        log.close()
+
+
+def _defaults(settings: SchedulerSettings) -> Defaults:
+    return Defaults(timezone=settings.timezone or machine_zone(os.environ), grace=timedelta(seconds=settings.grace_s))
+
+
+def _tell(*concerned: asyncio.Event) -> None:
+    for event in concerned:
+        event.set()

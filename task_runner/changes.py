@@ -1,0 +1,256 @@
+"""What authors do to tasks, each inside one transaction."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model import Definition, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, fire_id
+from task_runner.planner import Plan, pass_over, plan, supersede, withdraw
+from task_runner.planning import Planned, plan_tasks, write_plans
+from task_runner.requests import frozen_request
+from task_runner.schedules import timetable_of
+from task_runner.specs import Defaults, parse_spec
+from task_runner.store import Session
+from task_runner.trail import Event, committed
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+
+T = TypeVar("T")
+_MOST_DRAWS = 100
+_STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """What a change did.
+
+    Attributes:
+        task: the task afterwards.
+        events: the facts, to be written out after the commit.
+        action: created, updated or unchanged, for a declaration.
+        fields: which fields an update changed.
+        before: what an update replaced.
+    """
+
+    task: Task
+    events: list[Event] = field(default_factory=list)
+    action: str = ""
+    fields: tuple[str, ...] = ()
+    before: Definition | None = None
+
+
+def find(session: Session, name: str) -> Task:
+    """Return the task of a name or id. Raises NotFound."""
+    task = session.tasks.find(name) if name else None
+    if task is None:
+        raise NotFound(f"no task named {name[:70]!r}", where="name", hint="see: task-runner list")
+    return task
+
+
+def find_living(session: Session, name: str) -> Task:
+    """Return the task of a name or id that is not deleted. Raises NotFound."""
+    task = find(session, name)
+    if task.state is TaskState.DELETED:
+        raise NotFound(f"{name!r} was deleted", where="name", hint="create it again under a new id")
+    return task
+
+
+def create(session: Session, spec: wire.TaskSpec, defaults: Defaults, now: datetime, entropy: Entropy) -> Changed:
+    """Store a new task. Raises InvalidInput, or AlreadyExists if the name is taken."""
+    (created,) = _create_all(session, [spec], defaults, now, entropy)
+    return created
+
+
+def update(session: Session, name: str, spec: wire.TaskSpec, defaults: Defaults, now: datetime) -> Changed:
+    """Give a task a new definition from now on; nothing before now becomes due by it."""
+    task = find_living(session, name)
+    definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
+    if definition == task.definition:
+        return Changed(task=task, action="unchanged")
+    events = _plan_up_to(session, task, now).events
+    snapshot = _snapshot(session, task.id)
+    revised = replace(
+        snapshot.task,
+        definition=definition,
+        revision=task.revision + 1,
+        cursor_at=max(now, snapshot.task.cursor_at),
+        state=TaskState.ACTIVE if snapshot.task.state in {TaskState.DONE, TaskState.EXPIRED} else snapshot.task.state,
+    )
+    session.tasks.revise(revised, now)
+    if definition.schedule != task.definition.schedule or definition.timezone != task.definition.timezone:
+        fresh = replace(snapshot, task=revised)
+        events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now))]).events
+    events += plan_tasks(session, [task.id], now).events
+    changed = tuple(item.name for item in fields(Definition) if _differs(definition, task.definition, item.name))
+    events.append(Event("task.updated", {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}))
+    return Changed(
+        task=_snapshot(session, task.id).task,
+        events=events,
+        action="updated",
+        fields=changed,
+        before=task.definition,
+    )
+
+
+def apply(
+    session: Session, specs: Sequence[wire.TaskSpec], defaults: Defaults, now: datetime, entropy: Entropy
+) -> list[Changed]:
+    """Create or update each of several tasks; all or none. Raises InvalidInput naming the task that is wrong."""
+    names = [spec.name for spec in specs]
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise InvalidInput(f"{twice!r} is declared twice", where="name")
+    existing = session.tasks.named(names)
+    created = _create_all(session, [spec for spec in specs if spec.name not in existing], defaults, now, entropy)
+    done = {change.task.definition.name: change for change in created}
+    for spec in specs:
+        if spec.name in existing:
+            done[spec.name] = _named(spec, partial(update, session, spec.name, spec, defaults, now))
+    return [done[name] for name in names]
+
+
+def stop(
+    session: Session, name: str, state: TaskState, note: str, now: datetime, *, until: datetime | None = None
+) -> Changed:
+    """Pause (for good, or `until` a time), disable or delete a task.
+
+    Its cursor stands still, its unsent fires are withdrawn.
+    """
+    task = find_living(session, name)
+    if task.state is state:
+        return Changed(task=_noted(session, task, note, until) if state is TaskState.PAUSED else task)
+    if state is TaskState.PAUSED and task.state is not TaskState.ACTIVE:
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint="only an active task can be paused")
+    snapshot = _snapshot(session, task.id)
+    plan_ = withdraw(snapshot, timetable_of(task.definition), state.value, now, manual=state is not TaskState.PAUSED)
+    plan_ = replace(plan_, task=replace(plan_.task, state=state, reason=note, wake_at=until))
+    done = write_plans(session, [(snapshot, plan_)])
+    return Changed(task=plan_.task, events=done.events)
+
+
+def resume(session: Session, name: str, now: datetime, *, replay: bool, states: frozenset[TaskState]) -> Changed:
+    """Let a stopped task fire again: what came due meanwhile is one skipped run, or with `replay` was missed."""
+    task = find_living(session, name)
+    if task.state is TaskState.ACTIVE:
+        return Changed(task=task)
+    if task.state not in states:
+        hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
+    snapshot = _snapshot(session, task.id)
+    active = replace(snapshot.task, state=TaskState.ACTIVE, reason="")
+    plan_ = Plan(task=active, tail=snapshot.tail)
+    if not replay:
+        timetable = timetable_of(task.definition)
+        plan_ = pass_over(replace(snapshot, task=active), timetable, task.state.value, now)
+    events = [event for event in write_plans(session, [(snapshot, plan_)]).events if event.name != "task.active"]
+    name_ = "task.enabled" if task.state is TaskState.DISABLED else "task.resumed"
+    events.append(Event(name_, {"task_id": task.id, "replay": replay}))
+    events += plan_tasks(session, [task.id], now).events
+    return Changed(task=_snapshot(session, task.id).task, events=events)
+
+
+def run_now(session: Session, name: str, request_id: str, now: datetime) -> tuple[Fire, list[Event], Task]:
+    """Commit a manual fire; the same request again returns the same fire."""
+    task = find_living(session, name)
+    existing = session.fires.by_request(task.id, request_id)
+    if existing is not None:
+        return existing, [], task
+    if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint="enable it first")
+    nominal_at = now.replace(microsecond=0)
+    fire = Fire(
+        task_id=task.id,
+        fire_id=fire_id(task.id, nominal_at, f"~m{request_id}"),
+        request_id=request_id,
+        kind=FireKind.MANUAL,
+        nominal_at=nominal_at,
+        due_at=now,
+        first_at=nominal_at,
+        last_at=nominal_at,
+        outcome=Outcome.PENDING,
+        policy=task.definition.catch_up,
+        ready_at=now,
+    )
+    written = session.fires.add(fire, frozen_request(task))
+    return written, [committed(written)], task
+
+
+def _plan_up_to(session: Session, task: Task, now: datetime) -> Planned:
+    """Cover everything up to now under the schedule in force so far."""
+    snapshot = _snapshot(session, task.id)
+    timetable = timetable_of(task.definition)
+    if task.state in _STOPPED:
+        return write_plans(session, [(snapshot, pass_over(snapshot, timetable, task.state.value, now))])
+    return write_plans(session, [(snapshot, plan(snapshot, timetable, now, halted_waits=True))])
+
+
+def _snapshot(session: Session, task_id: str) -> Snapshot:
+    (snapshot,) = session.tasks.snapshots([task_id])
+    return snapshot
+
+
+def _noted(session: Session, task: Task, note: str, until: datetime | None) -> Task:
+    snapshot = _snapshot(session, task.id)
+    noted = replace(task, reason=note, wake_at=until)
+    write_plans(session, [(snapshot, Plan(task=noted, tail=snapshot.tail))])
+    return noted
+
+
+def _differs(one: Definition, other: Definition, name: str) -> bool:
+    return bool(getattr(one, name) != getattr(other, name))
+
+
+def _create_all(
+    session: Session, specs: Sequence[wire.TaskSpec], defaults: Defaults, now: datetime, entropy: Entropy
+) -> list[Changed]:
+    ids = _draw_ids(session, entropy, len(specs))
+    several = len(specs) > 1
+    new = [
+        _named(spec, partial(_new_task, spec, id_, defaults, now)) if several else _new_task(spec, id_, defaults, now)
+        for spec, id_ in zip(specs, ids, strict=True)
+    ]
+    session.tasks.add(new)
+    return [Changed(task=task, events=[_created(task)], action="created") for task in new]
+
+
+def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: datetime) -> Task:
+    definition = parse_spec(spec, defaults, now)
+    wake_at = timetable_of(definition).next_after(now)
+    if wake_at is None:
+        raise InvalidInput("never fires within its bounds", where="schedule", hint="look at start_at and end_at")
+    state = TaskState.PAUSED if spec.paused else TaskState.ACTIVE
+    return Task(
+        id=task_id,
+        definition=definition,
+        state=state,
+        created_at=now,
+        cursor_at=now,
+        wake_at=wake_at if state is TaskState.ACTIVE else None,
+    )
+
+
+def _created(task: Task) -> Event:
+    fields_ = {"task_id": task.id, "name": task.definition.name, "category": task.definition.category}
+    return Event("task.created", fields_)
+
+
+def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
+    """Make a change; say which of several tasks is wrong."""
+    try:
+        return change()
+    except InvalidInput as error:
+        error.where = f"{spec.name}: {error.where}"
+        raise
+
+
+def _draw_ids(session: Session, entropy: Entropy, count: int) -> list[TaskId]:
+    ids: set[str] = set()
+    for _ in range(_MOST_DRAWS):
+        drawn = {f"task-{entropy.hex(8)}" for _ in range(count - len(ids))}
+        ids |= drawn - session.tasks.ids_taken(drawn)
+        if len(ids) == count:
+            return [TaskId(drawn_id) for drawn_id in sorted(ids)]
+    raise Conflict("no free task id was found", hint="try again")

@@ -1,0 +1,140 @@
+"""Task files: `[[task]]` tables of TOML as specs, and specs as TOML."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.errors import InvalidInput
+from turnkeeper.tomlfile import read_toml
+
+_SCHEDULES = ("cron", "every", "at", "in")
+_ORDER = (
+    *_SCHEDULES, "timezone", "category", "channel", "prompt", "payload", "catch_up", "grace", "catch_up_window",
+    "max_catch_up", "overlap", "start_at", "end_at", "expires_at", "max_fires", "thread_id", "agent", "read_only",
+    "paused", "tags",
+)  # fmt: skip
+_UNTOLD = {"agent": "agent0", "read_only": False, "paused": False, "max_catch_up": 1000}
+_CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+class TaskTable(BaseModel):
+    """One `[[task]]`; what its values mean is checked by the runner."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    name: str
+    category: str
+    channel: str
+    prompt: str
+    cron: str | None = None
+    every: str | None = None
+    at: str | None = None
+    in_: str | None = Field(None, alias="in")
+    timezone: str | None = None
+    payload: dict[str, Any] | str | None = None
+    catch_up: str | None = None
+    grace: str | None = None
+    catch_up_window: str | None = None
+    max_catch_up: int | None = None
+    overlap: str | None = None
+    jitter: str | None = None
+    start_at: str | None = None
+    end_at: str | None = None
+    expires_at: str | None = None
+    max_fires: int | None = None
+    thread_id: str | None = None
+    agent: str | None = None
+    read_only: bool | None = None
+    paused: bool | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+
+
+class TaskFile(BaseModel):
+    """A whole file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: list[Any] = Field(default_factory=list)
+
+
+def read_declarations(paths: Iterable[Path]) -> list[wire.TaskSpec]:
+    """Return the tasks that files, and the `*.toml` of folders, declare, in order.
+
+    Raises:
+        NotFound: no such file.
+        InvalidInput: not TOML, an unknown key, a value of the wrong type; with file, line and key.
+    """
+    specs: list[wire.TaskSpec] = []
+    for path in paths:
+        for file in sorted(path.glob("*.toml")) if path.is_dir() else [path]:
+            specs += _read(file)
+    return specs
+
+
+def write_declarations(specs: Iterable[wire.TaskSpec]) -> str:
+    """Return TOML that :func:`read_declarations` reads back as the same tasks."""
+    return "\n".join(map(_table, specs))
+
+
+def _read(path: Path) -> list[wire.TaskSpec]:
+    file = read_toml(path)
+    count = len(file.validate(TaskFile).task)
+    tables = [file.validate_at(TaskTable, file.data["task"][number], ("task", number)) for number in range(count)]
+    for number, table in enumerate(tables):
+        given = [name for name in _SCHEDULES if getattr(table, "in_" if name == "in" else name) is not None]
+        if len(given) != 1:
+            what = "exactly one of cron, every, at, in is required"
+            raise InvalidInput(what, where=file.where(("task", number, "name")))
+    return [_spec(table) for table in tables]
+
+
+def _spec(table: TaskTable) -> wire.TaskSpec:
+    spec = wire.TaskSpec()
+    for name, value in table.model_dump(by_alias=True, exclude_none=True, exclude={"tags", "payload"}).items():
+        setattr(spec, name, value)
+    if table.payload is not None:
+        text = table.payload
+        spec.payload_json = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
+    spec.tags.update(table.tags)
+    return spec
+
+
+def _table(spec: wire.TaskSpec) -> str:
+    fields: dict[str, Any] = {field.name: value for field, value in spec.ListFields()}
+    fields["tags"] = dict(spec.tags)
+    if payload := fields.pop("payload_json", ""):
+        # TOML has no null: such a payload stays JSON.
+        fields["payload"] = payload if "null" in payload else json.loads(payload)
+    lines = ["[[task]]", f"name = {_value(spec.name)}"]
+    for name in _ORDER:
+        value = fields.get(name)
+        if value not in (None, {}) and value != _UNTOLD.get(name):
+            lines.append(f"{name} = {_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{_string(key)} = {_value(item)}" for key, item in value.items() if item is not None)
+        return f"{{{', '.join(pairs)}}}"
+    return _string(str(value))
+
+
+def _string(text: str) -> str:
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in _CONTROL:
+        return _CONTROL[character]
+    return f"\\u{ord(character):04x}" if ord(character) < 0x20 or ord(character) == 0x7F else character

@@ -1,0 +1,96 @@
+"""The runner's answers as JSON rows with stable keys."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from turnkeeper import console
+from turnkeeper.clock import parse_rfc3339, rfc3339
+
+_OPTIONAL_TEXTS = ("catch_up_window", "start_at", "end_at", "expires_at")
+
+
+def time(message: Any, field: str) -> str | None:
+    """Return a timestamp field as RFC 3339, None where it is absent."""
+    return rfc3339(_instant(getattr(message, field))) if message.HasField(field) else None
+
+
+def local(text: str | None) -> str:
+    """Return an RFC 3339 time for a table."""
+    return console.when(parse_rfc3339(text)) if text else ""
+
+
+def task_row(task: Any) -> dict[str, Any]:
+    """Return a task with every field it was declared with, and what has become of it."""
+    spec = task.spec
+    schedule = spec.WhichOneof("schedule")
+    return {
+        "id": task.id,
+        "name": spec.name,
+        "kind": task.kind,
+        "schedule": task.schedule,
+        schedule or "schedule": getattr(spec, schedule) if schedule else task.schedule,
+        "timezone": spec.timezone,
+        "category": spec.category,
+        "channel": spec.channel,
+        "prompt": spec.prompt,
+        "payload": json.loads(spec.payload_json) if spec.payload_json else None,
+        "catch_up": spec.catch_up,
+        "grace": spec.grace,
+        **{name: getattr(spec, name) if spec.HasField(name) else None for name in _OPTIONAL_TEXTS},
+        "max_catch_up": spec.max_catch_up,
+        "overlap": spec.overlap,
+        "jitter": spec.jitter or "0s",
+        "max_fires": spec.max_fires if spec.HasField("max_fires") else None,
+        "thread_id": spec.thread_id,
+        "agent": spec.agent,
+        "read_only": spec.read_only,
+        "tags": dict(spec.tags),
+        "state": task.state,
+        "next_fire_at": time(task, "next_fire_at"),
+        "due_at": time(task, "due_at"),
+        "last_fire_at": time(task, "last_fire_at"),
+        "last_outcome": task.last_outcome or None,
+        "fires": task.fires,
+        "missed": task.missed,
+        "paused_note": task.paused_note or None,
+        "paused_until": time(task, "paused_until"),
+        "reason": task.reason or None,
+        "late_p95_s": task.late_p95_s,
+        "revision": task.revision,
+        "created_at": time(task, "created_at"),
+    }
+
+
+def fire_row(fire: Any) -> dict[str, Any]:
+    """Return a ledger entry."""
+    return {
+        "fire_id": fire.fire_id or None,
+        "task_id": fire.task_id,
+        "kind": fire.kind,
+        "nominal_at": time(fire, "nominal_at"),
+        "due_at": time(fire, "due_at"),
+        "fired_at": time(fire, "fired_at"),
+        "accepted_at": time(fire, "accepted_at"),
+        "started_at": time(fire, "started_at"),
+        "ended_at": time(fire, "ended_at"),
+        "outcome": fire.outcome,
+        "reason": fire.reason or None,
+        "count": fire.count,
+        "first_nominal_at": time(fire, "first_nominal_at"),
+        "last_nominal_at": time(fire, "last_nominal_at"),
+        "late_s": fire.late_s if fire.HasField("fired_at") else None,
+        "attempt": fire.attempt,
+        "turn_id": fire.turn_id or None,
+    }
+
+
+def nominal_row(nominal: Any) -> dict[str, Any]:
+    """Return one time that a schedule names."""
+    return {"nominal_at": time(nominal, "nominal_at"), "local": nominal.local, "due_at": time(nominal, "due_at")}
+
+
+def _instant(stamp: Timestamp) -> datetime:
+    return stamp.ToDatetime(tzinfo=UTC)

@@ -1,0 +1,104 @@
+"""Overlap: what becomes of a fire while an earlier one of its task is open. Pure.
+
+At most one scheduled fire of a task is under way at a time. `coalesce` folds all that comes due meanwhile into one
+waiting entry; `queue` lines everything up in order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from task_runner.entries import covering, is_queued, released, settled_coalesced, settled_skipped, skipped_run, waiting
+from task_runner.model import Fire, Outcome, Task
+from task_runner.runs import merged, run_of
+
+QUEUE_FULL = "queue_full"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lined:
+    """What the overlap policy decides.
+
+    Attributes:
+        new: entries to insert, oldest first.
+        changed: entries of the task that changed.
+        missed: how many nominal times count as missed that did not before.
+    """
+
+    new: tuple[Fire, ...] = ()
+    changed: tuple[Fire, ...] = ()
+    missed: int = 0
+
+
+def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: datetime, *, busy: bool) -> Lined:
+    """Fold the unsent entries of a task and its new fires into one.
+
+    Args:
+        task: whose fires.
+        unsent: its entries that wait or were never sent, oldest first.
+        fires: new fires, oldest first.
+        now: the time.
+        busy: whether a fire of the task is under way, so that the one waits.
+    """
+    items = [*unsent, *fires]
+    if not items:
+        return Lined()
+    newest = items[-1]
+    if len(items) == 1 and not newest.entry_id and not busy:
+        return Lined(new=(_ready(newest, now),))
+    if len(items) == 1 and newest.entry_id and (busy or not _stands_behind(newest)):
+        return Lined()
+    # A waiting entry has no identity of its own yet: whatever it comes to stand for extends it in place.
+    slot = next((item for item in unsent if item.outcome is Outcome.WAITING), None)
+    one = replace(
+        covering(newest, merged(map(run_of, items))),
+        entry_id=newest.entry_id or (slot.entry_id if slot else 0),
+        caught_up=any(item.caught_up for item in items),
+    )
+    if busy:
+        one = waiting(one)
+    elif any(item.released or _stands_behind(item) for item in unsent):
+        one = released(one, task, now)
+    else:
+        one = _ready(one, now)
+    folded = tuple(settled_coalesced(item, one.fire_id, now) for item in unsent if item.entry_id != one.entry_id)
+    return Lined(new=() if one.entry_id else (one,), changed=folded + ((one,) if one.entry_id else ()))
+
+
+def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: datetime, *, busy: bool) -> Lined:
+    """Line up the unsent fires of a task and its new ones, oldest first; let the head go if nothing is under way.
+
+    The oldest beyond `max_catch_up` do not fire.
+    """
+    line = [*unsent, *fires]
+    surplus = max(0, len(line) - task.definition.max_catch_up)
+    cut = [_cut(task, fire, now) for fire in line[:surplus]]
+    line, decided = line[surplus:], list[Fire]()
+    if line and not busy:
+        head = line[0]
+        if head.entry_id and _stands_behind(head):
+            decided.append(released(head, task, now))
+        elif not head.entry_id:
+            decided.append(_ready(head, now))
+        line = line[1:]
+    decided += [fire for fire in line if not fire.entry_id]
+    return Lined(
+        new=tuple(fire for fire in cut + decided if not fire.entry_id),
+        changed=tuple(fire for fire in cut + decided if fire.entry_id),
+        missed=sum(fire.count for fire in cut),
+    )
+
+
+def _cut(task: Task, fire: Fire, now: datetime) -> Fire:
+    """Return a fire as one that the line has no room for; a new one never gets its identity."""
+    if fire.entry_id:
+        return settled_skipped(fire, QUEUE_FULL, now)
+    return skipped_run(task, merged([run_of(fire)]), QUEUE_FULL)
+
+
+def _stands_behind(fire: Fire) -> bool:
+    return fire.outcome is Outcome.WAITING or is_queued(fire)
+
+
+def _ready(fire: Fire, now: datetime) -> Fire:
+    return replace(fire, ready_at=now) if fire.ready_at is None else fire

@@ -1,0 +1,301 @@
+"""Planning one task: from what is stored and the time to what is to be stored. Pure.
+
+Catch-up decides what fires at all, overlap decides when; the rest is bookkeeping: the cursor, the limit on fires, the
+next moment at which anything can change.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from task_runner.catchup import CaughtUp, catch_up, late_fires
+from task_runner.entries import covering, fresh, is_queued, settled_coalesced, settled_skipped, skipped_run
+from task_runner.model import (
+    HALTED,
+    OPEN,
+    UNDER_WAY,
+    UNSENT,
+    CatchUp,
+    Fire,
+    FireKind,
+    Outcome,
+    Overlap,
+    ScheduleKind,
+    Snapshot,
+    Task,
+    TaskState,
+)
+from task_runner.overlap import Lined, coalesce, queue
+from task_runner.runs import Due, earliest, fallen_due, merged, run_between, run_of
+from task_runner.timetable import Timetable
+
+_LEAST = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to write, in one transaction.
+
+    Attributes:
+        task: the task as it is from now on: cursor, wake, state, counts.
+        new: entries to insert, by nominal time.
+        changed: entries to replace, by entry id.
+        restored: nominal times that a clock stepped back over: their fires exist, and cover them again.
+        skipped: the runs of nominal times that this plan skips, before any of them extends an earlier entry.
+        tail: the element of `new` or `changed`, or the earlier entry, that is the newest of the skipped ones, if any.
+    """
+
+    task: Task
+    new: tuple[Fire, ...] = ()
+    changed: tuple[Fire, ...] = ()
+    restored: tuple[Fire, ...] = ()
+    skipped: tuple[Fire, ...] = ()
+    tail: Fire | None = None
+
+
+def plan(
+    snapshot: Snapshot, timetable: Timetable, now: datetime, *, reachable: bool = True, halted_waits: bool = False
+) -> Plan:
+    """Plan an active task at `now`.
+
+    Args:
+        snapshot: the task with its open entries.
+        timetable: its nominal times.
+        now: the time.
+        reachable: whether the runtime can be heard. While it cannot, nobody knows whether a fire under way still is:
+            what comes due is left uncovered until it can, and is then on time or missed like anything else.
+        halted_waits: line up what came due behind a fire that waits for its author, instead of leaving it uncovered;
+            before an edit, so that it stays owed under the schedule then in force.
+    """
+    task, rows = snapshot.task, _scheduled(snapshot.open)
+    if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
+        return _come_back(snapshot, timetable, task.wake_at)
+    if task.state is not TaskState.ACTIVE:
+        return _idle(snapshot)
+    halted = any(row.outcome in HALTED for row in rows)
+    if halted and not halted_waits:
+        return _idle(snapshot)
+    busy = halted or any(row.outcome in UNDER_WAY for row in rows)
+    if busy and not reachable:
+        return _idle(snapshot)
+    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace)
+    room = _room(task, rows)
+    unsent = tuple(row for row in rows if row.outcome in UNSENT and row.outcome is not Outcome.HELD)
+    blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
+    if blocked:
+        due = Due()
+    late = _late(task, unsent, due, now, busy=busy)
+    caught = catch_up(task, timetable, due, late, now)
+    caught, cursor = _within(caught, room, task, due)
+    still = _still_unsent(unsent, caught, task=task, busy=busy)
+    caught = _absorbed(task, still, caught)
+    lined = _line_up(task, still, caught, now, busy=busy)
+    return _assemble(snapshot, timetable, cursor, caught, lined, now=now, blocked=blocked)
+
+
+def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
+    """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
+    unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is FireKind.SCHEDULED)]
+    task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - _returned(unsent))
+    return _joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
+
+
+def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime) -> Plan:
+    """Record what came due up to now as one skipped run, and move the cursor to now."""
+    run = run_between(timetable, snapshot.task.cursor_at, now)
+    task = replace(snapshot.task, cursor_at=max(now, snapshot.task.cursor_at))
+    return _joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
+
+
+def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
+    """Settle the unsent fires whose nominal time a new schedule no longer names."""
+    gone = [
+        fire
+        for fire in _scheduled(snapshot.open)
+        if fire.outcome is Outcome.PENDING and timetable.last_at_or_before(fire.nominal_at) != fire.nominal_at
+    ]
+    task = replace(snapshot.task, accepted=snapshot.task.accepted - _returned(gone))
+    superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
+    return Plan(task=task, changed=superseded, skipped=superseded)
+
+
+def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
+    return tuple(fire for fire in fires if fire.kind is FireKind.SCHEDULED)
+
+
+def _idle(snapshot: Snapshot) -> Plan:
+    task = snapshot.task
+    kept = task if task.state is TaskState.PAUSED else replace(task, wake_at=None)
+    return Plan(task=kept, tail=snapshot.tail)
+
+
+def _come_back(snapshot: Snapshot, timetable: Timetable, until: datetime) -> Plan:
+    """End a pause at the time it was given: what came due before is skipped, what came due since was missed."""
+    back = replace(snapshot.task, state=TaskState.ACTIVE, reason="", wake_at=until)
+    return pass_over(replace(snapshot, task=back), timetable, TaskState.PAUSED.value, until)
+
+
+def _room(task: Task, rows: tuple[Fire, ...]) -> int | None:
+    """Return how many more fires the limit lets be committed; None where there is no limit."""
+    limit = task.definition.max_fires
+    if limit is None:
+        return None
+    return max(0, limit - task.accepted - sum(row.accepted_at is None for row in rows))
+
+
+def _folds(task: Task) -> bool:
+    return task.definition.overlap is Overlap.COALESCE
+
+
+def _late(task: Task, unsent: tuple[Fire, ...], due: Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
+    """Return the unsent fires that catch-up decides over; while one is under way, the others only wait."""
+    if busy:
+        return ()
+    sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not is_queued(row))
+    late = late_fires(sendable, due, now)
+    if late and task.definition.catch_up is CatchUp.RUN_ONCE:
+        late += tuple(row for row in unsent if is_queued(row))
+    return late
+
+
+def _within(caught: CaughtUp, room: int | None, task: Task, due: Due) -> tuple[CaughtUp, datetime]:
+    """Cut new fires to the limit; the cursor stops at the last one that has a place."""
+    cursor = due.last_at or task.cursor_at
+    if room is None or _folds(task) or len(caught.fires) <= room:
+        return caught, cursor
+    kept = caught.fires[:room]
+    return replace(caught, fires=kept), kept[-1].last_at if kept else task.cursor_at
+
+
+def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, busy: bool) -> list[Fire]:
+    """Return the unsent fires that overlap decides over, as catch-up left them."""
+    newest = {fire.entry_id: fire for fire in caught.changed}
+    still = [fire for row in unsent if (fire := newest.get(row.entry_id, row)).outcome in UNSENT]
+    # What was never sent is planned as undelivered, not as overlapping: while one is under way it stays as it is.
+    only_waiting = busy and task.definition.overlap is Overlap.COALESCE
+    return [fire for fire in still if fire.outcome is Outcome.WAITING] if only_waiting else still
+
+
+def _absorbed(task: Task, still: list[Fire], caught: CaughtUp) -> CaughtUp:
+    """Let a fire that waits stand also for what would be skipped after it, so that what it covers is one run."""
+    if not still or not caught.skips or task.definition.overlap is Overlap.QUEUE:
+        return caught
+    run = merged(map(run_of, (*caught.skips, *caught.fires)))
+    return replace(caught, skips=(), fires=(fresh(task, run.last_at, run, caught_up=True),))
+
+
+def _line_up(task: Task, still: list[Fire], caught: CaughtUp, now: datetime, *, busy: bool) -> Lined:
+    line_up = queue if task.definition.overlap is Overlap.QUEUE else coalesce
+    return line_up(task, still, caught.fires, now, busy=busy)
+
+
+def _assemble(
+    snapshot: Snapshot,
+    timetable: Timetable,
+    cursor: datetime,
+    caught: CaughtUp,
+    lined: Lined,
+    *,
+    now: datetime,
+    blocked: bool,
+) -> Plan:
+    before = {fire.entry_id: fire for fire in snapshot.open}
+    changed = {fire.entry_id: fire for fire in (*caught.changed, *lined.changed)}
+    fires, restored = _existing(snapshot, lined.new)
+    rows = [changed.get(fire.entry_id, fire) for fire in _scheduled(snapshot.open)] + list(fires)
+    settled = [before[fire.entry_id] for fire in changed.values() if fire.outcome not in OPEN]
+    task = replace(
+        snapshot.task,
+        cursor_at=cursor,
+        missed=snapshot.task.missed + caught.missed + lined.missed,
+        accepted=snapshot.task.accepted - _returned(settled),
+        rewound_until=_still_rewound(snapshot.task, cursor),
+    )
+    opened = [row for row in rows if row.outcome in OPEN]
+    if not opened and (ended := _ended(task, timetable)):
+        task = replace(task, state=ended, wake_at=None)
+    else:
+        task = replace(task, wake_at=None if blocked else _wake(task, timetable, opened, now))
+    joined = _joined(snapshot, timetable, task, caught.skips + fires, tuple(changed.values()))
+    return replace(joined, restored=restored)
+
+
+def _returned(fires: Iterable[Fire]) -> int:
+    """Return how many places under the limit on fires are given back by settling these unsent."""
+    return sum(fire.accepted_at is not None and fire.kind is FireKind.SCHEDULED for fire in fires)
+
+
+def _ended(task: Task, timetable: Timetable) -> TaskState | None:
+    limit = task.definition.max_fires
+    if limit is not None and task.accepted >= limit:
+        return TaskState.DONE
+    if timetable.next_after(task.cursor_at) is not None:
+        return None
+    fired = timetable.last_at_or_before(task.cursor_at) is not None
+    return TaskState.DONE if task.definition.schedule.kind is ScheduleKind.AT and fired else TaskState.EXPIRED
+
+
+def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime) -> datetime | None:
+    """Return the next instant at which planning could change anything."""
+    wakes = [timetable.next_after(task.cursor_at)]
+    for row in rows:
+        if row.outcome is not Outcome.PENDING or is_queued(row) or row.send_by is None:
+            continue
+        if task.definition.catch_up is CatchUp.SKIP and row.send_by >= now:
+            wakes.append(row.send_by + _LEAST)
+        if task.definition.catch_up_window is not None:
+            wakes.append(max(row.send_by, row.last_at + task.definition.catch_up_window) + _LEAST)
+    return earliest(*wakes)
+
+
+def _still_rewound(task: Task, cursor: datetime) -> datetime | None:
+    until = task.rewound_until
+    return None if until is None or cursor >= until else until
+
+
+def _existing(snapshot: Snapshot, fires: tuple[Fire, ...]) -> tuple[tuple[Fire, ...], tuple[Fire, ...]]:
+    """Part new fires from those that exist already because the clock stepped back; the latter never fire again."""
+    if not snapshot.taken:
+        return fires, ()
+    fresh = tuple(fire for fire in fires if fire.nominal_at not in snapshot.taken)
+    return fresh, tuple(fire for fire in fires if fire.nominal_at in snapshot.taken)
+
+
+def _joined(
+    snapshot: Snapshot, timetable: Timetable, task: Task, new: tuple[Fire, ...], changed: tuple[Fire, ...]
+) -> Plan:
+    """Return a plan in which skipped entries that lie side by side, for one reason, are one entry.
+
+    The oldest of them grows, also one written earlier. A fire that grows into it keeps its identity in the ledger, as
+    coalesced, and covers nothing any more.
+    """
+    skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
+    kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
+    tail = snapshot.tail
+    for fire in skipped:
+        if tail is not None and fire.reason == tail.reason and timetable.next_after(tail.last_at) == fire.first_at:
+            tail = _grown(tail, fire)
+            if fire.fire_id:
+                kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
+            continue
+        if tail is not None and tail is not snapshot.tail:
+            kept.append(tail)
+        tail = fire
+    if tail is not None and tail is not snapshot.tail:
+        kept.append(tail)
+    return Plan(
+        task=task,
+        new=tuple(sorted((fire for fire in kept if not fire.entry_id), key=lambda fire: fire.last_at)),
+        changed=tuple(fire for fire in kept if fire.entry_id),
+        skipped=skipped,
+        tail=tail,
+    )
+
+
+def _grown(tail: Fire, fire: Fire) -> Fire:
+    grown = covering(tail, merged([run_of(tail), run_of(fire)]))
+    return grown if grown.fire_id else replace(grown, nominal_at=grown.last_at, due_at=grown.last_at)
+
+
+def _covers_skipped(fire: Fire) -> bool:
+    return fire.outcome is Outcome.SKIPPED and fire.count > 0 and fire.kind is FireKind.SCHEDULED

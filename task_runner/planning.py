@@ -1,0 +1,83 @@
+"""Planning inside a transaction: read, decide with the pure planner, write."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from task_runner import trail
+from task_runner.model import LONGEST_REASON, Outcome, Snapshot
+from task_runner.planner import Plan, plan
+from task_runner.requests import frozen_request
+from task_runner.schedules import timetable_of
+from task_runner.store import Session
+from task_runner.trail import Event
+
+LARGEST_BATCH = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What a round of planning did.
+
+    Attributes:
+        tasks: how many tasks were looked at.
+        committed: how many fires got their identity.
+        skipped: how many nominal times were recorded as skipped.
+        events: the facts, to be written out after the commit.
+    """
+
+    tasks: int = 0
+    committed: int = 0
+    skipped: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    def __add__(self, other: "Planned") -> "Planned":
+        """Return both rounds as one."""
+        return Planned(
+            tasks=self.tasks + other.tasks,
+            committed=self.committed + other.committed,
+            skipped=self.skipped + other.skipped,
+            events=self.events + other.events,
+        )
+
+
+def plan_due(session: Session, now: datetime, limit: int = LARGEST_BATCH, *, reachable: bool = True) -> Planned:
+    """Plan at most `limit` tasks that need it by `now`."""
+    return plan_tasks(session, session.tasks.due(now, limit), now, reachable=reachable)
+
+
+def plan_tasks(session: Session, ids: Sequence[str], now: datetime, *, reachable: bool = True) -> Planned:
+    """Plan tasks, each in isolation: one that cannot be planned is quarantined with its error, the others go on."""
+    plans: list[tuple[Snapshot, Plan]] = []
+    events: list[Event] = []
+    for snapshot in session.tasks.snapshots(ids) if ids else ():
+        try:
+            plans.append((snapshot, plan(snapshot, timetable_of(snapshot.task.definition), now, reachable=reachable)))
+        except Exception as error:  # noqa: BLE001  the task is quarantined with it, which bounds it
+            events.append(quarantine(session, snapshot.task.id, f"cannot be planned: {error}"))
+    done = write_plans(session, plans)
+    return Planned(tasks=len(ids), committed=done.committed, skipped=done.skipped, events=events + done.events)
+
+
+def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Planned:
+    """Write plans; return their facts."""
+    requests = {
+        str(planned.task.id): frozen_request(planned.task)
+        for _, planned in plans
+        if any(fire.outcome is Outcome.PENDING for fire in (*planned.new, *planned.changed))
+    }
+    written = session.fires.write_plans([planned for _, planned in plans], requests)
+    events: list[Event] = []
+    for (snapshot, planned), entries in zip(plans, written, strict=True):
+        events += trail.of_plan(snapshot, planned, entries)
+    return Planned(
+        committed=sum(event.name == "fire.committed" for event in events),
+        skipped=sum(event.fields["count"] for event in events if event.name == "fire.skipped"),
+        events=events,
+    )
+
+
+def quarantine(session: Session, task_id: str, why: str) -> Event:
+    """Stop a task that cannot go on; return the fact."""
+    session.tasks.quarantine(task_id, why[:LONGEST_REASON])
+    return Event("task.quarantined", {"task_id": task_id, "reason": why[:LONGEST_REASON]})

@@ -1,0 +1,168 @@
+"""The port to the agent runtime, and its gRPC adapter.
+
+The runner sends it fires and follows its turns; it knows nothing of what a turn is.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.errors import NotFound, Unreachable
+from turnkeeper.rpc.channel import connect
+from turnkeeper.rpc.errors import from_rpc
+
+T = TypeVar("T")
+PEER = "agent-runtime"
+_DEADLINE_S = 10.0
+
+
+class FireStream(Protocol):
+    """A connected stream: one receipt answers each request, in the order of the requests."""
+
+    async def write(self, request: wire.FireRequest) -> None:
+        """Send one fire. Raises Unreachable; whether the fire arrived is then unknown."""
+
+    async def read(self) -> wire.FireReceipt:
+        """Return the next receipt. Raises Unreachable when there will be none."""
+
+    def close(self) -> None:
+        """Give the stream up."""
+
+
+class Runtime(Protocol):
+    """The agent runtime as the runner sees it. Every method raises Unreachable when it does not answer."""
+
+    async def open_stream(self, deadline_s: float) -> FireStream:
+        """Connect, and open a stream of fires."""
+
+    def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
+        """Yield turn events in commit order after a sequence, then live."""
+
+    async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
+        """Return what the runtime knows of an attempt; None if it never heard of it."""
+
+    async def cancel(self, fire_id: str, attempt: int, reason: str) -> None:
+        """Cancel the turn of an attempt; no error where there is none."""
+
+    async def categories(self, deadline_s: float) -> frozenset[str]:
+        """Return the names of the categories that can be used."""
+
+    async def decisions_waiting(self, deadline_s: float) -> int:
+        """Return how many interrupts wait for the author."""
+
+
+class GrpcRuntime:
+    """The runtime behind a Unix socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._channel = connect(socket)
+        self._stub: Any = AgentRuntimeStub(self._channel)
+
+    async def open_stream(self, deadline_s: float) -> FireStream:
+        """Connect, and open a stream of fires; when this returns the runtime has said that it takes them."""
+        await self._connected(deadline_s)
+        call = self._stub.FireStream()
+        try:
+            async with asyncio.timeout(deadline_s):
+                await call.wait_for_connection()
+        except TimeoutError as error:
+            call.cancel()
+            raise Unreachable(f"{PEER} does not answer in time") from error
+        except grpc.RpcError as error:
+            raise from_rpc(error, PEER) from error
+        return GrpcFireStream(call)
+
+    async def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
+        """Yield turn events."""
+        call = self._stub.WatchTurns(wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after))
+        try:
+            async for event in call:
+                yield event
+        except grpc.RpcError as error:
+            raise from_rpc(error, PEER) from error
+        finally:
+            call.cancel()
+
+    async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
+        """Return what the runtime knows of an attempt."""
+        try:
+            turn: wire.Turn = await _answered(self._stub.GetTurn, wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
+        except NotFound:
+            return None
+        return turn
+
+    async def cancel(self, fire_id: str, attempt: int, reason: str) -> None:
+        """Cancel the turn of an attempt."""
+        request = wire.CancelTurnRequest(fire_id=fire_id, attempt=attempt, reason=reason)
+        try:
+            await _answered(self._stub.CancelTurn, request)
+        except NotFound:
+            return
+
+    async def categories(self, deadline_s: float) -> frozenset[str]:
+        """Return the names of the categories that can be used."""
+        found = await _answered(self._stub.ListCategories, wire.ListCategoriesRequest(), deadline_s)
+        return frozenset(category.name for category in found.categories if not category.problem)
+
+    async def decisions_waiting(self, deadline_s: float) -> int:
+        """Return how many interrupts wait for the author."""
+        found = await _answered(self._stub.ListInterrupts, wire.ListInterruptsRequest(), deadline_s)
+        return len(found.interrupts)
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+    async def _connected(self, deadline_s: float) -> None:
+        """Wait until the channel is connected: what is written to one that is not would only look sent."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        raise Unreachable(f"{PEER} cannot be reached")
+                    await self._channel.wait_for_state_change(state)
+        except TimeoutError as error:
+            raise Unreachable(f"{PEER} does not answer in time") from error
+
+
+class GrpcFireStream:
+    """One call of FireStream."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    async def write(self, request: wire.FireRequest) -> None:
+        """Send one fire."""
+        await _guarded(lambda: self._call.write(request))
+
+    async def read(self) -> wire.FireReceipt:
+        """Return the next receipt."""
+        receipt = await _guarded(self._call.read)
+        if receipt is grpc.aio.EOF:
+            raise Unreachable(f"{PEER} ended the stream of fires")
+        return receipt  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Give the stream up."""
+        self._call.cancel()
+
+
+async def _answered(method: Any, request: Any, deadline_s: float = _DEADLINE_S) -> Any:
+    try:
+        return await method(request, timeout=deadline_s)
+    except grpc.RpcError as error:
+        raise from_rpc(error, PEER) from error
+
+
+async def _guarded(operation: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await operation()
+    except grpc.RpcError as error:
+        raise from_rpc(error, PEER) from error
+    except grpc.aio.UsageError as error:  # the call ended under us
+        raise Unreachable(f"{PEER} ended the stream of fires") from error

@@ -1,0 +1,48 @@
+"""From a definition to its timetable. Pure."""
+
+from datetime import datetime
+from functools import lru_cache
+
+from task_runner.model import Definition, Schedule, ScheduleKind
+from task_runner.runs import earliest
+from task_runner.timetable import Bounded, Once, Timetable, parse_cron, parse_every, zone
+from turnkeeper.clock import parse_rfc3339
+from turnkeeper.errors import InvalidInput
+
+
+def timetable_of(definition: Definition) -> Timetable:
+    """Return the nominal times of a task. Raises InvalidInput where the schedule cannot be read."""
+    return _timetable(
+        definition.schedule,
+        # Only `H` in a cron expression depends on the name: leaving it out elsewhere lets tasks share a timetable.
+        definition.name if "H" in definition.schedule.text else "",
+        definition.timezone,
+        definition.start_at,
+        earliest(definition.end_at, definition.expires_at),
+    )
+
+
+def describe(definition: Definition) -> str:
+    """Return the schedule in words, without its bounds."""
+    bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None)
+    return bare.describe()
+
+
+@lru_cache(maxsize=4096)
+def _timetable(
+    schedule: Schedule, name: str, timezone: str, start_at: datetime | None, end_at: datetime | None
+) -> Timetable:
+    plain = _plain(schedule, name, timezone)
+    return plain if start_at is None and end_at is None else Bounded(plain, start_at, end_at)
+
+
+def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
+    match schedule.kind:
+        case ScheduleKind.CRON:
+            return parse_cron(schedule.text, name=name, zone=zone(timezone))
+        case ScheduleKind.EVERY:
+            if schedule.anchor_at is None:
+                raise InvalidInput("an interval needs an anchor", where="every")
+            return parse_every(schedule.text, anchor=schedule.anchor_at)
+        case ScheduleKind.AT:
+            return Once(parse_rfc3339(schedule.text))

@@ -1,0 +1,229 @@
+"""The ledger and the outbox in SQLite."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from task_runner.model import OPEN, UNDER_WAY, Fire, FireKind, Outcome
+from task_runner.planner import Plan
+from task_runner.store import Glance, Outgoing
+from task_runner.stores.rows import fire_of, progress_of, row_of_fire
+from task_runner.stores.schema import fires, outbox, tasks
+from task_runner.stores.tasks import LARGEST_LOOKUP
+from turnkeeper.clock import from_us, to_us
+
+
+class SqliteFires:
+    """The ledger, over one connection inside a transaction; see :class:`task_runner.store.Fires`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def write_plans(self, plans: Sequence[Plan], requests: Mapping[str, bytes]) -> list[tuple[Fire, ...]]:
+        """Write plans in a handful of statements, however many there are."""
+        number = self._last_entry()
+        written: list[tuple[Fire, ...]] = []
+        new: list[Fire] = []
+        changed: list[Fire] = []
+        frozen: list[dict[str, Any]] = []
+        progress: list[dict[str, Any]] = []
+        for plan in plans:
+            numbered = []
+            for fire in plan.new:
+                number += 1
+                numbered.append(replace(fire, entry_id=number))
+            new += numbered
+            changed += plan.changed
+            # A fire that waited gets its identity, and so its frozen request, only now.
+            frozen += [
+                {"entry_id": fire.entry_id, "request": requests[fire.task_id]}
+                for fire in (*numbered, *plan.changed)
+                if fire.outcome is Outcome.PENDING
+            ]
+            written.append((*numbered, *plan.changed))
+            progress.append(progress_of(plan.task) | {"task": plan.task.id, "tail": _tail_number(plan, numbered)})
+        self._insert(new)
+        self.update(changed)
+        if frozen:
+            self._connection.execute(_FREEZE, frozen)
+        for plan in plans:
+            self._restore(plan.restored)
+        if progress:
+            self._connection.execute(_MOVE_TASK, progress)
+        return written
+
+    def add(self, fire: Fire, request: bytes) -> Fire:
+        """Write a fire outside a plan."""
+        numbered = replace(fire, entry_id=self._last_entry() + 1)
+        self._insert([numbered])
+        self._connection.execute(insert(outbox), {"entry_id": numbered.entry_id, "request": request})
+        return numbered
+
+    def update(self, changed: Sequence[Fire]) -> None:
+        """Replace entries by their numbers."""
+        if not changed:
+            return
+        self._connection.execute(_REPLACE, [row_of_fire(fire) | {"number": fire.entry_id} for fire in changed])
+        settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
+        if settled:
+            self._connection.execute(_LET_GO, settled)
+
+    def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
+        """Return the entries of those fire ids."""
+        ids, found = list(fire_ids), dict[str, Fire]()
+        for start in range(0, len(ids), LARGEST_LOOKUP):
+            part = ids[start : start + LARGEST_LOOKUP]
+            found |= {row.fire_id: fire_of(row) for row in self._connection.execute(_BY_IDS, {"ids": part})}
+        return found
+
+    def by_request(self, task_id: str, request_id: str) -> Fire | None:
+        """Return the manual fire that a client asked for under that id."""
+        query = select(fires).where(fires.c.task_id == task_id, fires.c.request_id == request_id)
+        row = self._connection.execute(query).first()
+        return None if row is None else fire_of(row)
+
+    def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
+        """Return the fires that may be sent by `now`, oldest first."""
+        values = {"caught_up": caught_up, "now": to_us(now), "limit": limit}
+        return self._outgoing(self._connection.execute(_READY, values))
+
+    def next_ready(self, *, caught_up: bool) -> datetime | None:
+        """Return when the next fire of that sort may be sent."""
+        us = self._connection.execute(_NEXT_READY, {"caught_up": caught_up}).scalar()
+        return None if us is None else from_us(us)
+
+    def unanswered(self, after_entry: int, limit: int) -> list[Outgoing]:
+        """Return the fires that were sent and not answered."""
+        return self._outgoing(self._connection.execute(_UNANSWERED, {"after": after_entry, "limit": limit}))
+
+    def tasks_under_way(self) -> list[str]:
+        """Return the ids of the tasks that have a fire under way."""
+        under_way = [outcome.value for outcome in UNDER_WAY]
+        query = select(fires.c.task_id).distinct().where(fires.c.is_open, fires.c.outcome.in_(under_way))
+        return list(self._connection.execute(query).scalars())
+
+    def catching_up(self) -> int:
+        """Return how many caught-up fires are under way."""
+        return self._connection.execute(_CATCHING_UP).scalar_one()
+
+    def open_fires(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return the open fires that have been sent, in order."""
+        rows = self._connection.execute(_OPEN, {"after": after_entry, "limit": limit})
+        return [fire_of(row) for row in rows]
+
+    def history(self, task_id: str, limit: int) -> list[Fire]:
+        """Return a task's newest entries, newest first."""
+        query = select(fires).where(fires.c.task_id == task_id).order_by(fires.c.entry_id.desc()).limit(limit)
+        return [fire_of(row) for row in self._connection.execute(query)]
+
+    def glances(self, ids: Collection[str]) -> dict[str, Glance]:
+        """Return what a list shows of those tasks' fires."""
+        wanted, opened, last = list(ids), defaultdict[str, set[Outcome]](set), dict[str, Fire]()
+        for start in range(0, len(wanted), LARGEST_LOOKUP):
+            part = {"ids": wanted[start : start + LARGEST_LOOKUP]}
+            for task_id, outcome in self._connection.execute(_OPEN_OUTCOMES, part):
+                opened[task_id].add(Outcome(outcome))
+            last |= {row.task_id: fire_of(row) for row in self._connection.execute(_LAST_SENT, part)}
+        return {id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(id_)) for id_ in wanted}
+
+    def lateness(self, task_id: str, limit: int) -> list[float]:
+        """Return how late a task's newest fires were sent."""
+        query = (
+            select(fires.c.fired_us - fires.c.due_us)
+            .where(fires.c.task_id == task_id, fires.c.fired_us.is_not(None))
+            .order_by(fires.c.entry_id.desc())
+            .limit(limit)
+        )
+        return [max(0, us) / 1e6 for us in self._connection.execute(query).scalars()]
+
+    def after_nominal(self, task_id: str, at: datetime, limit: int) -> list[Fire]:
+        """Return the scheduled entries of a task that cover nominal times later than `at`."""
+        query = (
+            select(fires)
+            .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value)
+            .where(fires.c.last_us > to_us(at), fires.c.covers > 0)
+            .order_by(fires.c.entry_id)
+            .limit(limit)
+        )
+        return [fire_of(row) for row in self._connection.execute(query)]
+
+    def remove_runs(self, entry_ids: Sequence[int]) -> None:
+        """Remove skipped runs."""
+        if entry_ids:
+            self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids), fires.c.fire_id.is_(None)))
+
+    def _last_entry(self) -> int:
+        return self._connection.execute(_LAST_ENTRY).scalar() or 0
+
+    def _insert(self, new: Sequence[Fire]) -> None:
+        if new:
+            self._connection.execute(insert(fires), [row_of_fire(fire) for fire in new])
+
+    def _restore(self, restored: Sequence[Fire]) -> None:
+        for fire in restored:
+            row = row_of_fire(fire)
+            values = {key: row[key] for key in ("covers", "first_us", "last_us")}
+            self._connection.execute(update(fires).where(fires.c.fire_id == fire.fire_id), values)
+
+    def _outgoing(self, rows: Any) -> list[Outgoing]:
+        return [Outgoing(fire=fire_of(row), request=row.request) for row in rows]
+
+
+def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
+    if plan.tail is None:
+        return None
+    if plan.tail.entry_id:
+        return plan.tail.entry_id
+    return next(mine.entry_id for mine, theirs in zip(numbered, plan.new, strict=True) if theirs is plan.tail)
+
+
+_LAST_ENTRY = select(func.max(fires.c.entry_id))
+_REPLACE = update(fires).where(fires.c.entry_id == bindparam("number"))
+_LET_GO = delete(outbox).where(outbox.c.entry_id == bindparam("number"))
+_FREEZE = insert(outbox).prefix_with("OR IGNORE")
+_MOVE_TASK = update(tasks).where(tasks.c.id == bindparam("task")).values(tail_entry=bindparam("tail"))
+_BY_IDS = select(fires).where(fires.c.fire_id.in_(bindparam("ids", expanding=True)))
+_SENDABLE = select(fires, outbox.c.request).join(outbox, outbox.c.entry_id == fires.c.entry_id)
+_READY = (
+    _SENDABLE.where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
+    .where(fires.c.ready_us <= bindparam("now"))
+    .order_by(fires.c.ready_us, fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_NEXT_READY = select(func.min(fires.c.ready_us)).where(
+    fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up")
+)
+_UNANSWERED = (
+    _SENDABLE.where(fires.c.is_open, fires.c.outcome == Outcome.SENT.value, fires.c.entry_id > bindparam("after"))
+    .order_by(fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_CATCHING_UP = (
+    select(func.count())
+    .select_from(fires)
+    .where(fires.c.is_open, fires.c.caught_up, fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
+)
+_REACHED = [outcome.value for outcome in OPEN - {Outcome.WAITING, Outcome.PENDING, Outcome.SENT}]
+_OPEN = (
+    select(fires)
+    .where(fires.c.is_open, fires.c.outcome.in_(_REACHED), fires.c.entry_id > bindparam("after"))
+    .order_by(fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_OPEN_OUTCOMES = select(fires.c.task_id, fires.c.outcome).where(
+    fires.c.is_open, fires.c.task_id.in_(bindparam("ids", expanding=True))
+)
+_newer = fires.alias("newer")
+_LAST_SENT = select(fires).where(
+    fires.c.entry_id.in_(
+        select(
+            select(func.max(_newer.c.entry_id))
+            .where(_newer.c.task_id == tasks.c.id, _newer.c.fired_us.is_not(None))
+            .scalar_subquery()
+        ).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+    )
+)

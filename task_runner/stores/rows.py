@@ -1,0 +1,123 @@
+"""Rows as model values, and back: the one adapter between the two."""
+
+from datetime import datetime
+from typing import Any
+
+from task_runner.codec import decode_definition, encode_definition
+from task_runner.model import OPEN, CatchUp, Fire, FireKind, Outcome, Task, TaskId, TaskState
+from turnkeeper.clock import from_us, to_us
+
+
+def task_of(row: Any) -> Task:
+    """Return the task in a row of `tasks`."""
+    return Task(
+        id=TaskId(row.id),
+        definition=decode_definition(row.definition),
+        state=TaskState(row.state),
+        reason=row.reason,
+        revision=row.revision,
+        created_at=from_us(row.created_us),
+        cursor_at=from_us(row.cursor_us),
+        wake_at=_at(row.wake_us),
+        accepted=row.accepted,
+        fires=row.fires,
+        missed=row.missed,
+        rewound_until=_at(row.rewound_us),
+    )
+
+
+def row_of_task(task: Task) -> dict[str, Any]:
+    """Return a whole row of `tasks`, but for its tail."""
+    definition = task.definition
+    return progress_of(task) | {
+        "id": task.id,
+        "name": definition.name,
+        "category": definition.category,
+        "channel": definition.channel,
+        "definition": encode_definition(definition),
+        "revision": task.revision,
+        "created_us": to_us(task.created_at),
+        "fires": task.fires,
+    }
+
+
+def progress_of(task: Task) -> dict[str, Any]:
+    """Return the columns of `tasks` that planning moves."""
+    return {
+        "state": task.state.value,
+        "reason": task.reason,
+        "cursor_us": to_us(task.cursor_at),
+        "wake_us": _us(task.wake_at),
+        "rewound_us": _us(task.rewound_until),
+        "accepted": task.accepted,
+        "missed": task.missed,
+    }
+
+
+def fire_of(row: Any) -> Fire:
+    """Return the ledger entry in a row of `fires`."""
+    return Fire(
+        entry_id=row.entry_id,
+        task_id=TaskId(row.task_id),
+        fire_id=row.fire_id or "",
+        request_id=row.request_id or "",
+        kind=FireKind(row.kind),
+        outcome=Outcome(row.outcome),
+        reason=row.reason,
+        nominal_at=from_us(row.nominal_us),
+        due_at=from_us(row.due_us),
+        count=row.covers,
+        first_at=from_us(row.first_us),
+        last_at=from_us(row.last_us),
+        attempt=row.attempt,
+        policy=CatchUp(row.policy),
+        caught_up=bool(row.caught_up),
+        released=bool(row.released),
+        send_by=_at(row.send_by_us),
+        ready_at=_at(row.ready_us),
+        refusals=row.refusals,
+        fired_at=_at(row.fired_us),
+        accepted_at=_at(row.accepted_us),
+        started_at=_at(row.started_us),
+        ended_at=_at(row.ended_us),
+        turn_id=row.turn_id,
+    )
+
+
+def row_of_fire(fire: Fire) -> dict[str, Any]:
+    """Return a whole row of `fires`."""
+    return {
+        "entry_id": fire.entry_id,
+        "task_id": fire.task_id,
+        "fire_id": fire.fire_id or None,
+        "request_id": fire.request_id or None,
+        "kind": fire.kind.value,
+        "outcome": fire.outcome.value,
+        "is_open": fire.outcome in OPEN,
+        "reason": fire.reason,
+        "nominal_us": to_us(fire.nominal_at),
+        "due_us": to_us(fire.due_at),
+        "covers": fire.count,
+        "first_us": to_us(fire.first_at),
+        "last_us": to_us(fire.last_at),
+        "attempt": fire.attempt,
+        "policy": fire.policy.value,
+        "caught_up": fire.caught_up,
+        "released": fire.released,
+        "send_by_us": _us(fire.send_by),
+        "ready_us": _us(fire.ready_at),
+        "refusals": fire.refusals,
+        "fired_us": _us(fire.fired_at),
+        "accepted_us": _us(fire.accepted_at),
+        "started_us": _us(fire.started_at),
+        "ended_us": _us(fire.ended_at),
+        "turn_id": fire.turn_id,
+    }
+
+
+def _at(us: int | None) -> datetime | None:
+    return None if us is None else from_us(us)
+
+
+def _us(at: datetime | None) -> int | None:
+    return None if at is None else to_us(at)

@@ -1,0 +1,90 @@
+"""The tables of the runner's store. Instants are integer microseconds since 1970 in UTC, and end in `_us`."""
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text, text
+
+metadata = MetaData()
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("category", String, nullable=False),
+    Column("channel", String, nullable=False),
+    Column("definition", Text, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("cursor_us", BigInteger, nullable=False),
+    Column("wake_us", BigInteger),
+    Column("rewound_us", BigInteger),
+    Column("accepted", Integer, nullable=False),
+    Column("fires", Integer, nullable=False),
+    Column("missed", BigInteger, nullable=False),
+    Column("tail_entry", BigInteger),
+    Index("tasks_name", "name", unique=True, sqlite_where=text("state <> 'deleted'")),
+    # The tick is a range scan of this index: tasks that need nothing cost it nothing.
+    Index("tasks_wake", "wake_us", sqlite_where=text("wake_us IS NOT NULL")),
+    Index("tasks_cursor", "cursor_us"),
+)
+
+revisions = Table(
+    "revisions",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("valid_from_us", BigInteger, nullable=False),
+    Column("definition", Text, nullable=False),
+)
+
+fires = Table(
+    "fires",
+    metadata,
+    Column("entry_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("task_id", String, nullable=False),
+    Column("fire_id", String),
+    Column("request_id", String),
+    Column("kind", String, nullable=False),
+    Column("outcome", String, nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("nominal_us", BigInteger, nullable=False),
+    Column("due_us", BigInteger, nullable=False),
+    Column("covers", BigInteger, nullable=False),
+    Column("first_us", BigInteger, nullable=False),
+    Column("last_us", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("policy", String, nullable=False),
+    Column("caught_up", Boolean, nullable=False),
+    Column("released", Boolean, nullable=False),
+    Column("send_by_us", BigInteger),
+    Column("ready_us", BigInteger),
+    Column("refusals", Integer, nullable=False),
+    Column("fired_us", BigInteger),
+    Column("accepted_us", BigInteger),
+    Column("started_us", BigInteger),
+    Column("ended_us", BigInteger),
+    Column("turn_id", String, nullable=False),
+    Index("fires_fire_id", "fire_id", unique=True, sqlite_where=text("fire_id IS NOT NULL")),
+    Index("fires_request", "task_id", "request_id", unique=True, sqlite_where=text("request_id IS NOT NULL")),
+    Index("fires_history", "task_id", "entry_id"),
+    Index("fires_open", "task_id", sqlite_where=text("is_open = 1")),
+    Index("fires_outcome", "outcome", "entry_id", sqlite_where=text("is_open = 1")),
+    Index("fires_ready", "caught_up", "ready_us", "entry_id", sqlite_where=text("ready_us IS NOT NULL")),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("entry_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("request", LargeBinary, nullable=False),
+)
+
+follow = Table(
+    "follow",
+    metadata,
+    Column("peer", String, primary_key=True),
+    Column("incarnation", String, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+)

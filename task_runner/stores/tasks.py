@@ -1,0 +1,193 @@
+"""Tasks in SQLite."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from task_runner.model import Fire, FireKind, Outcome, Snapshot, Task, TaskState, is_task_id
+from task_runner.store import Totals
+from task_runner.stores.rows import fire_of, row_of_task, task_of
+from task_runner.stores.schema import fires, revisions, tasks
+from turnkeeper.clock import from_us, to_us
+from turnkeeper.rpc.errors import AlreadyExists
+
+LARGEST_LOOKUP = 500
+
+
+class SqliteTasks:
+    """The tasks, over one connection inside a transaction; see :class:`task_runner.store.Tasks`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, new: Sequence[Task]) -> None:
+        """Write new tasks and their first revisions."""
+        if not new:
+            return
+        rows = [row_of_task(task) for task in new]
+        try:
+            self._connection.execute(_ADD, rows)
+        except IntegrityError as error:
+            raise _taken_name(new[0] if len(new) == 1 else None) from error
+        self._connection.execute(
+            _ADD_REVISION,
+            [
+                {"task_id": row["id"], "revision": row["revision"], "definition": row["definition"]}
+                | {"valid_from_us": row["created_us"]}
+                for row in rows
+            ],
+        )
+
+    def ids_taken(self, ids: Collection[str]) -> set[str]:
+        """Return those of some ids that were ever given to a task."""
+        query = select(tasks.c.id).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+        return {id_ for part in _parts(ids) for id_ in self._connection.execute(query, {"ids": part}).scalars()}
+
+    def named(self, names: Collection[str]) -> dict[str, Task]:
+        """Return the living tasks of those names."""
+        return {
+            row.name: task_of(row)
+            for part in _parts(names)
+            for row in self._connection.execute(_NAMED, {"names": part})
+        }
+
+    def find(self, name: str) -> Task | None:
+        """Return the living task of that name, or the task of that id."""
+        living = tasks.c.state != TaskState.DELETED.value
+        row = self._connection.execute(select(tasks).where(tasks.c.name == name, living)).first()
+        if row is None and is_task_id(name):
+            row = self._connection.execute(select(tasks).where(tasks.c.id == name)).first()
+        return None if row is None else task_of(row)
+
+    def listed(self, *, category: str = "", channel: str = "", states: Collection[TaskState] = ()) -> list[Task]:
+        """Return the living tasks, next to fire first."""
+        query = select(tasks).where(tasks.c.state != TaskState.DELETED.value)
+        if category:
+            query = query.where(tasks.c.category == category)
+        if channel:
+            query = query.where(tasks.c.channel == channel)
+        if states:
+            query = query.where(tasks.c.state.in_([state.value for state in states]))
+        query = query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name)
+        return [task_of(row) for row in self._connection.execute(query)]
+
+    def revise(self, task: Task, valid_from: datetime) -> None:
+        """Write a task's new definition as its next revision."""
+        values = row_of_task(task) | {"tail_entry": None}  # entries of another schedule do not lie side by side
+        try:
+            self._connection.execute(update(tasks).where(tasks.c.id == task.id), values)
+        except IntegrityError as error:
+            raise _taken_name(task) from error
+        revision = {"task_id": task.id, "revision": task.revision, "definition": values["definition"]}
+        self._connection.execute(_ADD_REVISION, revision | {"valid_from_us": to_us(valid_from)})
+
+    def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
+        """Return the tasks of those ids with all that planning them needs."""
+        found: list[Snapshot] = []
+        for start in range(0, len(ids), LARGEST_LOOKUP):
+            found += self._snapshots(ids[start : start + LARGEST_LOOKUP])
+        return found
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Return the ids of the tasks to be planned by `now`, earliest first."""
+        query = select(tasks.c.id).where(tasks.c.wake_us <= to_us(now)).order_by(tasks.c.wake_us).limit(limit)
+        return list(self._connection.execute(query).scalars())
+
+    def next_wake(self) -> datetime | None:
+        """Return when the next task needs planning."""
+        us = self._connection.execute(_NEXT_WAKE).scalar()
+        return None if us is None else from_us(us)
+
+    def ahead_of(self, at: datetime, limit: int) -> list[str]:
+        """Return the ids of tasks whose cursor is later than `at`."""
+        query = select(tasks.c.id).where(tasks.c.cursor_us > to_us(at)).limit(limit)
+        return list(self._connection.execute(query).scalars())
+
+    def quarantine(self, task_id: str, reason: str) -> None:
+        """Stop a task without planning it."""
+        values = {"state": TaskState.QUARANTINED.value, "reason": reason, "wake_us": None}
+        self._connection.execute(update(tasks).where(tasks.c.id == task_id), values)
+
+    def record_accepted(self, fires: Iterable[Fire]) -> None:
+        """Add fires accepted for the first time to their tasks' counts."""
+        counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for fire in fires:
+            counts[fire.task_id][0] += 1
+            counts[fire.task_id][1] += fire.kind is FireKind.SCHEDULED
+        if counts:
+            values = [{"task": task, "all": all_, "scheduled": some} for task, (all_, some) in counts.items()]
+            self._connection.execute(_RECORD_ACCEPTED, values)
+
+    def totals(self) -> Totals:
+        """Return counts over the whole store."""
+        states = select(tasks.c.state, func.count()).where(tasks.c.state != TaskState.DELETED.value)
+        by_state = {row[0]: row[1] for row in self._connection.execute(states.group_by(tasks.c.state))}
+        opened = select(fires.c.outcome, func.count()).where(fires.c.is_open).group_by(fires.c.outcome)
+        by_outcome = {row[0]: row[1] for row in self._connection.execute(opened)}
+        return Totals(
+            tasks=sum(by_state.values()),
+            paused=by_state.get(TaskState.PAUSED.value, 0),
+            open_fires=sum(by_outcome.values()),
+            unsent=by_outcome.get(Outcome.PENDING.value, 0) + by_outcome.get(Outcome.WAITING.value, 0),
+            next_wake_at=self.next_wake(),
+        )
+
+    def _snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
+        rows = self._connection.execute(_BY_IDS, {"ids": list(ids)}).all()
+        opened: dict[str, list[Fire]] = defaultdict(list)
+        for row in self._connection.execute(_OPEN_OF, {"ids": list(ids)}):
+            opened[row.task_id].append(fire_of(row))
+        numbers = [row.tail_entry for row in rows if row.tail_entry is not None]
+        tails: dict[int, Fire] = {}
+        if numbers:
+            tails = {row.entry_id: fire_of(row) for row in self._connection.execute(_ENTRIES, {"numbers": numbers})}
+        return [
+            Snapshot(
+                task=task_of(row),
+                open=tuple(opened.get(row.id, ())),
+                tail=None if row.tail_entry is None else tails.get(row.tail_entry),
+                taken=frozenset() if row.rewound_us is None else self._taken(row),
+            )
+            for row in rows
+        ]
+
+    def _taken(self, row: object) -> frozenset[datetime]:
+        query = select(fires.c.nominal_us).where(
+            fires.c.task_id == row.id,  # type: ignore[attr-defined]
+            fires.c.kind == FireKind.SCHEDULED.value,
+            fires.c.fire_id.is_not(None),
+            fires.c.nominal_us > row.cursor_us,  # type: ignore[attr-defined]
+        )
+        return frozenset(from_us(us) for us in self._connection.execute(query).scalars())
+
+
+def _parts(values: Collection[str]) -> Iterator[list[str]]:
+    ordered = list(values)
+    for start in range(0, len(ordered), LARGEST_LOOKUP):
+        yield ordered[start : start + LARGEST_LOOKUP]
+
+
+def _taken_name(task: Task | None) -> AlreadyExists:
+    what = f"a task named {task.definition.name!r} exists" if task else "one of the names is taken"
+    return AlreadyExists(what, where="name", hint="choose another name")
+
+
+_ADD = insert(tasks)
+_ADD_REVISION = insert(revisions)
+_NAMED = select(tasks).where(tasks.c.name.in_(bindparam("names", expanding=True)), tasks.c.state != "deleted")
+_NEXT_WAKE = select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None))
+_BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+_OPEN_OF = (
+    select(fires)
+    .where(fires.c.is_open, fires.c.task_id.in_(bindparam("ids", expanding=True)))
+    .order_by(fires.c.nominal_us, fires.c.entry_id)
+)
+_ENTRIES = select(fires).where(fires.c.entry_id.in_(bindparam("numbers", expanding=True)))
+_RECORD_ACCEPTED = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("task"))
+    .values(fires=tasks.c.fires + bindparam("all"), accepted=tasks.c.accepted + bindparam("scheduled"))
+)

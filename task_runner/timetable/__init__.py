@@ -1,0 +1,24 @@
+"""When a task fires: pure timetables of cron expressions, intervals and single instants.
+
+Nothing here reads a clock or does I/O of its own; time is an argument. Nominal times are whole seconds in UTC.
+"""
+
+from task_runner.timetable.bounds import Bounded
+from task_runner.timetable.cron import CronTimetable, parse_cron
+from task_runner.timetable.every import EveryTimetable, parse_every
+from task_runner.timetable.invalid import InvalidCron
+from task_runner.timetable.once import Once
+from task_runner.timetable.protocol import Timetable
+from task_runner.timetable.zones import zone
+
+__all__ = [
+    "Bounded",
+    "CronTimetable",
+    "EveryTimetable",
+    "InvalidCron",
+    "Once",
+    "Timetable",
+    "parse_cron",
+    "parse_every",
+    "zone",
+]

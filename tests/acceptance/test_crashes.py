@@ -1,0 +1,72 @@
+"""kill -9 at every place where it could lose or double something; then what was promised is read off."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+
+pytestmark = pytest.mark.process
+
+ONE_FIRE = ("--in", "1s", "--prompt", "Summarise the garden.")
+
+
+def held_its_promises(constellation: Constellation) -> None:
+    """One entry, one turn, its input once, its tool's effect once."""
+    (entry,) = constellation.until_outcome("digest", "succeeded")
+    assert constellation.history("digest") == [entry]
+    (turn,) = constellation.conversation()
+    assert turn["turn_id"] == entry["turn_id"]
+    assert roles(turn).count("trigger") == 1
+    assert len(constellation.ask("agent-runtime", "candidates", "list")) == 1
+    assert constellation.violations() == []
+
+
+def roles(turn: dict[str, Any]) -> list[str]:
+    return [message["role"] for message in turn["messages"]]
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [  # the rest of them, one after the other, in tests/integration/runtime
+        "runtime.accepted",
+        "runtime.turn_step:2",
+        "runtime.recorded",
+    ],
+)
+def test_the_runtime_dies(stopped: Constellation, failpoint: str) -> None:
+    stopped.start(AGENT_RUNTIME, TURNKEEPER_FAILPOINTS=failpoint)
+    stopped.start(TASK_RUNNER)
+    stopped.create("digest", *ONE_FIRE)
+    stopped.until_dead(AGENT_RUNTIME)
+    stopped.command("turnkeeper", "up")
+    held_its_promises(stopped)
+
+
+@pytest.mark.parametrize("failpoint", ["runner.committed", "runner.sent", "runner.receipt"])
+def test_the_runner_dies(stopped: Constellation, failpoint: str) -> None:
+    stopped.start(AGENT_RUNTIME)
+    stopped.start(TASK_RUNNER, TURNKEEPER_FAILPOINTS=failpoint)
+    stopped.create("digest", *ONE_FIRE)
+    stopped.until_dead(TASK_RUNNER)
+    stopped.command("turnkeeper", "up")
+    held_its_promises(stopped)
+
+
+def test_both_die_in_the_middle_of_a_turn(stopped: Constellation) -> None:
+    stopped.start(TURNKEEPER_OFFLINE_DELAY_S="1")
+    stopped.create("digest", *ONE_FIRE)
+    stopped.until_outcome("digest", "running")
+    stopped.kill(AGENT_RUNTIME)
+    stopped.kill(TASK_RUNNER)
+    stopped.command("turnkeeper", "up")
+    held_its_promises(stopped)
+
+
+def test_a_planned_stop_lets_the_turn_go_on_after_the_next_start(stopped: Constellation) -> None:
+    stopped.start(TURNKEEPER_OFFLINE_DELAY_S="1")
+    stopped.create("digest", *ONE_FIRE)
+    stopped.until_outcome("digest", "running")
+    stopped.command("turnkeeper", "down")
+    stopped.command("turnkeeper", "up")
+    held_its_promises(stopped)

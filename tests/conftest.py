@@ -1,0 +1,26 @@
+"""Fixtures that every kind of test uses."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import ManualClock
+from turnkeeper.home import Home
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A made home, at a path short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    made = Home(root=folder / "home")
+    made.create()
+    yield made
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()

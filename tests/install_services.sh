@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Installs the real servers that some tests use, where they are missing. Without the right to install it only says so.
+set -euo pipefail
+
+missing=()
+command -v tmux >/dev/null || missing+=(tmux)
+command -v strace >/dev/null || missing+=(strace)
+
+[ ${#missing[@]} -gt 0 ] || { echo "test services: all there"; exit 0; }
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+  echo "test services: missing ${missing[*]}; install them, or the tests that need them are skipped"
+  exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}"

@@ -1,0 +1,131 @@
+"""A runner on a real store, and a scripted runtime on a real socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.dispatch import Dispatcher, Pace
+from task_runner.loop import Loop
+from task_runner.outcomes import Follower, Wakes
+from task_runner.runtime import GrpcRuntime
+from task_runner.service import Service
+from task_runner.specs import Defaults
+from task_runner.stores.sqlite import SqliteStore
+from tests.integration.runner.peer import Peer
+from tests.support.clock import ManualClock
+from turnkeeper.entropy import SeededEntropy
+from turnkeeper.failpoints import Failpoints
+from turnkeeper.home import Home
+
+
+class Trail:
+    """Keeps the facts, and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._news = asyncio.Event()
+
+    def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
+        self.events.append((event, fields))
+        self._news.set()
+
+    def emit_all(self, events: Any) -> None:
+        for name, fields in events:
+            self.emit(name, **fields)
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.events if event == name]
+
+    async def saw(self, name: str, count: int = 1) -> list[dict[str, Any]]:
+        while len(self.named(name)) < count:
+            self._news.clear()
+            await self._news.wait()
+        return self.named(name)
+
+
+class Rig:
+    """The runner's parts, wired as the daemon wires them, on a clock that the test moves."""
+
+    def __init__(self, home: Home, clock: ManualClock, pace: Pace | None = None) -> None:
+        self.clock, self.trail, self.home = clock, Trail(), home
+        self.entropy = SeededEntropy(1)
+        self.store = SqliteStore(home.schedules_db)
+        self.runtime = GrpcRuntime(home.socket("agent-runtime"))
+        self.changed, self.planned = asyncio.Event(), asyncio.Event()
+        self.planned.set()  # a rig may run without its loop
+        shared: Any = {"clock": clock, "trail": self.trail}
+        self.dispatcher = Dispatcher(
+            self.store, self.runtime, entropy=self.entropy, failpoints=Failpoints({}), pace=pace or Pace(),
+            changed=self.changed, planned=self.planned, **shared,
+        )  # fmt: skip
+        self.loop = Loop(
+            self.store,
+            failpoints=Failpoints({}),
+            changed=self.changed,
+            planned=self.planned,
+            dispatch=self.dispatcher.wake,
+            reachable=lambda: self.dispatcher.connected,
+            **shared,
+        )
+        self.follower = Follower(
+            self.store, self.runtime, entropy=self.entropy,
+            wakes=Wakes(planning=self.changed, dispatch=self.dispatcher.work, lost=self.dispatcher.lost), **shared,
+        )  # fmt: skip
+        self.service = Service(
+            self.store, self.runtime, entropy=self.entropy, tick=self.loop.tick, changed=self.changed.set,
+            defaults=Defaults(timezone="UTC", grace=timedelta(seconds=10)), **shared,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def running(self, *parts: str) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(getattr(self, part).run()) for part in parts or ("dispatcher", "follower")]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.runtime.close()
+        self.store.close()
+
+    async def create(self, name: str = "digest", **fields: Any) -> wire.Task:
+        fields = {"every": "60s", "category": "loop", "channel": "general", "prompt": "p"} | fields
+        if "cron" in fields or "at" in fields or "in" in fields:
+            del fields["every"]
+        answer = await self.service.create_task(wire.CreateTaskRequest(spec=wire.TaskSpec(name=name, **fields)))
+        return answer.task
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass and plan what fell due."""
+        self.clock.advance(seconds)
+        await self.loop.tick()
+
+    async def history(self, name: str = "digest") -> list[tuple[str, str, int]]:
+        """(outcome, reason, count), oldest first."""
+        fires = (await self.service.list_fires(wire.ListFiresRequest(name=name, limit=1000))).fires
+        return [(fire.outcome, fire.reason, fire.count) for fire in reversed(fires)]
+
+    async def task(self, name: str = "digest") -> wire.Task:
+        return await self.service.get_task(wire.GetTaskRequest(name=name))
+
+
+@pytest.fixture
+async def peer(home: Home) -> AsyncIterator[Peer]:
+    made = Peer(home.run)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def rig(home: Home, clock: ManualClock) -> AsyncIterator[Rig]:
+    made = Rig(home, clock)
+    yield made
+    await made.close()

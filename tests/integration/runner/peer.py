@@ -1,0 +1,128 @@
+"""A scripted agent runtime: a real gRPC server on a Unix socket that does as it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeServicer, add_AgentRuntimeServicer_to_server
+
+State = wire.TurnEvent.State
+Answer = Callable[[wire.FireRequest], wire.FireReceipt | None]
+
+
+def accept(request: wire.FireRequest) -> wire.FireReceipt:
+    return wire.FireReceipt(
+        fire_id=request.fire_id, attempt=request.attempt, disposition=wire.FireReceipt.ACCEPTED, turn_id="turn-1"
+    )
+
+
+def refuse(code: int, field: str = "", message: str = "no") -> Answer:
+    def answer(request: wire.FireRequest) -> wire.FireReceipt:
+        error = wire.FireError(code=code, message=message, field=field)
+        return wire.FireReceipt(fire_id=request.fire_id, attempt=request.attempt, error=error)
+
+    return answer
+
+
+def break_stream(_request: wire.FireRequest) -> None:
+    return None
+
+
+class Peer(AgentRuntimeServicer):
+    """Answers each (fire id, attempt) as `answer` says, the second time with DUPLICATE; plays `events` to watchers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "agent-runtime.sock"
+        self.answer: Answer = accept
+        self.received: list[wire.FireRequest] = []
+        self.taken: set[tuple[str, int]] = set()
+        self.events: list[wire.TurnEvent] = []
+        self.incarnation = "one"
+        self.known = ["loop", "research"]
+        self.cancelled: list[str] = []
+        self.turns: dict[str, wire.Turn] = {}
+        self.finishes = False
+        self.changed = asyncio.Condition()
+        self._server: Any = None
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        add_AgentRuntimeServicer_to_server(self, self._server)
+        self.socket.unlink(missing_ok=True)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def FireStream(self, requests: AsyncIterator[wire.FireRequest], context: Any) -> Any:
+        await context.send_initial_metadata(())
+        async for request in requests:
+            async with self.changed:
+                self.received.append(request)
+                self.changed.notify_all()
+            receipt = self.answer(request)
+            if receipt is None:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the script")
+            key = (request.fire_id, request.attempt)
+            if receipt.disposition == wire.FireReceipt.ACCEPTED and key in self.taken:
+                receipt.disposition = wire.FireReceipt.DUPLICATE
+            elif receipt.disposition == wire.FireReceipt.ACCEPTED:
+                self.taken.add(key)
+            yield receipt
+            if self.finishes and receipt.disposition == wire.FireReceipt.ACCEPTED:
+                await self.play(request.fire_id, State.STARTED, attempt=request.attempt)
+                await self.play(request.fire_id, State.SUCCEEDED, attempt=request.attempt)
+
+    async def WatchTurns(self, request: wire.WatchTurnsRequest, context: Any) -> Any:
+        after = request.after_sequence if request.incarnation == self.incarnation else 0
+        while True:
+            async with self.changed:
+                while len(self.events) <= after:
+                    await self.changed.wait()
+                fresh = self.events[after:]
+            for event in fresh:
+                yield event
+            after += len(fresh)
+
+    async def play(self, fire_id: str, state: Any, *, attempt: int = 1, error: str = "") -> None:
+        async with self.changed:
+            event = wire.TurnEvent(
+                incarnation=self.incarnation,
+                sequence=len(self.events) + 1,
+                turn_id="turn-1",
+                fire_id=fire_id,
+                attempt=attempt,
+                state=state,
+                error=error,
+            )
+            event.at.FromDatetime(datetime(2026, 1, 1, tzinfo=UTC))
+            self.events.append(event)
+            self.changed.notify_all()
+
+    async def saw(self, count: int) -> list[wire.FireRequest]:
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.received) >= count)
+        return self.received
+
+    async def GetTurn(self, request: wire.GetTurnRequest, context: Any) -> wire.Turn:
+        if request.fire_id not in self.turns:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such turn")
+        return self.turns[request.fire_id]
+
+    async def CancelTurn(self, request: wire.CancelTurnRequest, context: Any) -> wire.Turn:
+        self.cancelled.append(request.fire_id)
+        return wire.Turn(fire_id=request.fire_id)
+
+    async def ListCategories(self, request: Any, context: Any) -> wire.ListCategoriesResponse:
+        return wire.ListCategoriesResponse(categories=[wire.Category(name=name) for name in self.known])
+
+    async def ListInterrupts(self, request: Any, context: Any) -> wire.ListInterruptsResponse:
+        return wire.ListInterruptsResponse(interrupts=[wire.Interrupt(interrupt_id="int-1")])

@@ -1,0 +1,52 @@
+"""The daemon as a process: it serves, dies at a failpoint, and goes on where it was."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from tests.integration.runner.peer import Peer
+from turnkeeper.rpc.channel import connect
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[3]
+
+
+async def start(home, *argv: str, **environ: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "task_runner", "--home", str(home.root), *argv,
+        env=dict(os.environ) | {"PYTHONPATH": str(ROOT)} | environ,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+
+
+async def run(home, *argv: str) -> str:
+    out, _ = await (await start(home, *argv)).communicate()
+    return out.decode()
+
+
+@pytest.mark.parametrize("failpoint", ["runner.committed", "runner.sent", "runner.receipt"])
+async def test_a_fire_survives_kill_9_wherever_it_strikes(home, peer: Peer, failpoint: str) -> None:
+    await run(home, "create", "digest", "--in", "1s", "--category", "loop", "--channel", "general", "--prompt", "p")
+    peer.finishes = True
+    daemon = await start(home, "serve", TURNKEEPER_FAILPOINTS=failpoint)
+    assert await daemon.wait() == -9
+    daemon = await start(home, "serve")
+    channel = connect(home.socket("task-runner"))
+    stub: Any = SchedulesStub(channel)
+    outcome = ""
+    while outcome != "succeeded":
+        (fire,) = (await stub.ListFires(wire.ListFiresRequest(name="digest"), wait_for_ready=True)).fires
+        outcome = fire.outcome
+    assert len(peer.taken) == 1, "accepted once"
+    await channel.close()
+    if failpoint == "runner.committed":
+        assert "already runs" in await run(home, "serve")
+        assert "task-runner up since" in await run(home, "list")
+    daemon.terminate()
+    assert await daemon.wait() == 0

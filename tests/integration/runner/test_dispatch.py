@@ -1,0 +1,168 @@
+"""Fires reach a real server on a real socket: each at least once, each attempt with the same bytes."""
+
+import asyncio
+
+from google.rpc import code_pb2
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.dispatch import Pace
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State, accept, break_stream, refuse
+
+
+async def test_a_due_fire_is_sent_and_its_receipt_recorded(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(prompt="Summarise.", payload_json='{"a": 1}', read_only=True)
+    async with rig.running():
+        await rig.pass_time(60)
+        (request,) = await peer.saw(1)
+        await rig.trail.saw("fire.accepted")
+    assert request.fire_id == f"{task.id}@20260302T090100Z"
+    assert (request.kind, request.attempt, request.category, request.channel) == ("scheduled", 1, "loop", "general")
+    assert (request.thread_id, request.agent, request.read_only) == (task.id, "agent0", True)
+    assert (request.prompt, request.payload_json, request.timezone) == ("Summarise.", '{"a":1}', "UTC")
+    assert request.nominal_at.seconds == request.fired_at.seconds
+    assert (request.catch_up.policy, request.catch_up.count) == ("run-once", 1)
+    assert await rig.history() == [("accepted", "", 1)]
+    assert (await rig.task()).fires == 1
+
+
+async def test_nothing_is_sent_while_the_runtime_is_down_and_the_newest_stands_for_all(rig: Rig, peer: Peer) -> None:
+    await peer.stop()
+    await rig.create()
+    async with rig.running():
+        for _ in range(3):
+            await rig.pass_time(60)
+        assert [outcome for outcome, _, _ in await rig.history()] == ["coalesced", "coalesced", "pending"]
+        await peer.start()
+        await rig.pass_time(5)
+        while not peer.received:
+            rig.clock.advance(2)
+            await rig.history()
+        await rig.trail.saw("fire.accepted")
+    (request,) = peer.received
+    assert request.catch_up.count == 3
+    assert not rig.trail.named("fire.sent")[1:]
+
+
+async def test_a_stream_that_breaks_leaves_it_unknown_and_the_same_bytes_go_again(rig: Rig, peer: Peer) -> None:
+    await rig.create(grace="1s")
+    peer.answer = break_stream
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await peer.saw(1)
+        assert await rig.history() == [("sent", "", 1)]
+        peer.answer = accept
+        await rig.pass_time(300)
+        assert (await rig.history())[0] == ("sent", "", 1), "however late, it is no miss"
+        while len(peer.received) < 2:
+            rig.clock.advance(2)
+            await rig.history()
+        await rig.trail.saw("fire.accepted")
+    first, second = peer.received[0], peer.received[-1]
+    assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
+
+
+async def test_a_restart_sends_what_was_not_answered(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    peer.answer = break_stream
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await peer.saw(1)
+    await rig.close()
+    peer.answer = accept
+    again = Rig(rig.home, rig.clock)
+    async with again.running("dispatcher"):
+        await again.trail.saw("fire.accepted")
+    assert len({request.fire_id for request in peer.received}) == 1
+    await again.close()
+
+
+async def test_what_is_late_at_the_start_is_planned_before_it_can_be_sent(rig: Rig, peer: Peer) -> None:
+    await rig.create("unanswered", every="1h")
+    peer.answer = break_stream
+    async with rig.running("dispatcher"):
+        await rig.pass_time(3600)
+        await peer.saw(1)
+    await rig.create(catch_up="skip", grace="10s")
+    await rig.pass_time(60)
+    await rig.close()
+    rig.clock.advance(30)
+    peer.answer = accept
+    again = Rig(rig.home, rig.clock)
+    again.planned.clear()
+    async with again.running("dispatcher"):
+        await again.trail.saw("fire.accepted")
+        for _ in range(5):  # each goes through the store's queue, behind a claim
+            assert await again.history() == [("pending", "", 1)]
+        async with again.running("loop"):
+            await again.trail.saw("fire.settled")
+            await asyncio.wait_for(again.planned.wait(), 10)
+    assert await again.history() == [("skipped", "missed", 1)]
+    assert len({request.fire_id for request in peer.received}) == 1
+    await again.close()
+
+
+async def test_a_definite_refusal_is_tried_again_after_a_pause_on_the_same_stream(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    peer.answer = refuse(code_pb2.RESOURCE_EXHAUSTED, message="inbox full")
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.refused")
+        assert await rig.history() == [("pending", "inbox full", 1)]
+        peer.answer = accept
+        accepted = asyncio.ensure_future(rig.trail.saw("fire.accepted"))
+        while not accepted.done():  # the dispatcher may not have begun to wait yet when the time goes by
+            rig.clock.advance(0.6)
+            await asyncio.wait([accepted], timeout=0.05)
+    assert len(peer.received) == 2
+    assert await rig.history() == [("accepted", "", 1)]
+
+
+async def test_a_refused_fire_that_is_late_is_planned_again_under_the_policy(rig: Rig, peer: Peer) -> None:
+    await rig.create(catch_up="skip", grace="10s")
+    peer.answer = refuse(code_pb2.RESOURCE_EXHAUSTED)
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.refused")
+        await rig.pass_time(10.1)
+    assert await rig.history() == [("skipped", "missed", 1)]
+
+
+async def test_an_unknown_category_quarantines_the_task(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    peer.answer = refuse(code_pb2.FAILED_PRECONDITION, field="category", message="unknown category 'loop'")
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await rig.trail.saw("task.quarantined")
+    task = await rig.task()
+    assert (task.state, task.reason) == ("quarantined", "category: unknown category 'loop'")
+    await rig.pass_time(600)
+    assert await rig.history() == [("skipped", "quarantined", 1)]
+    await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
+    assert (await rig.task()).state == "active"
+
+
+async def test_caught_up_fires_take_turns(home, clock, peer: Peer) -> None:
+    rig = Rig(home, clock, Pace(concurrency=2, stagger_s=0))
+    for number in range(5):
+        await rig.create(f"task{number}")
+    await rig.pass_time(330)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted", 2)
+        assert len(peer.received) == 2
+        await peer.play(peer.received[0].fire_id, State.SUCCEEDED)
+        await rig.trail.saw("fire.accepted", 3)
+        assert len(peer.received) == 3
+    await rig.close()
+
+
+async def test_a_thousand_fires_due_at_once_are_sent_each_once(rig: Rig, peer: Peer) -> None:
+    specs = [
+        wire.TaskSpec(name=f"t{n}", at="2026-03-02T09:01:00Z", category="loop", channel="c", prompt="p")
+        for n in range(1000)
+    ]
+    await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=specs))
+    async with rig.running():
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.accepted", 1000)
+    assert len({request.fire_id for request in peer.received}) == len(peer.received) == 1000

@@ -1,0 +1,163 @@
+"""Turn events settle fires, free what waited, and count once however often they are heard."""
+
+import asyncio
+
+import pytest
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State
+
+
+async def fire(rig: Rig, peer: Peer) -> str:
+    """Let one fire be accepted; return its id."""
+    before = len(rig.trail.named("fire.accepted"))
+    await rig.pass_time(60)
+    await rig.trail.saw("fire.accepted", before + 1)
+    return peer.received[-1].fire_id
+
+
+async def test_a_turn_is_followed_to_its_end(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    async with rig.running():
+        fire_id = await fire(rig, peer)
+        await peer.play(fire_id, State.STARTED)
+        await rig.trail.saw("fire.running")
+        assert (await rig.task()).state == "running"
+        await peer.play(fire_id, State.FAILED, error="it broke")
+        await rig.trail.saw("fire.settled")
+    assert await rig.history() == [("failed", "it broke", 1)]
+    task = await rig.task()
+    assert (task.state, task.last_outcome) == ("active", "failed")
+
+
+async def test_the_position_is_durable_and_news_count_once(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    async with rig.running():
+        await peer.play(await fire(rig, peer), State.SUCCEEDED)
+        await rig.trail.saw("fire.settled")
+    await rig.close()
+    again = Rig(rig.home, rig.clock)
+    assert await again.store.run(lambda session: session.follow.position()) == ("one", 1)
+    async with again.running():
+        await peer.play(await fire(again, peer), State.SUCCEEDED)
+        await again.trail.saw("fire.settled")
+    assert len(again.trail.named("fire.settled")) == 1
+    await again.close()
+
+
+async def test_an_outcome_releases_what_waited(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    async with rig.running():
+        first = await fire(rig, peer)
+        await rig.pass_time(60)
+        await rig.pass_time(60)
+        assert await rig.history() == [("accepted", "", 1), ("waiting", "", 2)]
+        await peer.play(first, State.SUCCEEDED)
+        await peer.saw(2)
+        await rig.trail.saw("fire.accepted", 2)
+    assert await rig.history() == [("succeeded", "", 1), ("accepted", "", 2)]
+    assert peer.received[-1].fire_id.endswith("@20260302T090300Z")
+
+
+async def test_held_and_released(rig: Rig, peer: Peer) -> None:
+    await rig.create(every="1h")
+    async with rig.running():
+        await rig.pass_time(3540)
+        first = await fire(rig, peer)
+        await peer.play(first, State.HELD)
+        await rig.trail.saw("fire.held")
+        assert (await rig.task()).state == "held"
+        await rig.pass_time(60)
+        await peer.play(first, State.RELEASED)
+        await rig.trail.saw("fire.accepted", 2)
+        assert [(one.fire_id, one.attempt) for one in peer.received] == [(first, 1), (first, 2)]
+        await peer.play(first, State.SUCCEEDED, attempt=1)
+        await peer.play(first, State.SUCCEEDED, attempt=2)
+        await rig.trail.saw("fire.settled")
+    assert await rig.history() == [("succeeded", "", 1)]
+
+
+async def test_what_was_missed_while_the_author_was_asked_is_planned_on_release(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    async with rig.running():
+        first = await fire(rig, peer)
+        await peer.play(first, State.INTERRUPTED)
+        await rig.trail.saw("fire.interrupted")
+        await rig.pass_time(200)
+        assert await rig.history() == [("interrupted", "", 1)]
+        await peer.play(first, State.SUCCEEDED)
+        await rig.trail.saw("fire.accepted", 2)
+    assert await rig.history() == [("succeeded", "", 1), ("accepted", "", 3)]
+
+
+@pytest.mark.parametrize(("known", "outcome"), [(True, "succeeded"), (False, "sent")])
+async def test_a_replaced_store_is_asked_about_every_open_fire(rig: Rig, peer: Peer, known, outcome) -> None:
+    await rig.create(every="1h")
+    await rig.create("other", every="1h")
+    async with rig.running():
+        await rig.pass_time(3600)
+        await rig.trail.saw("fire.accepted", 2)
+        mine, other = (one.fire_id for one in peer.received)
+        await peer.play(mine, State.STARTED)
+        await rig.trail.saw("fire.running")
+    peer.incarnation, peer.events = "two", []
+    if known:
+        peer.turns[mine] = runtime.Turn(fire_id=mine, attempt=1, state=State.SUCCEEDED, turn_id="turn-1")
+    await peer.play("unrelated", State.STARTED)
+    async with rig.running("follower"):
+        await rig.trail.saw("runtime.replaced")
+        await rig.trail.saw("fire.settled", 1) if known else None
+        while (await rig.store.run(lambda session: session.follow.position()))[0] != "two":
+            await rig.history()
+    names = {task.id: task.spec.name for task in (await rig.service.list_tasks(wire.ListTasksRequest())).tasks}
+    assert await rig.history(names[mine.partition("@")[0]]) == [(outcome, "", 1)]
+    assert await rig.history(names[other.partition("@")[0]]) == [("sent", "", 1)], "the new store never heard of it"
+
+
+async def test_what_a_replaced_store_never_heard_of_is_sent_again_on_the_open_stream(rig: Rig, peer: Peer) -> None:
+    await rig.create(every="1h")
+    async with rig.running():
+        await rig.pass_time(3540)
+        first = await fire(rig, peer)
+        await peer.play(first, State.STARTED)
+        await rig.trail.saw("fire.running")
+        peer.incarnation, peer.events, peer.taken = "two", [], set()
+        for _ in range(2):  # the open watch stands behind the first event
+            await peer.play("unrelated", State.STARTED)
+        async with asyncio.timeout(10):
+            await rig.trail.saw("fire.accepted", 2)
+    once, again = (one.SerializeToString(deterministic=True) for one in peer.received)
+    assert once == again
+    assert await rig.history() == [("accepted", "", 1)]
+
+
+async def test_cancel_stops_the_turn_and_the_task(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    async with rig.running():
+        fire_id = await fire(rig, peer)
+        await rig.service.disable_task(wire.DisableTaskRequest(name="digest", cancel_running=True))
+        assert peer.cancelled == [fire_id]
+        await peer.play(fire_id, State.CANCELLED)
+        await rig.trail.saw("fire.settled")
+    assert await rig.history() == [("cancelled", "", 1)]
+    assert (await rig.task()).state == "disabled"
+
+
+async def test_run_now_keeps_its_id_and_is_sent_again_after_a_release(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    request = wire.RunTaskRequest(name="digest", request_id="r1")
+    first = await rig.service.run_task(request)
+    assert (await rig.service.run_task(request)).fire_id == first.fire_id
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+        await peer.play(first.fire_id, State.HELD)
+        await rig.trail.saw("fire.held")
+        await peer.play(first.fire_id, State.RELEASED)
+        await rig.trail.saw("fire.accepted", 2)
+    assert [(one.fire_id, one.attempt, one.kind) for one in peer.received] == [
+        (first.fire_id, 1, "manual"),
+        (first.fire_id, 2, "manual"),
+    ]
+    assert first.fire_id.endswith("~mr1")

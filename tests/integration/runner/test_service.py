@@ -1,0 +1,202 @@
+"""What authors ask of the runner, on a real store in process."""
+
+from datetime import UTC, timedelta
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+
+
+def spec(**fields) -> wire.TaskSpec:
+    fields = {"name": "digest", "every": "60s", "category": "loop", "channel": "general", "prompt": "p"} | fields
+    return wire.TaskSpec(**{name: value for name, value in fields.items() if value is not None})
+
+
+async def test_creation_fills_in_and_echoes_every_default(rig: Rig, peer: Peer) -> None:
+    answer = await rig.service.create_task(wire.CreateTaskRequest(spec=spec(every="7m")))
+    task = answer.task
+    assert (task.state, task.kind, task.schedule) == ("active", "every", "every 7m, exactly")
+    assert (task.spec.timezone, task.spec.catch_up, task.spec.overlap, task.spec.grace) == (
+        "UTC", "run-once", "coalesce", "10s",
+    )  # fmt: skip
+    assert [nominal.local for nominal in answer.next] == [
+        "2026-03-02T09:07:00+00:00", "2026-03-02T09:14:00+00:00", "2026-03-02T09:21:00+00:00",
+    ]  # fmt: skip
+    assert answer.warnings == []
+
+
+async def test_with_the_runtime_down_a_task_is_created_with_a_warning(rig: Rig) -> None:
+    answer = await rig.service.create_task(wire.CreateTaskRequest(spec=spec(category="nosuch")))
+    assert "nosuch" in answer.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"name": "Bad"}, "name"),
+        ({"name": "task-0123abcd"}, "name"),
+        ({"category": "nosuch"}, "category"),
+        ({"category": ""}, "category"),
+        ({"channel": "../x"}, "channel"),
+        ({"prompt": " "}, "prompt"),
+        ({"prompt": "a\0"}, "prompt"),
+        ({"payload_json": "[1]"}, "payload"),
+        ({"payload_json": '{"a": NaN}'}, "payload"),
+        ({"every": None, "cron": "61 * * * *"}, "cron"),
+        ({"every": None, "at": "2026-03-02T08:00:00Z"}, "at"),
+        ({"every": None, "at": "2026-03-29T02:30:00", "timezone": "Europe/Berlin"}, "at"),
+        ({"every": None}, "schedule"),
+        ({"every": "0s"}, "every"),
+        ({"timezone": "Mars/Base"}, "timezone"),
+        ({"timezone": "../etc/passwd"}, "timezone"),
+        ({"catch_up": "maybe"}, "catch_up"),
+        ({"overlap": "skip"}, "overlap"),
+        ({"overlap": "cancel-running"}, "overlap"),
+        ({"overlap": "coalesce", "catch_up": "run-all"}, "overlap"),
+        ({"max_fires": 0}, "max_fires"),
+        ({"max_catch_up": -1}, "max_catch_up"),
+        ({"catch_up_window": "0s"}, "catch_up_window"),
+        ({"jitter": "5s"}, "jitter"),
+        ({"agent": "../x"}, "agent"),
+        ({"end_at": "2026-03-01T00:00:00Z"}, "schedule"),
+        ({"start_at": "2026-04-02T00:00:00Z", "end_at": "2026-04-01T00:00:00Z"}, "end_at"),
+        ({"tags": {"": "x"}}, "tags"),
+    ],
+)
+async def test_what_cannot_be_taken_names_its_field_and_writes_nothing(rig: Rig, peer: Peer, fields, where) -> None:
+    with pytest.raises(InvalidInput) as error:
+        await rig.service.create_task(wire.CreateTaskRequest(spec=spec(**fields)))
+    assert error.value.where == where
+    assert (await rig.service.list_tasks(wire.ListTasksRequest())).total == 0
+
+
+async def test_a_name_is_taken_once_and_freed_by_deletion(rig: Rig, peer: Peer) -> None:
+    first = await rig.create()
+    with pytest.raises(Conflict):
+        await rig.create()
+    await rig.pass_time(60)
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    second = await rig.create()
+    assert first.id != second.id
+    assert await rig.history(first.id) == [("skipped", "deleted", 1)]
+    assert await rig.history(second.id) == []
+    with pytest.raises(NotFound):
+        await rig.service.pause_task(wire.PauseTaskRequest(name=first.id))
+
+
+async def test_aliases_and_wall_times(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(catch_up="run-all-missed")
+    assert (task.spec.catch_up, task.spec.overlap) == ("run-all", "queue")
+    local = await rig.create("local", at="2026-03-02T12:00", timezone="Europe/Riga")
+    assert local.spec.at == "2026-03-02T10:00:00Z"
+
+
+@pytest.mark.parametrize(("replay", "entries"), [(False, [("skipped", "paused", 3)]), (True, [("pending", "", 3)])])
+async def test_pause_and_resume(rig: Rig, peer: Peer, replay, entries) -> None:
+    await rig.create()
+    task = await rig.service.pause_task(wire.PauseTaskRequest(name="digest", note="away"))
+    assert (task.state, task.paused_note) == ("paused", "away")
+    await rig.pass_time(200)
+    assert await rig.history() == []
+    task = await rig.service.resume_task(wire.ResumeTaskRequest(name="digest", replay=replay))
+    assert (task.state, task.paused_note) == ("waiting" if replay else "active", "")
+    assert await rig.history() == entries
+
+
+async def test_a_pause_until_a_time_ends_by_itself(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    with pytest.raises(InvalidInput, match="future"):
+        await rig.service.pause_task(wire.PauseTaskRequest(name="digest", until="2020-01-01T00:00:00Z"))
+    until = rig.clock.now() + timedelta(seconds=150)
+    task = await rig.service.pause_task(wire.PauseTaskRequest(name="digest", until=until.isoformat()))
+    assert task.paused_until.ToDatetime(UTC) == until
+    await rig.pass_time(160)
+    task = await rig.service.get_task(wire.GetTaskRequest(name="digest"))
+    assert (task.state, task.HasField("paused_until")) == ("active", False)
+    assert await rig.history() == [("skipped", "paused", 2)]
+
+
+async def test_disable_withdraws_and_only_enable_brings_back(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    await rig.pass_time(60)
+    await rig.service.disable_task(wire.DisableTaskRequest(name="digest"))
+    with pytest.raises(Conflict):
+        await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
+    with pytest.raises(Conflict):
+        await rig.service.run_task(wire.RunTaskRequest(name="digest"))
+    await rig.pass_time(130)
+    await rig.service.enable_task(wire.EnableTaskRequest(name="digest"))
+    assert await rig.history() == [("skipped", "disabled", 3)]
+    await rig.pass_time(60)
+    assert (await rig.history())[-1] == ("pending", "", 1)
+
+
+async def test_an_update_plans_the_old_schedule_first_and_counts_from_now(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    rig.clock.advance(130)
+    answer = await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec(every="1h", prompt="q")))
+    assert (answer.changed, answer.task.revision) == (True, 2)
+    assert [count for _, _, count in await rig.history()] == [2]
+    assert answer.task.next_fire_at.ToDatetime().isoformat() == "2026-03-02T10:00:00", "the anchor stays"
+
+
+async def test_applying_the_same_again_changes_nothing(rig: Rig, peer: Peer) -> None:
+    specs = [spec(), spec(name="soon", every=None, **{"in": "5m"}), spec(name="nine", every=None, cron="0 9 * * 1-5")]
+    request = wire.ApplyTasksRequest(specs=specs)
+    rehearsed = await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=specs, dry_run=True))
+    assert [done.action for done in rehearsed.applied] == ["created"] * 3
+    assert (await rig.service.list_tasks(wire.ListTasksRequest())).total == 0
+    assert [done.action for done in (await rig.service.apply_tasks(request)).applied] == ["created"] * 3
+    rig.clock.advance(30)
+    assert [done.action for done in (await rig.service.apply_tasks(request)).applied] == ["unchanged"] * 3
+    shown = (await rig.service.list_tasks(wire.ListTasksRequest())).tasks
+    again = await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[task.spec for task in shown]))
+    assert [done.action for done in again.applied] == ["unchanged"] * 3
+    specs[0].prompt = "q"
+    changed = (await rig.service.apply_tasks(request.__class__(specs=specs))).applied[0]
+    assert (changed.action, list(changed.changed_fields)) == ("updated", ["prompt"])
+
+
+async def test_one_wrong_task_among_many_and_none_is_applied(rig: Rig, peer: Peer) -> None:
+    with pytest.raises(InvalidInput, match="second"):
+        await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[spec(), spec(name="second", every="soon")]))
+    assert (await rig.service.list_tasks(wire.ListTasksRequest())).total == 0
+
+
+async def test_lists_filter_and_count(rig: Rig, peer: Peer) -> None:
+    await rig.create("a", every="2h", tags={"team": "x"})
+    await rig.create("b", every="1h", channel="other")
+    await rig.service.pause_task(wire.PauseTaskRequest(name="b"))
+    await rig.create("c", every="1h")
+
+    async def names(**fields) -> list[str]:
+        answer = await rig.service.list_tasks(wire.ListTasksRequest(**fields))
+        return [task.spec.name for task in answer.tasks]
+
+    assert await names() == ["c", "a", "b"]
+    assert await names(channel="other") == ["b"]
+    assert await names(state="paused") == ["b"]
+    assert await names(tags={"team": "x"}) == ["a"]
+    assert await names(limit=1) == ["c"]
+    answer = await rig.service.list_tasks(wire.ListTasksRequest(limit=1))
+    assert (answer.total, answer.paused, answer.decisions_waiting) == (3, 1, 1)
+
+
+async def test_preview_and_status_and_single_fires(rig: Rig, peer: Peer) -> None:
+    shown = await rig.service.preview_schedule(
+        wire.PreviewScheduleRequest(spec=wire.TaskSpec(cron="0 9 * * *"), count=2)
+    )
+    assert [nominal.local for nominal in shown.nominals] == ["2026-03-03T09:00:00+00:00", "2026-03-04T09:00:00+00:00"]
+    await rig.create()
+    await rig.pass_time(60)
+    status = await rig.service.get_status(wire.GetStatusRequest())
+    assert (status.tasks, status.open_fires, status.unsent) == (1, 1, 1)
+    (fire,) = (await rig.service.list_fires(wire.ListFiresRequest(name="digest"))).fires
+    assert (await rig.service.get_fire(wire.GetFireRequest(fire_id=fire.fire_id))).entry_id == fire.entry_id
+    with pytest.raises(NotFound):
+        await rig.service.get_fire(wire.GetFireRequest(fire_id="nosuch"))
+    with pytest.raises(NotFound):
+        await rig.service.get_task(wire.GetTaskRequest(name="nosuch"))

@@ -1,0 +1,159 @@
+"""A crash at any moment: the next process finds the envelope or the row, and nothing runs twice or gets lost."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+from agent_runtime.requests import read_fire
+from agent_runtime.triggers import to_envelope
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.support.scripted import calls
+from turnkeeper.errors import Conflict
+
+
+async def test_a_turn_that_a_crash_cut_goes_on_from_its_checkpoint(bench: Bench) -> None:
+    bench.script["go"] = [calls(("note", {"text": "a"})), calls(("block", {})), calls(("note", {"text": "b"}))]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    await soon(bench.blocked.wait(), "the turn to block")
+    await bench.crash()
+    await soon(bench.blocked.wait(), "the next process to reach the same step")
+    bench.go.set()
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    assert bench.noted == ["a", "b"], "what was finished before the crash is not done again"
+    assert await bench.history() == ["STARTED", "SUCCEEDED"]
+    modes = [record["mode"] for record in bench.trail("turn.started")]
+    assert modes == ["start", "continue"]
+    (shown,) = await bench.conversation()
+    assert [line.role for line in shown.messages] == ["trigger", *["agent", "tool"] * 3, "agent"]
+
+
+async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
+    bench.script["go"] = [calls(("block", {}))]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    await soon(bench.blocked.wait(), "the turn to block")
+    before = bench.runtime.store
+    await bench.crash()
+    with pytest.raises(Conflict, match="taken over"):
+        await before.finish(receipt.turn_id, "failed")
+    bench.go.set()
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+
+
+async def test_an_envelope_that_was_claimed_and_never_begun_is_adopted(bench: Bench) -> None:
+    bench.script["go"] = [calls(("block", {}))]
+    await bench.service.Fire(bench.fire(1), None)
+    await soon(bench.blocked.wait(), "the first turn to block")
+    second = await bench.service.Fire(bench.fire(2, prompt="later"), None)
+    await bench.crash()
+    again = await bench.service.Fire(bench.fire(2, prompt="later"), None)
+    assert again.disposition == wire.FireReceipt.DUPLICATE
+    await soon(bench.blocked.wait(), "the first turn to be continued")
+    bench.go.set()
+    assert (await bench.stopped(second.turn_id)).state == STATES.SUCCEEDED
+    assert await bench.history() == ["STARTED", "SUCCEEDED"] * 2
+
+
+async def test_a_row_without_input_is_given_its_input(bench: Bench) -> None:
+    store = bench.runtime.store
+    worker: Any = bench.runtime.worker
+    worker._claiming.cancel()
+    trigger = read_fire(bench.fire(), bench.runtime.categories.get, bench.runtime.mailboxes.agents)
+    envelope = to_envelope(trigger, envelope_id="1", at=bench.runtime.clock.now())
+    await bench.runtime.mailboxes.put([(trigger, envelope)])
+    await bench.runtime.mailboxes.claim(1)
+    await store.begin(trigger)
+    await bench.crash()
+    assert (await bench.stopped(trigger.turn_id)).state == STATES.SUCCEEDED
+    assert await bench.history() == ["STARTED", "SUCCEEDED"]
+    (shown,) = await bench.conversation()
+    assert [line.text for line in shown.messages] == ["go", "done"]
+    await bench.rest()
+    assert bench.lying("claimed") == []
+
+
+async def test_a_stored_decision_survives_a_crash_before_the_resume(bench: Bench) -> None:
+    bench.category("work", tools=[])
+    bench.script["go"] = [calls(("note", {"text": "x"}))]
+    event = await bench.run()
+    (question,) = await bench.pending()
+    bench.runtime.worker.answered = lambda _thread: None  # type: ignore[method-assign]
+    await bench.resolve(question.interrupt_id, "approve")
+    await bench.crash()
+    assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+    assert bench.noted == ["x"]
+
+
+async def test_a_resume_that_a_crash_cut_is_given_its_answer_again(bench: Bench) -> None:
+    bench.category("work", tools=[])
+    bench.script["go"] = [calls(("block", {})), AIMessage("over")]
+    event = await bench.run()
+    (question,) = await bench.pending()
+    await bench.resolve(question.interrupt_id, "approve")
+    await soon(bench.blocked.wait(), "the approved call to run")
+    await bench.crash()
+    await soon(bench.blocked.wait(), "the approved call to run again")
+    bench.go.set()
+    assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+    assert await bench.history() == ["STARTED", "INTERRUPTED", "RESUMED", "SUCCEEDED"]
+
+
+async def test_a_question_survives_crashes_untouched(bench: Bench) -> None:
+    bench.category("work", tools=[])
+    bench.script["go"] = [calls(("note", {"text": "x"}))]
+    event = await bench.run()
+    (question,) = await bench.pending()
+    for _ in range(2):
+        await bench.crash()
+    assert (await bench.pending())[0].interrupt_id == question.interrupt_id
+    await bench.resolve(question.interrupt_id, "approve")
+    assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+
+
+async def test_a_cancel_survives_a_crash(bench: Bench) -> None:
+    bench.script["go"] = [calls(("block", {}))]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    await soon(bench.blocked.wait(), "the turn to block")
+    await bench.runtime.store.cancel(receipt.turn_id, "stop it")
+    await bench.crash()
+    event = await bench.stopped(receipt.turn_id)
+    assert (event.state, event.error) == (STATES.CANCELLED, "stop it")
+
+
+async def test_a_turn_that_never_ends_a_process_well_is_given_up(bench: Bench) -> None:
+    bench.script["go"] = [calls(("block", {}))]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    for _ in range(5):
+        await soon(bench.blocked.wait(), "the turn to block")
+        await bench.crash()
+    event = await bench.stopped(receipt.turn_id)
+    assert event.state == STATES.FAILED
+    assert "was tried 5 times" in event.error
+
+
+async def test_a_drain_leaves_the_turn_to_the_next_process(bench: Bench) -> None:
+    bench.script["go"] = [calls(("note", {"text": "a"})), calls(("block", {})), calls(("note", {"text": "b"}))]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    await soon(bench.blocked.wait(), "the turn to block")
+    stopping = asyncio.create_task(bench.runtime.worker.stop(5.0))
+    await asyncio.wait([stopping], timeout=0.05)
+    bench.go.set()
+    await soon(stopping, "the drain")
+    assert bench.noted == ["a"], "it stopped at the step's end"
+    assert (await bench.turn(receipt.turn_id)).status == "running"
+    bench.runtime.mailboxes.close()
+    await bench.open()
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    assert bench.noted == ["a", "b"]
+    assert [record["state"] for record in bench.trail("turn.stopped")] == ["drained", "succeeded"]
+
+
+async def test_a_drain_does_not_wait_for_ever(bench: Bench) -> None:
+    bench.script["go"] = [calls(("block", {}))]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    await soon(bench.blocked.wait(), "the turn to block")
+    await soon(bench.runtime.worker.stop(0.0), "the drain")
+    assert (await bench.turn(receipt.turn_id)).status == "running"
+    assert await bench.history() == ["STARTED"]

@@ -1,0 +1,307 @@
+"""The `agent-runtime` command line against a real daemon, and beside its store when it is down."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_runtime.cli import app
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from tests.support.constellation import AGENT_RUNTIME, Constellation
+from turnkeeper.console import run
+from turnkeeper.home import Home
+from turnkeeper.rpc.channel import Caller
+
+pytestmark = pytest.mark.process
+NOMINAL = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
+
+
+class Commands:
+    """Runs commands in this process, as `main` does, and keeps what they printed."""
+
+    def __init__(self, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+        self._home = home
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *argv: str, code: int = 0) -> str:
+        self._capsys.readouterr()
+        found = run(app, ["--home", str(self._home.root), *argv])
+        self.out, self.err = self._capsys.readouterr()
+        assert found == code, f"{argv} exited with {found}: {self.out}{self.err}"
+        return self.out
+
+    def json(self, *argv: str) -> Any:
+        return json.loads(self(*argv, "-o", "json"))
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Constellation]:
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    made = Constellation(Home(root=folder / "home"))
+    made.home.create()
+    made.start(AGENT_RUNTIME)
+    yield made
+    made.stop(AGENT_RUNTIME)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def ar(daemon: Constellation, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    monkeypatch.setenv("NO_COLOR", "1")
+    return Commands(daemon.home, capsys)
+
+
+@pytest.fixture
+def down(home: Home, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(home, capsys)
+
+
+Fire = Callable[..., str]
+
+
+@pytest.fixture
+def fire(daemon: Constellation) -> Fire:
+    """Send a fire as the runner does, and wait until its turn has ended or waits."""
+    caller = Caller(daemon.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime")
+
+    def send(name: str, prompt: str, *, channel: str, stands_for: int = 1, late_s: int = 0) -> str:
+        request = wire.FireRequest(
+            fire_id=f"{name}@1", task_id=name, task_name=name, thread_id=f"thread-{name}", channel=channel, agent="agent0",
+            category="catch-up-summary", prompt=prompt, kind="scheduled", attempt=1, timezone="America/New_York",
+        )  # fmt: skip
+        request.nominal_at.FromDatetime(NOMINAL)
+        request.fired_at.FromDatetime(NOMINAL + timedelta(seconds=late_s))
+        request.catch_up.policy, request.catch_up.count = "run-once", stands_for
+        turn_id: str = caller.Fire(request).turn_id
+        settled = {"succeeded", "interrupted", "failed"}
+        daemon.until(
+            f"{name} to settle", lambda: caller.GetTurn(wire.GetTurnRequest(turn_id=turn_id)).status in settled
+        )
+        return turn_id
+
+    return send
+
+
+def test_a_page_is_put_listed_and_shown(ar: Commands, tmp_path: Path) -> None:
+    page = tmp_path / "garden.md"
+    page.write_text("# Community garden\n\nThe compost is turned on Mondays.\n")
+    ar("workspace", "put", "garden", "--file", str(page), "--tag", "outdoors")
+    (row,) = ar.json("workspace", "list", "--tag", "outdoors")
+    assert (row["page_id"], row["title"], row["lifecycle"], row["origin"]) == (
+        ("garden", "Community garden", "canonical", "authored")
+    )
+    assert "body" not in row
+    assert "turned on Mondays" in ar("workspace", "show", "garden")
+    ar("workspace", "put", "garden", "--body", "Changed.", "--title", "Garden")
+    assert ar.json("workspace", "show", "garden")["version"] == 2
+    assert ar("workspace", "list", "-o", "name").split() == ["garden"]
+
+
+def test_sending_and_waiting_prints_the_answer_and_echoes_the_thread(ar: Commands) -> None:
+    ar("send", "talk", "remember: buckets are blue", "--wait")
+    assert "Remembered in the channel memory" in ar.out
+    assert ar.err.startswith("begins thread ")
+    thread = ar.err.split()[2]
+    ar("send", "talk", "search: zeppelins", "--wait")
+    assert ar.err.startswith(f"continues thread {thread} ")
+    ar("send", "talk", "hello", "--new", "--wait")
+    assert ar.err.startswith("begins thread ")
+    ar("send", "talk", "hello", "--thread", thread)
+    assert ar.err.startswith(f"continues thread {thread} ")
+    turns = ar.json("conversation", "show", "talk")
+    assert [turn["trigger"] for turn in turns] == [None] * len(turns)
+    assert turns[0]["messages"][0] | {"at": ""} == {"role": "author", "text": "remember: buckets are blue", "at": ""}
+    assert "talk" in [row["channel"] for row in ar.json("conversation", "list")]
+
+
+def test_a_fire_is_shown_with_its_mark_and_its_proposal_can_be_accepted(ar: Commands, fire: Fire) -> None:
+    turn_id = fire("digest", "Summarise the garden.", channel="daily", stands_for=3, late_s=7200)
+    shown = ar("conversation", "show", "daily")
+    mark = "triggered by digest at 2026-11-20 09:00 America/New_York, 2h late, stands for 3 fires"
+    assert mark in shown
+    assert "stands for 3 missed fires" in shown
+    (candidate,) = ar.json("candidates", "list", "--channel", "daily")
+    assert f"agent-runtime candidates accept {candidate['candidate_id']}" in shown
+    (turn,) = ar.json("conversation", "show", "daily")
+    assert (turn["turn_id"], turn["trigger"]["stands_for"]) == (turn_id, 3)
+    assert candidate["turn_id"] == turn_id
+    prefix = candidate["candidate_id"][:8]
+    assert candidate["body"] in ar.json("candidates", "show", prefix)["body"]
+    ar("candidates", "accept", prefix, "--note", "good")
+    assert ar.json("candidates", "list", "--channel", "daily") == []
+    (decided,) = ar.json("candidates", "list", "--channel", "daily", "--all")
+    assert (decided["lifecycle"], decided["note"]) == ("canonical", "good")
+    ar("candidates", "reject", prefix, code=4)
+
+
+def test_what_waits_for_the_author_is_shown_with_the_command_that_answers_it(ar: Commands, fire: Fire) -> None:
+    turn_id = fire("errand", "Summarise the garden, then remember: the pump was replaced", channel="desk")
+    (pending,) = ar.json("interrupts", "list", "--channel", "desk")
+    assert (pending["tool"], pending["missing_scope"], pending["status"]) == ("memory_put", "memory.put", "pending")
+    prefix = pending["interrupt_id"][:10]
+    command = f"agent-runtime interrupts resolve {prefix} --approve"
+    assert command in ar("conversation", "show", "desk")
+    assert command in ar("interrupts", "show", prefix)
+    assert "1 decision waiting" in (ar("conversation", "list"), ar.err)[1]
+
+    ar("send", "desk", "hello", "--wait", code=7)
+    assert "the message waits until you decide" in ar.err
+    ar("interrupts", "resolve", prefix, code=2)
+    ar("interrupts", "resolve", prefix, "--approve", "--reject", code=2)
+    ar("interrupts", "resolve", prefix, "why", "--approve", code=2)
+    ar("interrupts", "resolve", prefix, "--edit", "[1]", code=2)
+    ar("interrupts", "resolve", prefix, "--answer", "yes", code=2)
+
+    ar("interrupts", "resolve", prefix, "--edit", '{"tier": "channel", "text": "the pump is new"}')
+    ended = {"succeeded", "failed"}
+    Constellation.until(
+        _constellation(ar), "the turn to end", lambda: ar.json("turns", "show", turn_id)["status"] in ended
+    )
+    texts = [message["text"] for turn in ar.json("conversation", "show", "desk") for message in turn["messages"]]
+    assert any("Remembered it in the channel memory" in text for text in texts)
+    assert ar.json("interrupts", "list", "--channel", "desk") == []
+    for again in (("--approve",), ("--edit", '{"tier": "channel", "text": "the pump is new"}')):
+        ar("interrupts", "resolve", pending["interrupt_id"], *again, code=4)
+        assert "was decided before: edit" in ar.err
+
+
+def _constellation(ar: Commands) -> Constellation:
+    return Constellation(ar._home)
+
+
+def test_a_rejection_is_told_to_the_agent(ar: Commands, fire: Fire) -> None:
+    turn_id = fire("refused", "Summarise, then remember: nothing", channel="refused")
+    (pending,) = ar.json("interrupts", "list", "--channel", "refused")
+    ar("interrupts", "resolve", pending["interrupt_id"], "--reject", "not now")
+    _constellation(ar).until("the end", lambda: ar.json("turns", "show", turn_id)["status"] == "succeeded")
+    assert "not now" in ar("conversation", "show", "refused")
+    assert "[reject]" in ar.out
+
+
+def test_turns_are_listed_shown_by_prefix_and_cancelled(ar: Commands) -> None:
+    ar("send", "turns", "hello", "--wait")
+    (row,) = ar.json("turns", "list", "--channel", "turns")
+    assert {"turn_id", "fire_id", "attempt", "status", "thread_id", "started_at", "ended_at"} <= set(row)
+    assert ar.json("turns", "show", row["turn_id"][:12])["turn_id"] == row["turn_id"]
+    assert ar.json("turns", "cancel", row["turn_id"])["status"] == "succeeded", "what is over stays as it was"
+    assert ar.json("turns", "list", "--channel", "turns", "--status", "failed") == []
+    assert "author" in ar("turns", "show", row["turn_id"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (("turns", "show", "nosuch"), 3, "nosuch"),
+        (("turns", "cancel", "nosuch"), 3, "nosuch"),
+        (("conversation", "show", "nosuch"), 3, "nosuch"),
+        (("interrupts", "show", "nosuch"), 3, "nosuch"),
+        (("interrupts", "resolve", "nosuch", "--approve"), 3, "nosuch"),
+        (("candidates", "accept", "nosuch"), 3, "nosuch"),
+        (("candidates", "show", ""), 3, "no candidate"),
+        (("workspace", "show", "nosuch"), 3, "nosuch"),
+        (("workspace", "put", "../x", "--body", "b"), 2, "../x"),
+        (("workspace", "put", "x"), 2, "--file"),
+        (("workspace", "put", "x", "--file", "/nosuch/file"), 3, "/nosuch/file"),
+        (("categories", "show", "nosuch"), 3, "catch-up-summary"),
+        (("send", "general", "hi", "--new", "--thread", "x"), 2, "--thread"),
+        (("send", "general", ""), 2, "text"),
+        (("send", "general", "hi", "--wait", "--timeout", "soon"), 2, "duration"),
+        (("turns", "lst"), 2, "list"),
+        (("serve",), 4, "already runs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_is_one_line_with_its_exit_code(ar: Commands, argv: tuple[str, ...], code: int, says: str) -> None:
+    ar(*argv, code=code)
+    assert ar.err.startswith("error: ")
+    assert len(ar.err.splitlines()) == 1
+    assert says in ar.err
+    assert ar.out == ""
+
+
+# A process that a shell started in the background ignores Ctrl-C, and so would its children, which the tests may be.
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("agent_runtime", run_name="__main__")
+"""
+
+
+def test_following_prints_what_comes_until_ctrl_c(ar: Commands, daemon: Constellation) -> None:
+    ar("send", "live", "search: first", "--wait")
+    argv = [sys.executable, "-c", INTERRUPTIBLE, "--home", str(daemon.home.root), "conversation", "show", "live", "-f"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert any("search: first" in line for line in iter(following.stdout.readline, ""))
+        ar("send", "live", "search: second", "--wait")
+        assert any("search: second" in line for line in iter(following.stdout.readline, ""))
+        following.send_signal(2)
+        following.communicate()
+    assert following.returncode == 130
+
+
+def test_beside_a_store_that_nobody_serves(daemon: Constellation, ar: Commands, down: Commands) -> None:
+    """Reading works from a copy of the store; changing says how to start the daemon."""
+    ar("send", "copy", "remember: this", "--wait")
+    served = ar.json("conversation", "show", "copy")
+    for name in ("agent.db", "agent.db-wal", "agent.db-shm"):
+        if (source := daemon.home.agent_db.with_name(name)).exists():
+            shutil.copy(source, down._home.agent_db.with_name(name))
+    assert down.json("conversation", "show", "copy") == served
+    assert "does not answer" in down.err
+    turn_id = served[0]["turn_id"]
+    assert down.json("turns", "show", turn_id)["turn_id"] == turn_id
+    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace"):
+        assert isinstance(down.json(listing, "list"), list)
+    down("send", "copy", "hello", code=5)
+    assert "turnkeeper up" in down.err
+    for change in (
+        ("turns", "cancel", turn_id), ("interrupts", "resolve", "x", "--approve"), ("candidates", "accept", "x"),
+        ("workspace", "put", "x", "--body", "b"),
+    ):  # fmt: skip
+        down(*change, code=5)
+
+
+def test_before_anything_ran_lists_are_empty(down: Commands) -> None:
+    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace"):
+        assert down.json(listing, "list") == []
+    down("workspace", "show", "x", code=3)
+
+
+def test_categories_are_listed_shown_and_checked_without_a_daemon(down: Commands) -> None:
+    down._home.categories.joinpath("broken.toml").write_text('name = "broken"\n[scopes]\ntools = ["nosuch"]\n')
+    down._home.categories.joinpath("conversation.toml").write_text('name = "conversation"\n')
+    rows = {row["name"]: row for row in down.json("categories", "list")}
+    assert "broken.toml:3: scopes.tools" in rows["broken"]["problem"]
+    assert rows["conversation"]["overrides_shipped"]
+    assert "overrides the shipped one" in down("categories", "show", "conversation")
+    down("categories", "check", code=2)
+    assert "unknown scope 'nosuch'" in down.out
+    down("categories", "check", str(down._home.categories / "conversation.toml"))
+
+
+def test_every_command_explains_itself_with_an_example(down: Commands) -> None:
+    groups = ("conversation", "turns", "interrupts", "candidates", "categories", "workspace")
+    commands = [(group, name) for group in groups for name in _names(down("--help") and down(group, "--help"))]
+    for argv in (*commands, ("send",), ("serve",)):
+        assert "Example: agent-runtime " in down(*argv, "--help"), argv
+
+
+def _names(text: str) -> list[str]:
+    return [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
+
+
+def test_a_command_starts_without_the_heavy_libraries() -> None:
+    heavy = "{'langgraph', 'langchain', 'langchain_core', 'sqlalchemy', 'pydantic', 'alembic'}"
+    code = f"import sys, agent_runtime.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

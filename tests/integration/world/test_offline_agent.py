@@ -1,0 +1,216 @@
+"""The default graph on the offline model: each shipped category's job, by ordinary tool calls."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from agent_runtime.categories import Categories
+from agent_runtime.graph.default import build_graph
+from agent_runtime.tools import toolbox
+from agent_runtime.world.model import PageDraft
+from agent_runtime.world.world import World
+from tests.integration.world.conftest import Agent, AskingGuard, Begin
+from tests.support.clock import ManualClock
+from turnkeeper.errors import InvalidInput
+from turnkeeper.home import Home
+from turnkeeper.settings import ModelSettings, Settings
+
+GARDEN = PageDraft(
+    page_id="garden",
+    title="Garden plan",
+    body="The compost heap is turned on Mondays. The pump was replaced in March. Nobody likes slugs.",
+)
+
+
+async def test_a_summary_is_proposed_from_what_is_new(
+    agent: Agent, world: World, begin: Begin, say: Callable[..., None], clock: ManualClock
+) -> None:
+    await world.put_page(GARDEN)
+    begin("earlier", started_by="author", named="conversation")
+    say("earlier", "author", "The compost team meets on Tuesday.")
+    clock.advance(60)
+    context = begin("now", prompt="Summarise the garden.", nominal_at=datetime(2026, 3, 2, 9, tzinfo=UTC), stands_for=3)
+    await agent.run(context)
+    assert agent.calls == [
+        "conversation_read", "memory_read", "workspace_search", "workspace_read", "summary_propose",
+    ]  # fmt: skip
+    (candidate,) = await world.list_candidates()
+    assert candidate.title == "Catch-up for general, 2026-03-02 09:00 UTC"
+    assert "The compost team meets on Tuesday." in candidate.body
+    assert "Garden plan (garden): " in candidate.body
+    assert (candidate.origin, candidate.lifecycle, candidate.turn_id) == ("agent-produced", "candidate", "now")
+    for part in ("1 new message", "1 page (garden)", candidate.candidate_id, "stands for 3 missed fires", "rule-based"):
+        assert part in agent.text
+
+
+async def test_with_nothing_new_a_fire_says_and_proposes_nothing(
+    agent: Agent, world: World, begin: Begin, end: Callable[..., None], clock: ManualClock
+) -> None:
+    await world.put_page(GARDEN)
+    clock.advance(60)
+    await agent.run(begin("first", prompt="Summarise the garden."))
+    assert agent.text
+    end("first")
+    clock.advance(60)
+    await agent.run(begin("second", prompt="Summarise the garden."))
+    assert agent.text == ""
+    assert len(await world.list_candidates()) == 1
+
+
+async def test_two_tasks_in_a_channel_do_not_summarise_each_other(
+    agent: Agent, world: World, begin: Begin, end: Callable[..., None], say: Callable[..., None], clock: ManualClock
+) -> None:
+    for number in range(6):
+        clock.advance(60)
+        turn_id = f"turn-{number}"
+        await agent.run(begin(turn_id, prompt="Summarise.", task_name=("one", "other")[number % 2]))
+        if agent.text:
+            say(turn_id, "agent", agent.text)
+        end(turn_id)
+    assert [one.task_name for one in await world.list_candidates()] == ["other", "one"], "each its first, and no more"
+
+
+async def test_a_page_that_changed_is_new(
+    agent: Agent, world: World, begin: Begin, end: Callable[..., None], clock: ManualClock
+) -> None:
+    await agent.run(begin("first", prompt="Summarise the garden."))
+    end("first")
+    clock.advance(60)
+    await world.put_page(GARDEN)
+    await agent.run(begin("second", prompt="Summarise the garden."))
+    assert "1 page (garden)" in agent.text
+
+
+async def test_a_call_past_the_category_interrupts_and_runs_once_approved(
+    agent: Agent, world: World, begin: Begin
+) -> None:
+    context = begin(prompt="Summarise the garden, then remember: the pump was replaced")
+    state = await agent.run(context)
+    (asked,) = state["__interrupt__"]
+    assert asked.value["missing_scope"] == "memory.put"
+    assert asked.value["args"] == {"tier": "channel", "text": "the pump was replaced"}
+    assert len(await world.list_candidates()) == 1, "what is within the category went on before"
+    await agent.run(context, answers={asked.id: "approve"})
+    assert "Remembered it in the channel memory." in agent.text
+    recalled = await world.recall(_call(context), "channel", "")
+    assert [entry.text for entry in recalled.entries] == ["the pump was replaced"]
+
+
+async def test_a_refused_call_has_no_effect_is_reported_and_not_repeated(
+    agent: Agent, world: World, begin: Begin
+) -> None:
+    context = begin(prompt="Summarise the garden, then remember: the pump was replaced")
+    state = await agent.run(context)
+    await agent.run(context, answers={state["__interrupt__"][0].id: "not now"})
+    assert "memory_put was not done: not now" in agent.text
+    assert agent.calls.count("memory_put") == 1
+    assert (await world.recall(_call(context), "channel", "")).entries == ()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "calls", "says"),
+    [
+        ("remember: buckets are blue", ["memory_put"], "Remembered in the channel memory"),
+        ("search: compost", ["workspace_search"], "garden: Garden plan: The compost heap"),
+        ("read: garden", ["workspace_read"], "The pump was replaced in March."),
+        ("read: nosuch", ["workspace_read"], "workspace_read was not done: no page 'nosuch'"),
+        ("propose page: Pump log: It was\nreplaced.", ["page_propose"], "Proposed page “Pump log” as candidate c-"),
+        (
+            "When was the pump replaced?",
+            ["workspace_search", "conversation_read", "workspace_read"],
+            "replaced in March",
+        ),
+        ("Tell me of zeppelins", ["workspace_search", "conversation_read"], "Nothing about zeppelins"),
+    ],
+)
+async def test_the_author_is_answered(
+    agent: Agent, world: World, begin: Begin, prompt: str, calls: list[str], says: str
+) -> None:
+    await world.put_page(GARDEN)
+    await agent.run(begin(prompt=prompt, named="conversation", started_by="author"))
+    assert agent.calls == calls
+    assert says in agent.text
+    assert "rule-based" in agent.text
+
+
+async def test_a_hidden_tool_is_not_offered_and_that_is_said(
+    agent: Agent, begin: Begin, home: Home, categories: Categories
+) -> None:
+    (home.categories / "closed.toml").write_text('name = "closed"\noutside = "hide"\n')
+    await agent.run(begin(prompt="remember: this", category=categories.get("closed"), started_by="author"))
+    assert agent.calls == []
+    assert "memory_put is not offered" in agent.text
+
+
+async def test_a_replay_makes_equal_calls_with_equal_ids(agent: Agent, begin: Begin, home: Home, world: World) -> None:
+    context = begin(prompt="Summarise the garden.")
+    await agent.run(context)
+    specs = toolbox(world)
+    again = Agent(
+        build_graph(Settings(), home, specs, middleware=[AskingGuard(specs)], checkpointer=InMemorySaver(), environ={})
+    )
+    await again.run(context)
+    assert ids(again.said) == ids(agent.said)
+    assert all(message.usage_metadata["total_tokens"] > 0 for message in agent.said if isinstance(message, AIMessage))
+
+
+def ids(said: list[Any]) -> list[str]:
+    return [made["id"] for message in said if isinstance(message, AIMessage) for made in message.tool_calls] + [
+        message.id for message in said if isinstance(message, AIMessage)
+    ]
+
+
+async def test_the_delay_waits_on_the_clock(home: Home, world: World, begin: Begin, clock: ManualClock) -> None:
+    specs, environ = toolbox(world), {"TURNKEEPER_OFFLINE_DELAY_S": "2"}
+    slow = Agent(
+        build_graph(
+            Settings(),
+            home,
+            specs,
+            middleware=[AskingGuard(specs)],
+            checkpointer=InMemorySaver(),
+            clock=clock,
+            environ=environ,
+        )
+    )
+    running = asyncio.create_task(slow.run(begin(prompt="remember: x", named="conversation", started_by="author")))
+    for _ in range(1000):
+        if running.done():
+            break
+        clock.advance(2)
+        await asyncio.wait({running}, timeout=0.001)
+    assert (await running)["messages"]
+    assert clock.monotonic() >= 4, "two answers"
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e9"])
+def test_a_bad_delay_is_refused(home: Home, value: str) -> None:
+    with pytest.raises(InvalidInput, match="TURNKEEPER_OFFLINE_DELAY_S"):
+        build_graph(
+            Settings(), home, [], middleware=[], checkpointer=None, environ={"TURNKEEPER_OFFLINE_DELAY_S": value}
+        )
+
+
+def test_a_model_that_cannot_be_made_is_one_clear_error(home: Home) -> None:
+    settings = Settings(model=ModelSettings(name="nosuch:model"))
+    with pytest.raises(InvalidInput, match="nosuch:model"):
+        build_graph(settings, home, [], middleware=[], checkpointer=None, environ={})
+
+
+def test_keys_that_others_can_read_are_refused(home: Home) -> None:
+    home.environment.write_text("OPENAI_API_KEY=x\n")
+    home.environment.chmod(0o644)
+    settings = Settings(model=ModelSettings(name="openai:gpt-5"))
+    with pytest.raises(InvalidInput, match="can be read by others"):
+        build_graph(settings, home, [], middleware=[], checkpointer=None, environ={})
+
+
+def _call(context: Any) -> Any:
+    from tests.integration.world.conftest import call
+
+    return call(context, 99)

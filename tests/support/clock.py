@@ -1,0 +1,56 @@
+"""A clock that moves only when a test moves it."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+
+
+class ManualClock:
+    """Virtual time: `advance` moves it and wakes whoever waited for it."""
+
+    def __init__(self, at: datetime = START) -> None:
+        self._now = at
+        self._steady = 0.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._steady
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._steady + seconds, waiter))
+        await waiter
+
+    async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
+        if event.is_set():
+            return True
+        set_first = asyncio.ensure_future(event.wait())
+        passed = asyncio.ensure_future(self.sleep(timeout_s))
+        try:
+            await asyncio.wait({set_first, passed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            set_first.cancel()
+            passed.cancel()
+        return event.is_set()
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+        self._steady += seconds
+        self._wake()
+
+    def step(self, seconds: float) -> None:
+        """Step the wall clock alone, as an operator or NTP would."""
+        self._now += timedelta(seconds=seconds)
+
+    def _wake(self) -> None:
+        due = [waiter for at, waiter in self._sleepers if at <= self._steady]
+        self._sleepers = [(at, waiter) for at, waiter in self._sleepers if at > self._steady]
+        for waiter in due:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,131 @@
+"""The database thread: many units, one commit, and nobody is told of what is not on disk."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
+
+from turnkeeper.database import Database
+from turnkeeper.errors import Corrupt
+
+MIGRATIONS = str(Path(__file__).parent / "migrations")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path / "store.db", migrations=MIGRATIONS)
+
+
+def insert(number: int):
+    def work(connection: Connection) -> int:
+        connection.execute(text("INSERT INTO things (id) VALUES (:id)"), {"id": number})
+        return number
+
+    return work
+
+
+def ids(connection: Connection) -> list[int]:
+    return list(connection.execute(text("SELECT id FROM things ORDER BY id")).scalars())
+
+
+async def test_a_failing_unit_undoes_itself_alone(database: Database) -> None:
+    results = await asyncio.gather(*(database.run(insert(n)) for n in (1, 2, 1, 3)), return_exceptions=True)
+    assert [r for r in results if isinstance(r, int)] == [1, 2, 3]
+    assert isinstance(results[2], IntegrityError)
+    assert await database.run(ids) == [1, 2, 3]
+    database.close()
+
+
+async def test_units_that_wait_together_share_one_commit(database: Database) -> None:
+    gate = threading.Event()
+    blocker = database.submit(lambda connection: gate.wait())
+    waiting = [database.submit(insert(n)) for n in range(100)]
+    seen = []
+    for future in waiting:
+        future.add_done_callback(lambda future: seen.append(future.result()))
+    gate.set()
+    await asyncio.gather(*map(asyncio.wrap_future, [blocker, *waiting]))
+    assert seen == list(range(100))
+    database.close()
+
+
+async def test_a_caller_that_gives_up_harms_nobody_else(database: Database) -> None:
+    gate = threading.Event()
+    began = threading.Event()
+
+    def slow(connection: Connection) -> None:
+        began.set()
+        gate.wait()
+        insert(1)(connection)
+
+    under_way = asyncio.ensure_future(database.run(slow))
+    await asyncio.to_thread(began.wait)
+    not_begun = asyncio.ensure_future(database.run(insert(2)))
+    await asyncio.to_thread(database.submit, ids)  # a turn of the loop, so that it is queued
+    for task in (under_way, not_begun):
+        task.cancel()
+    await asyncio.gather(under_way, not_begun, return_exceptions=True)
+    gate.set()
+    assert await database.run(insert(3)) == 3
+    assert await database.run(ids) == [1, 3], "what had begun is finished, what had not is not begun"
+    database.close()
+
+
+async def test_every_commit_is_synced(database: Database) -> None:
+    def pragmas(connection: Connection) -> tuple[object, object]:
+        mode = connection.execute(text("PRAGMA journal_mode")).scalar()
+        return mode, connection.execute(text("PRAGMA synchronous")).scalar()
+
+    full = 2
+    assert await database.run(pragmas) == ("wal", full)
+    database.close()
+
+
+def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"not a database, not at all" * 100)
+    with pytest.raises(Corrupt) as refused:
+        Database(path, migrations=MIGRATIONS)
+    assert refused.value.where == str(path)
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    database = Database(path, migrations=MIGRATIONS)
+    database.submit(
+        lambda connection: connection.execute(text("UPDATE alembic_version SET version_num='9999'"))
+    ).result()
+    database.close()
+    with pytest.raises(Corrupt, match="newer version"):
+        Database(path, migrations=MIGRATIONS)
+
+
+async def test_a_reader_beside_the_writer_cannot_write(database: Database) -> None:
+    await database.run(insert(1))
+    reader = Database(database.path, migrations=MIGRATIONS, read_only=True)
+    assert await reader.run(ids) == [1]
+    with pytest.raises(Exception, match="readonly|read-only|query_only"):
+        await reader.run(insert(2))
+    reader.close()
+    database.close()
+
+
+async def test_a_caller_that_gives_up_does_not_stop_the_writer(database: Database) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def slow(_connection: Connection) -> None:
+        entered.set()
+        go.wait(10)
+
+    begun = asyncio.create_task(database.run(slow))
+    await asyncio.to_thread(entered.wait, 10)
+    queued = asyncio.create_task(database.run(lambda _connection: None))
+    for task in (begun, queued):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    go.set()
+    assert await database.run(insert(1)) == 1
+    database.close()

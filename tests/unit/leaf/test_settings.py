@@ -1,0 +1,91 @@
+"""Settings: every key has a default and a place it came from; a mistake is named by file, line and key."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from constellation.setup import config_text
+from turnkeeper.errors import InvalidInput
+from turnkeeper.home import Home, locate
+from turnkeeper.settings import Settings, effective, load_settings
+from turnkeeper.tomlfile import read_toml
+
+
+def test_without_a_file_the_defaults_hold(home: Home) -> None:
+    assert load_settings(home) == Settings()
+
+
+def test_the_config_that_init_writes_says_what_holds_anyway(home: Home) -> None:
+    home.config.write_text(config_text())
+    settings = load_settings(home)
+    assert settings.model_dump() == Settings().model_dump()
+    sources = {key: source for key, _, source in effective(settings, home)}
+    assert sources["categories.autonomous_allowed"] == str(home.config)
+    assert sources["scheduler.grace_s"] == "default"
+
+
+def test_every_documented_key_can_be_uncommented(home: Home) -> None:
+    lines = config_text().splitlines()
+    is_key = [line.startswith("# ") and " = " in line and line[2].islower() for line in lines]
+    home.config.write_text("\n".join(line[2:] if key else line for line, key in zip(lines, is_key, strict=True)))
+    assert load_settings(home).model_dump() == Settings().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("[scheduler]\ngrace_s = '1s'\ngrase = 2\n", ":3: scheduler.grase", "unknown key"),
+        ("\n[modle]\nname = 'x'\n", ":2: modle", "unknown key"),
+        ("[scheduler]\ncatch_up_concurrency = 0\n", ":2: scheduler.catch_up_concurrency", "greater than or equal"),
+        ("[notify]\non = ['everything']\n", ":2: notify.on", "input should be"),
+        ("[a]\n[a]\n", "", "not valid TOML"),
+        ("x = " + "[" * 40 + "]" * 40, "", "nested deeper"),
+    ],
+)
+def test_a_mistake_is_named_by_file_line_and_key(home: Home, text: str, where: str, what: str) -> None:
+    home.config.write_text(text)
+    with pytest.raises(InvalidInput) as refused:
+        load_settings(home)
+    assert refused.value.where == f"{home.config}{where}"
+    assert what in refused.value.what
+
+
+@pytest.mark.parametrize("make", ["link", "pipe", "folder", "large", "latin"])
+def test_only_plain_small_utf8_files_are_read(tmp_path: Path, make: str) -> None:
+    path = tmp_path / "file.toml"
+    if make == "link":
+        path.symlink_to("/etc/hostname")
+    elif make == "pipe":
+        os.mkfifo(path)
+    elif make == "folder":
+        path.mkdir()
+    elif make == "large":
+        path.write_text("#" * ((1 << 20) + 1))
+    else:
+        path.write_bytes(b'name = "\xe9"')
+    with pytest.raises(InvalidInput):
+        read_toml(path)
+
+
+def test_a_home_must_be_its_owners_alone(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(real)
+    with pytest.raises(InvalidInput, match="symbolic link"):
+        Home(root=tmp_path / "link").create()
+    real.chmod(0o777)
+    with pytest.raises(InvalidInput, match="written by others"):
+        Home(root=real).check()
+
+
+def test_the_option_wins_over_the_environment_over_the_default(tmp_path: Path) -> None:
+    environ = {"TURNKEEPER_HOME": "/srv/b", "HOME": "/srv/me"}
+    assert locate(tmp_path, environ).root == tmp_path
+    assert locate(None, environ).root == Path("/srv/b")
+    assert locate(None, {"HOME": "/srv/me"}).root == Path("/srv/me/.turnkeeper")
+
+
+def test_a_socket_path_that_is_too_long_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="socket paths"):
+        Home(root=tmp_path / ("x" * 100)).check_sockets()

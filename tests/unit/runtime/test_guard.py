@@ -1,0 +1,165 @@
+"""The guard around a real agent's tool calls: what it lets through, what it asks, and what it refuses."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from agent_runtime.approvals import Decided, answer_to, read_interrupt
+from agent_runtime.graph.guard import guard_middleware
+from agent_runtime.model import ALLOWED, Category, TurnContext, Verdict
+from agent_runtime.permissions import judge
+from agent_runtime.tools import ToolSpec
+from tests.support.scripted import ScriptedModel, calls
+
+CONFIG: Any = {"configurable": {"thread_id": "thread-a"}}
+ran: list[str] = []
+
+
+@tool
+def note(text: str) -> str:
+    """Note a text."""
+    ran.append(text)
+    return f"noted {text}"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    ran.clear()
+
+
+def context(*scopes: str, **changes: Any) -> TurnContext:
+    category = Category(name="work", autonomous=True, tools=frozenset(scopes))
+    given = {"turn_id": "turn-1", "thread_id": "thread-a", "channel": "main", "agent": "agent0"} | changes
+    return TurnContext(category=category, **given)
+
+
+class Agent:
+    """An agent that calls `note` once, or as its script says."""
+
+    def __init__(self, *lines: Any, specs: dict[str, ToolSpec] | None = None, ask: Any = judge) -> None:
+        model = ScriptedModel(script={"go": list(lines) or [calls(("note", {"text": "x"}))]})
+        guard = guard_middleware(specs or {}, ask)
+        self.graph: Any = create_agent(
+            model, [note], middleware=[guard], context_schema=TurnContext, checkpointer=InMemorySaver()
+        )
+
+    def go(self, turn: TurnContext | None) -> list[str]:
+        return self._tell({"messages": [HumanMessage("go", id=turn.turn_id if turn else None)]}, turn)
+
+    def decide(self, turn: TurnContext, decision: str, **changes: Any) -> list[str]:
+        (asked,) = self.graph.get_state(CONFIG).interrupts
+        raised = read_interrupt(asked.id, asked.value)
+        decided = Decided(decision=decision, args=changes.pop("args", None), message=changes.pop("message", ""))
+        answer = answer_to(raised.kind, raised.args_hash, raised.call_id, "thread-a", decided)
+        assert isinstance(answer, dict)
+        return self._tell(Command(resume={asked.id: answer | changes}), turn)
+
+    def _tell(self, what: Any, turn: TurnContext | None) -> list[str]:
+        result = self.graph.invoke(what, CONFIG, context=turn)
+        return [str(message.content) for message in result["messages"] if isinstance(message, ToolMessage)]
+
+
+def test_in_scope_runs() -> None:
+    assert Agent().go(context("tool:note")) == ["noted x"]
+
+
+async def test_in_scope_runs_in_the_asynchronous_path_too() -> None:
+    result = await Agent().graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG, context=context("tool:note"))
+    assert ran == ["x"]
+    assert "__interrupt__" not in result
+
+
+async def test_out_of_scope_asks_in_the_asynchronous_path_too() -> None:
+    result = await Agent().graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG, context=context())
+    assert ran == []
+    assert result["__interrupt__"][0].value["scope"] == "tool:note"
+
+
+def test_no_context_is_no() -> None:
+    assert Agent().go(None) == ["this call stands outside a turn; it was not run"]
+    assert ran == []
+
+
+def test_a_tool_that_nobody_specified_is_a_write_of_its_own_scope() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def ask(scope: str, effect: str, _args: object, _context: object) -> Verdict:
+        seen.append((scope, effect))
+        return ALLOWED
+
+    Agent(ask=ask).go(context())
+    assert seen == [("tool:note", "write")]
+
+
+def test_a_specified_tool_has_its_spec() -> None:
+    spec = ToolSpec(tool=note, scope="workspace.read", effect="read")
+    assert Agent(specs={"note": spec}).go(context("workspace.read")) == ["noted x"]
+
+
+def test_read_only_turns_ask_before_a_write() -> None:
+    agent = Agent()
+    assert agent.go(context("tool:note", read_only=True)) == []
+    assert agent.graph.get_state(CONFIG).interrupts[0].value["scope"] == "effect:write"
+    assert agent.decide(context("tool:note", read_only=True), "approve") == ["noted x"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"args_hash": "0" * 64}, "not about this call"),
+        ({"call_id": "another"}, "not about this call"),
+        ({"thread_id": "another"}, "not about this call"),
+        ({"decision": "yes"}, "not about this call"),
+    ],
+)
+def test_an_answer_about_something_else_is_refused(changes: dict[str, Any], text: str) -> None:
+    agent = Agent()
+    agent.go(context())
+    told = agent.decide(context(), changes.pop("decision", "approve"), **changes)
+    assert text in told[0]
+    assert ran == []
+
+
+@pytest.mark.parametrize("answer", [True, "approve", None, {}, ["approve"]])
+def test_an_answer_that_is_none_of_ours_is_refused(answer: object) -> None:
+    agent = Agent()
+    agent.go(context())
+    (asked,) = agent.graph.get_state(CONFIG).interrupts
+    agent.graph.invoke(Command(resume={asked.id: answer}), CONFIG, context=context())
+    assert ran == []
+
+
+def test_approve_edit_reject() -> None:
+    for decision, changes, told in (
+        ("approve", {}, "noted x"),
+        ("edit", {"args": {"text": "y"}}, "noted y"),
+        ("reject", {"message": "no"}, "the author refused this call: no"),
+    ):
+        agent = Agent()
+        agent.go(context())
+        assert agent.decide(context(), decision, **changes) == [told]
+    assert ran == ["x", "y"]
+
+
+def test_an_approved_call_is_judged_again_the_next_time() -> None:
+    agent = Agent(calls(("note", {"text": "x"})), calls(("note", {"text": "x"})))
+    agent.go(context())
+    agent.decide(context(), "approve")
+    assert ran == ["x"]
+    assert len(agent.graph.get_state(CONFIG).interrupts) == 1, "the same arguments, asked anew"
+
+
+def test_the_limit_counts_this_turns_calls_only() -> None:
+    agent = Agent(calls(("note", {"text": "1"})), calls(("note", {"text": "2"}), ("note", {"text": "3"})))
+    category = Category(name="work", autonomous=True, tool_calls=2, tools=frozenset({"tool:note"}))
+    told = agent.go(replace(context(), category=category))
+    assert told[:2] == ["noted 1", "noted 2"]
+    assert "limit of 2 tool calls" in told[2]
+    told = agent.go(replace(context(turn_id="turn-2"), category=category))
+    assert told[3:5] == ["noted 1", "noted 2"], "a new turn counts from one"

@@ -1,0 +1,148 @@
+"""Categories: shipped, overridden, broken, edited while somebody watches."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent_runtime.categories import Categories, lint
+from agent_runtime.permissions import SCOPES
+from agent_runtime.tools import toolbox
+from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.home import Home
+from turnkeeper.settings import CategorySettings, Settings
+
+SHIPPED = Path(__file__).parents[3] / "categories"
+
+
+def load(home: Home, settings: Settings | None = None) -> Categories:
+    return Categories.load(home, settings or Settings())
+
+
+def write(home: Home, name: str, text: str) -> Path:
+    path = home.categories / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
+    entries = {entry.name: entry for entry in load(home).all()}
+    assert set(entries) == {path.stem for path in SHIPPED.glob("*.toml")} == {"catch-up-summary", "conversation"}
+    assert all(entry.source == "shipped" and not entry.problem for entry in entries.values())
+    assert [finding for path in SHIPPED.glob("*.toml") for finding in lint(path)] == []
+
+
+def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
+    assert {spec.scope for spec in toolbox(None)} == set(SCOPES)  # type: ignore[arg-type]
+
+
+def test_the_summary_grants_what_it_says_and_no_page(home: Home) -> None:
+    category = load(home).get("catch-up-summary")
+    assert category.writes == {"candidate-summary"}
+    assert "memory.put" not in category.tools
+    assert (category.autonomous, category.silent, category.outside) == (True, False, "ask")
+    assert (category.seconds, category.tool_calls, category.tokens) == (300, 50, 200_000)
+
+
+def test_autonomous_takes_the_category_and_the_workspace(home: Home) -> None:
+    settings = Settings(categories=CategorySettings(autonomous_allowed=()))
+    (entry,) = [entry for entry in load(home, settings).all() if entry.name == "catch-up-summary"]
+    assert entry.category is not None
+    assert (entry.declared_autonomous, entry.category.autonomous) == (True, False)
+
+
+def test_the_authors_file_overrides_a_shipped_one_and_says_so(home: Home) -> None:
+    write(home, "conversation", 'name = "conversation"\n[scopes]\ntools = ["workspace.read"]\n')
+    categories = load(home)
+    (entry,) = [entry for entry in categories.all() if entry.name == "conversation"]
+    assert (entry.source, entry.overrides_shipped) == ("author", True)
+    assert categories.get("conversation").tools == {"workspace.read"}
+
+
+def test_a_broken_override_is_refused_and_never_falls_back(home: Home) -> None:
+    path = write(home, "conversation", 'name = "conversation"\nautonomus = true\n')
+    categories = load(home)
+    with pytest.raises(InvalidInput, match="cannot be used") as refused:
+        categories.get("conversation")
+    assert f"{path}:2: autonomus: unknown key" in str(refused.value)
+    (entry,) = [entry for entry in categories.all() if entry.name == "conversation"]
+    assert entry.category is None
+    assert entry.overrides_shipped
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(home: Home) -> None:
+    with pytest.raises(NotFound, match="there are catch-up-summary, conversation"):
+        load(home).get("nosuch")
+
+
+def test_an_edit_is_seen_without_a_restart(home: Home) -> None:
+    categories = load(home)
+    assert categories.get("conversation").tools
+    path = write(home, "conversation", 'name = "conversation"\n')
+    assert categories.get("conversation").tools == frozenset()
+    path.unlink()
+    assert categories.get("conversation").tools
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ('name = "x"\n[scopes]\ntools = ["web.everything"]\n', ":3: scopes.tools", "unknown scope 'web.everything'"),
+        ('name = "x"\n[scopes]\ntools = ["tool:"]\n', ":3: scopes.tools", "unknown scope"),
+        ('name = "x"\n[scopes]\nwrites = ["canonical"]\n', ":3: scopes.writes", "unknown kind of write 'canonical'"),
+        ('name = "x"\n[scopes]\nmemory = ["mine"]\n', ":3: scopes.memory", "unknown memory tier 'mine'"),
+        ('name = "x"\nautonomous = "yes"\n', ":2: autonomous", "valid boolean"),
+        ('name = "x"\noutside = "allow"\n', ":2: outside", "'ask' or 'hide'"),
+        ('name = "x"\n[limits]\nseconds = 0\n', ":3: limits.seconds", "greater than or equal to 1"),
+        ('name = "x"\n[limits]\ntokens = 1.5\n', ":3: limits.tokens", "valid integer"),
+        ('name = "../x"\n', ":1: name", "match pattern"),
+        ('name = "x\\n"\n', ":1: name", "match pattern"),
+        ('name = "y"\n', ": name", "differ"),
+        ('description = "no name"\n', ":1: name", "required key is missing"),
+        ("name = \n", "", "not valid TOML"),
+        ('name = "x"\nname = "x"\n', "", "not valid TOML"),
+    ],
+)
+def test_a_mistake_is_named_by_file_line_and_key(home: Home, text: str, where: str, what: str) -> None:
+    path = write(home, "x", text)
+    (finding,) = lint(path)
+    assert finding.level == "error"
+    assert finding.where.startswith(f"{path}{where}")
+    assert what in finding.what
+    with pytest.raises(InvalidInput):
+        load(home).get("x")
+
+
+def test_a_link_a_pipe_and_a_missing_file_are_refused(home: Home) -> None:
+    link, pipe = home.categories / "link.toml", home.categories / "pipe.toml"
+    link.symlink_to(SHIPPED / "conversation.toml")
+    os.mkfifo(pipe)
+    for path in (link, pipe, home.categories / "none.toml"):
+        assert [finding.level for finding in lint(path)] == ["error"]
+    assert {entry.name for entry in load(home).all() if entry.problem} == {"link", "pipe"}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('tools = ["summary.propose"]', "summary.propose cannot do its work: writes does not hold candidate-summary"),
+        ('tools = ["memory.read"]', "memory.read cannot do its work: memory holds no tier"),
+        ('writes = ["candidate-page"]', "no tool in scope writes candidate-page"),
+        ('memory = ["channel"]', "no tool in scope needs memory"),
+        ('tools = ["workspace.read"]\nchannels = ["other"]', "no tool in scope needs channels"),
+        ('network = ["*"]', "no tool in scope needs network"),
+        ('subagents = ["reviewer"]', "no tool in scope needs subagents"),
+        ('tools = ["workspace.read", "workspace.read"]', "workspace.read is listed twice"),
+    ],
+)
+def test_what_can_be_loaded_may_still_make_no_sense(home: Home, text: str, what: str) -> None:
+    path = write(home, "x", f'name = "x"\n[scopes]\n{text}\n')
+    findings = lint(path)
+    assert [finding.what for finding in findings] == [what]
+    assert {finding.level for finding in findings} == {"warning"}
+    assert load(home).get("x")
+
+
+def test_silent_yet_not_autonomous_is_a_contradiction(home: Home) -> None:
+    path = write(home, "x", 'name = "x"\nsilent = true\n')
+    assert "halt for the author" in lint(path)[0].what

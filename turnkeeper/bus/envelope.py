@@ -1,0 +1,140 @@
+"""One message between agents: its fields, what is valid, and its bytes.
+
+Checked at the writer's edge and again at the reader's: a file in an inbox may have been put there by anything.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from turnkeeper.bus.strictjson import DEEPEST, check_value, parse_object
+from turnkeeper.bus.wrapper import check_label, check_text, wrapped
+from turnkeeper.clock import parse_rfc3339, rfc3339
+from turnkeeper.errors import InvalidInput
+
+__all__ = ["DEEPEST", "KINDS", "LARGEST_BYTES", "Envelope", "check_text", "decode", "encode", "shown", "with_sender"]
+
+VERSION = 1
+LARGEST_BYTES = 4 << 20
+KINDS = frozenset({"message", "fire", "loop-tick", "handoff", "shutdown", "ack", "escalation"})
+_PARTY = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+_KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_REQUIRED = ("v", "id", "from", "to", "kind", "ts")
+_TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "ts")
+_FIELDS = frozenset({"v", "requires_ack", "meta", *_TEXTS})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """A message on the bus.
+
+    Attributes:
+        id: drawn by the writer, unique.
+        sender: who wrote it; a channel overwrites a forged one with the identity it verified.
+        to: the agent whose inbox it is put in.
+        kind: one of `KINDS`.
+        thread: the conversation thread it belongs to; empty for none.
+        swarm: a label for a group of agents working together; empty for none.
+        idempotency_key: putting a second one with the same key into the same inbox changes nothing; empty for none.
+        requires_ack: the reader writes an ack line and answers with an `ack` envelope.
+        text: what a model or a person reads.
+        at: when it was written.
+        meta: JSON object with what programs read; a fire's whole trigger.
+    """
+
+    id: str
+    sender: str
+    to: str
+    kind: str
+    text: str
+    at: datetime
+    thread: str = ""
+    swarm: str = ""
+    idempotency_key: str = ""
+    requires_ack: bool = False
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def checked(self) -> "Envelope":
+        """Return the envelope if every field is valid. Raises InvalidInput naming the first that is not."""
+        for name, value in (("from", self.sender), ("to", self.to)):
+            if not _PARTY.fullmatch(value):
+                raise InvalidInput(f"{value[:40]!r} is not an agent's or channel's name", where=name)
+        if self.kind not in KINDS:
+            raise InvalidInput(f"unknown kind {self.kind[:40]!r}", where="kind")
+        for name, value in (("id", self.id), ("idempotency_key", self.idempotency_key or self.id)):
+            if not _KEY.fullmatch(value):
+                raise InvalidInput("must be 1 to 255 printable ASCII characters", where=name)
+        for name, value in (("thread", self.thread), ("swarm", self.swarm)):
+            check_label(value, where=name)
+        if self.requires_ack and self.kind == "ack":
+            raise InvalidInput("an ack is not acknowledged", where="requires_ack")
+        if self.at.tzinfo is None:
+            raise InvalidInput("has no offset", where="ts")
+        check_text(self.text)
+        return self
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Return the envelope as one JSON document in UTF-8. Raises InvalidInput if it is invalid or over 4 MiB."""
+    envelope.checked()
+    check_value([envelope.meta], where="meta")
+    fields: dict[str, Any] = {
+        "v": VERSION,
+        "id": envelope.id,
+        "from": envelope.sender,
+        "to": envelope.to,
+        "kind": envelope.kind,
+        "thread": envelope.thread,
+        "swarm": envelope.swarm,
+        "idempotency_key": envelope.idempotency_key,
+        "requires_ack": envelope.requires_ack,
+        "text": envelope.text,
+        "ts": rfc3339(envelope.at),
+        "meta": envelope.meta,
+    }
+    data = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    if len(data) > LARGEST_BYTES:
+        raise InvalidInput(f"is {len(data)} bytes, the bus takes {LARGEST_BYTES}", where="envelope")
+    return data
+
+
+def decode(data: bytes) -> Envelope:
+    """Read one envelope back. Raises InvalidInput for anything that :func:`encode` would not have written."""
+    if len(data) > LARGEST_BYTES:
+        raise InvalidInput("is too large", where="envelope")
+    fields = parse_object(data, where="envelope")
+    unknown = fields.keys() - _FIELDS
+    if unknown or type(fields.get("v")) is not int or fields["v"] != VERSION:
+        raise InvalidInput("unknown schema", where=ascii(min(unknown, default="v"))[1:41])
+    missing = next((name for name in _REQUIRED if name not in fields), None)
+    if missing:
+        raise InvalidInput("is missing", where=missing)
+    texts = {name: fields.get(name, "") for name in _TEXTS}
+    wrong = next((name for name, value in texts.items() if not isinstance(value, str)), None)
+    meta, requires_ack = fields.get("meta", {}), fields.get("requires_ack", False)
+    if wrong or not isinstance(meta, dict) or not isinstance(requires_ack, bool):
+        raise InvalidInput("has the wrong type", where=wrong or "meta")
+    at, sender = _instant(texts.pop("ts")), texts.pop("from")
+    return Envelope(sender=sender, at=at, meta=meta, requires_ack=requires_ack, **texts).checked()
+
+
+def shown(envelope: Envelope) -> str:
+    """Return what a model is shown: the text in a wrapper that says whom it is from."""
+    return wrapped(sender=envelope.sender, kind=envelope.kind, thread=envelope.thread, text=envelope.text)
+
+
+def with_sender(envelope: Envelope, verified: str) -> Envelope:
+    """Return the envelope as coming from the identity that its channel verified."""
+    return replace(envelope, sender=verified)
+
+
+def _instant(text: str) -> datetime:
+    try:
+        if _RFC3339.fullmatch(text):
+            return parse_rfc3339(text)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput("is not an RFC 3339 time", where="ts") from error
+    raise InvalidInput("is not an RFC 3339 time", where="ts")

@@ -1,0 +1,367 @@
+"""An agent's inbox of files: put durably, claim, archive, adopt after a crash, quarantine what is malformed.
+
+::
+
+    put ──► inbox/ ──claim (rename)──► claimed/ ──archive (link, sync, unlink)──► delivered/
+              ▲                           └──malformed──► quarantine/ (with the reason beside it)
+              └───────────────────────────requeue─────────────┘
+
+A put writes a temporary file, syncs it, links it into `inbox/` (which fails if the name exists), removes the
+temporary name and syncs the folder; only then does it answer. Delivery is at least once: what a crash left in
+`claimed/` is adopted by the next process of that agent. The idempotency key makes the effect once: by the unique row
+that the agent writes, or, for an agent without a database, by `settles_keys` (`turnkeeper/bus/keys.py`). The keys
+held in memory are a hint: they save the second file where one process puts twice, and nothing depends on them.
+"""
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
+from turnkeeper.bus.keys import KeyLinks
+from turnkeeper.bus.names import Names
+from turnkeeper.bus.port import Claimed, Put, Quarantined
+from turnkeeper.bus.quarantine import Quarantine
+from turnkeeper.bus.retention import Retention, prune, sweep
+from turnkeeper.bus.room import Quota, Room, is_lack_of_descriptors, machine_errors
+from turnkeeper.bus.writing import link_all
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.files import Files
+from turnkeeper.home import make_private
+
+__all__ = ["FOLDERS", "MOST_WAITING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
+
+FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
+MOST_WAITING = Quota().most_waiting
+_MOST_HINTS = 2 * MOST_WAITING
+_PRUNE_EVERY = 1024  # archives
+_MOST_STUCK = 100  # names passed over in one claim because they cannot be moved
+_Encoded = tuple[Envelope, bytes]
+
+
+class Inbox:
+    """One agent's four folders. Any number of processes may put; those that claim are processes of that agent.
+
+    Not for several threads at once: `GroupedInbox` is the one that many tasks share.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        files: Files,
+        clock: Clock,
+        entropy: Entropy,
+        settles_keys: bool = False,
+        quota: Quota | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        """Make the folders where they are missing.
+
+        Args:
+            folder: the agent's folder, as :meth:`turnkeeper.home.Home.inbox` names it.
+            files: the file system.
+            clock: names the files and says what is old.
+            entropy: makes names unique.
+            settles_keys: the reader has no unique row for keys, so the files decide which envelope owns one. Every
+                process that claims from this folder must say the same.
+            quota: what may wait here.
+            retention: how long delivered envelopes are kept.
+        """
+        self.folder = folder
+        self._files = files
+        self._clock = clock
+        self._retention = retention or Retention()
+        for name in FOLDERS:
+            make_private(folder / name)
+        self._names = Names(folder, clock=clock, entropy=entropy)
+        self._room = Room(folder / "inbox", quota or Quota())
+        self._links = KeyLinks(folder, files) if settles_keys else None
+        self._quarantine = Quarantine(folder, files=files, clock=clock)
+        self._hints: dict[str, str] | None = None
+        self._listed: deque[str] = deque()
+        self._unread: deque[str] = deque()
+        self._archived = 0
+
+    def waiting(self) -> int:
+        """Return how many envelopes wait in `inbox/`."""
+        return len(self._visible("inbox"))
+
+    def known(self, key: str) -> Envelope | None:
+        """Return the envelope with this key that waits or is claimed, as far as this process knows."""
+        name = self._hinted(key)
+        for folder in ("inbox", "claimed") if name else ():
+            with contextlib.suppress(FileNotFoundError, InvalidInput, Corrupt):
+                return decode(self._files.read(self.folder / folder / name, LARGEST_BYTES))
+        return None
+
+    def put(self, envelope: Envelope) -> Put:
+        """Put one envelope; when this returns it is on disk. Raises as :meth:`put_all`."""
+        return self.put_all([envelope])[0]
+
+    def put_all(self, envelopes: Sequence[Envelope]) -> list[Put]:
+        """Put many envelopes, each its own file, with one sync of the folder; when this returns all are on disk.
+
+        Raises:
+            InvalidInput: one is malformed; nothing was written.
+            Exhausted: no room for at least one; those that had room are there, and may be put again under their key.
+        """
+        for answer in (answers := self._put_encoded([(envelope, encode(envelope)) for envelope in envelopes])):
+            if isinstance(answer, TurnkeeperError):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, Put)]
+
+    def put_each(self, envelopes: Sequence[Envelope]) -> list[Put | TurnkeeperError]:
+        """Put many envelopes; answer for each, in order: what it came to, or the error that met it alone."""
+        encoded = [_encoded(envelope) for envelope in envelopes]
+        answers = iter(self._put_encoded([item for item in encoded if not isinstance(item, InvalidInput)]))
+        return [item if isinstance(item, InvalidInput) else next(answers) for item in encoded]
+
+    def claim(self, limit: int) -> list[Claimed]:
+        """Take up to `limit` waiting envelopes, in the order they were written. Malformed ones go to quarantine.
+
+        Raises Exhausted if the machine has no room to take even one; nothing is lost, and a later claim goes on.
+        """
+        stale = bool(self._listed)
+        taken = self._take(limit)
+        if stale and not taken:
+            taken = self._take(limit)  # all that the last listing told of were taken by another process
+        return taken
+
+    def adopt(self) -> list[Claimed]:
+        """Return what earlier processes claimed and never archived, in order; also sweep up what dead writers left.
+
+        Only for the one process that claims: it would adopt what another is working on.
+        """
+        sweep(self.folder, files=self._files, clock=self._clock)
+        if self._links is not None:
+            self._links.rebuild()
+        self._prune()
+        self._unread.clear()
+        adopted = []
+        for name in self._visible("claimed"):
+            if _same_file(self.folder / "claimed" / name, self.folder / "delivered" / name):
+                self._deliver([name])  # a crash came between link and unlink: it was done
+            else:
+                adopted += self._read_claimed(name)
+        return adopted
+
+    def archive(self, claimed: Claimed) -> None:
+        """Move a claimed envelope to `delivered/`, durably. Doing it twice changes nothing."""
+        self.archive_all([claimed])
+
+    def archive_all(self, claimed: Sequence[Claimed]) -> None:
+        """Move many to `delivered/` with one sync. Raises Exhausted: do it again, nothing is lost."""
+        self._deliver([item.name for item in claimed])
+        if self._hints is not None:
+            for item in claimed:
+                self._hints.pop(item.envelope.idempotency_key, None)
+
+    def quarantine(self, name: str, reason: str) -> None:
+        """Move a claimed file aside, whole, with the reason beside it."""
+        self._quarantine.put(name, reason)
+
+    def quarantined(self) -> list[Quarantined]:
+        """Return what was set aside, in order."""
+        return self._quarantine.items()
+
+    def requeue(self, name: str) -> Put:
+        """Let a quarantined envelope wait again, once it is valid. Raises NotFound, InvalidInput or Exhausted."""
+        data = self._quarantine.checked(name)
+        with machine_errors(self.folder):
+            self._room.take(len(data))
+        released = Put(name=self._quarantine.release(name), fresh=True)
+        self._room.settle()
+        return released
+
+    def _put_encoded(self, items: Sequence[_Encoded]) -> list[Put | TurnkeeperError]:
+        """Decide for each whether it is fresh, a duplicate or too much; write the fresh ones together."""
+        decided: list[Put | TurnkeeperError | int] = []
+        fresh: list[_Encoded] = []
+        first: dict[str, int] = {}
+        for envelope, data in items:
+            key = envelope.idempotency_key
+            place = first.get(key) if key else None
+            if place is None:
+                answer = self._repeat_or_refuse(key, len(data))
+                if answer is not None:
+                    decided.append(answer)
+                    continue
+                place = len(fresh)
+                fresh.append((envelope, data))
+                if key:
+                    first[key] = place
+            decided.append(place)
+        written = self._write(fresh) if fresh else []
+        self._room.settle()
+        answered: set[int] = set()
+        return [item if not isinstance(item, int) else _once(written[item], item, answered) for item in decided]
+
+    def _repeat_or_refuse(self, key: str, size_bytes: int) -> Put | TurnkeeperError | None:
+        """Return the earlier put of this key, or the lack of room; None where it is to be written."""
+        try:
+            with machine_errors(self.folder):
+                earlier = self._earlier(key) if key else None
+                if earlier is None:
+                    self._room.take(size_bytes)
+        except Exhausted as error:
+            return error
+        return earlier
+
+    def _earlier(self, key: str) -> Put | None:
+        name = self._hinted(key)
+        if name and any(os.path.lexists(self.folder / place / name) for place in ("inbox", "claimed")):
+            # Another process may have linked it and not yet synced; nobody is told of what is not on disk.
+            self._files.sync_folder(self.folder / "inbox")
+            return Put(name=name, fresh=False)
+        if self._hints is not None:
+            self._hints.pop(key, None)
+        if self._links is not None and self._links.is_taken(key):
+            return Put(name=self._links.name_of(key), fresh=False)
+        return None
+
+    def _write(self, fresh: Sequence[_Encoded]) -> list[Put | TurnkeeperError]:
+        try:
+            with machine_errors(self.folder):
+                names = self._names.draw([envelope.sender for envelope, _ in fresh], lying=self._lying())
+        except Exhausted as error:
+            return [error] * len(fresh)
+        written = [(name, data) for name, (_, data) in zip(names, fresh, strict=True)]
+        failures = link_all(self._files, self.folder / "inbox", written)
+        for name, (envelope, _), failure in zip(names, fresh, failures, strict=True):
+            if failure is None and envelope.idempotency_key:
+                self._hint(envelope.idempotency_key, name)
+        return [failure or Put(name=name, fresh=True) for name, failure in zip(names, failures, strict=True)]
+
+    def _take(self, limit: int) -> list[Claimed]:
+        taken: list[Claimed] = []
+        stuck: list[Exhausted] = []
+        if not self._listed:
+            self._listed.extend(self._visible("inbox"))
+        while len(taken) < limit and len(stuck) < _MOST_STUCK and (self._unread or self._listed):
+            try:
+                if not self._unread:
+                    self._move_to_claimed(self._listed.popleft())
+                if self._unread:
+                    taken += self._read_claimed(self._unread[0])
+                    self._unread.popleft()
+            except Exhausted as error:  # a name that cannot be moved must not hold up those behind it
+                stuck.append(error)
+                if self._unread:
+                    break
+        if stuck and not taken:
+            raise stuck[0]
+        return taken
+
+    def _move_to_claimed(self, name: str) -> None:
+        target = self._free_name("claimed", name)
+        with machine_errors(self.folder), contextlib.suppress(FileNotFoundError):  # another process was first
+            self._files.rename(self.folder / "inbox" / name, self.folder / "claimed" / target)
+            self._unread.append(target)
+
+    def _read_claimed(self, name: str) -> list[Claimed]:
+        try:
+            envelope = decode(self._files.read(self.folder / "claimed" / name, LARGEST_BYTES))
+        except FileNotFoundError:
+            return []
+        except (InvalidInput, Corrupt, OSError) as error:
+            lacking = error if isinstance(error, OSError) else error.__cause__
+            if is_lack_of_descriptors(lacking):
+                raise Exhausted(f"cannot be read: {lacking}", where=name, hint="try again") from error
+            self._quarantine.put(name, str(error))
+            return []
+        key = envelope.idempotency_key
+        with machine_errors(self.folder):
+            if self._links is not None and key and not self._links.settle(key, name):
+                self._deliver([name])  # dropped: another envelope with this key was handed out
+                return []
+        return [Claimed(name=name, envelope=envelope)]
+
+    def _deliver(self, names: Sequence[str]) -> None:
+        claimed, delivered = self.folder / "claimed", self.folder / "delivered"
+        done = []
+        with machine_errors(delivered):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # archived before
+                    self._link_delivered(name)
+                    done.append(name)
+            if done:
+                self._files.sync_folder(delivered)
+            for name in done:
+                self._files.unlink(claimed / name)
+        self._archived += len(done)
+        if self._archived >= _PRUNE_EVERY:
+            self._prune()
+
+    def _link_delivered(self, name: str) -> None:
+        source, target = self.folder / "claimed" / name, self.folder / "delivered" / name
+        try:
+            self._files.link(source, target)
+        except FileExistsError:
+            if not _same_file(source, target):  # a foreign writer used a name again
+                self._files.link(source, self.folder / "delivered" / self._free_name("delivered", name))
+
+    def _prune(self) -> None:
+        self._archived = 0
+        prune(self.folder, files=self._files, clock=self._clock, retention=self._retention)
+
+    def _free_name(self, folder: str, name: str) -> str:
+        """Return `name`, or one like it where a foreign writer's choice is taken: a rename overwrites."""
+        if not os.path.lexists(self.folder / folder / name):
+            return name
+        stem, dot, suffix = name.rpartition(".")
+        return f"{stem}~{self._names.tag()}{dot}{suffix}"
+
+    def _visible(self, folder: str) -> list[str]:
+        with machine_errors(self.folder):
+            return [name for name in self._files.names(self.folder / folder) if not name.startswith(".")]
+
+    def _lying(self) -> Iterable[str]:
+        for folder in FOLDERS:
+            yield from self._files.names(self.folder / folder)
+
+    def _hinted(self, key: str) -> str:
+        if self._hints is None:
+            self._hints = {}
+            for folder in ("claimed", "inbox"):
+                for name in self._visible(folder):
+                    # What cannot be read is quarantined, with its reason, when it is claimed.
+                    with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
+                        envelope = decode(self._files.read(self.folder / folder / name, LARGEST_BYTES))
+                        if envelope.idempotency_key:
+                            self._hint(envelope.idempotency_key, name)
+        return self._hints.get(key, "")
+
+    def _hint(self, key: str, name: str) -> None:
+        if self._hints is None:
+            self._hints = {}
+        self._hints[key] = name
+        if len(self._hints) > _MOST_HINTS:
+            del self._hints[next(iter(self._hints))]
+
+
+def _encoded(envelope: Envelope) -> _Encoded | InvalidInput:
+    try:
+        return envelope, encode(envelope)
+    except InvalidInput as error:
+        return error
+
+
+def _once(answer: Put | TurnkeeperError, place: int, answered: set[int]) -> Put | TurnkeeperError:
+    """Return a group's answer; the second of two equal keys in it is told that the first was fresh."""
+    if place in answered and isinstance(answer, Put):
+        return Put(name=answer.name, fresh=False)
+    answered.add(place)
+    return answer
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        first, second = one.lstat(), other.lstat()
+    except FileNotFoundError:
+        return False
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

@@ -1,0 +1,109 @@
+"""Which envelope owns an idempotency key, for an agent without a database that would say so.
+
+When an envelope with a key is claimed, the claimer links it exclusively as `delivered/.key-<digest>`: the envelope
+whose file that is owns the key, and any other with the same key is dropped. The name lies beside the delivered
+envelopes, so that the sync that makes an archive durable makes it durable too. It can be made anew from them, and
+ends with them when they are pruned.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from turnkeeper.bus.envelope import LARGEST_BYTES, decode
+from turnkeeper.errors import Corrupt, InvalidInput
+from turnkeeper.files import Files
+
+PREFIX = ".key-"
+_TRIES = 16
+
+
+class KeyLinks:
+    """The key links of one agent."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._claimed = folder / "claimed"
+        self._delivered = folder / "delivered"
+        self._files = files
+
+    def is_taken(self, key: str) -> bool:
+        """Tell whether an envelope with this key was claimed within retention."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._link(key).stat().st_nlink > 1
+        return False
+
+    def settle(self, key: str, name: str) -> bool:
+        """Take the key for the claimed envelope `name`; False if another one owns it."""
+        mine, link = self._claimed / name, self._link(key)
+        for _ in range(_TRIES):
+            try:
+                self._files.link(mine, link)
+            except FileExistsError:
+                pass
+            else:
+                return True
+            with contextlib.suppress(FileNotFoundError):  # pruned between the two looks
+                found = link.stat()
+                if found.st_ino == mine.stat().st_ino:
+                    return True
+                if found.st_nlink > 1:
+                    return False
+                self._forget_orphan(link)
+        return False
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the envelope that owns a key; empty if it is being moved."""
+        with contextlib.suppress(FileNotFoundError):
+            owner = self._link(key).stat().st_ino
+            for folder in (self._claimed, self._delivered):
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if entry.inode() == owner and not entry.name.startswith("."):
+                            return entry.name
+        return ""
+
+    def by_inode(self) -> dict[int, str]:
+        """Return the names of all key links by the file they are a name of."""
+        with os.scandir(self._delivered) as entries:
+            return {entry.inode(): entry.name for entry in entries if entry.name.startswith(PREFIX)}
+
+    def rebuild(self) -> None:
+        """Make the links that are missing, as after a restore that copied the files. Only while nobody claims."""
+        for name in self.by_inode().values():
+            if (self._delivered / name).stat().st_nlink == 1:
+                self._forget_orphan(self._delivered / name)
+        linked = self.by_inode()
+        for folder in (self._delivered, self._claimed):
+            for name, inode in _visible(folder):
+                if inode not in linked:
+                    self._link_again(folder / name)
+
+    def _link_again(self, path: Path) -> None:
+        with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError, FileExistsError):
+            key = decode(self._files.read(path, LARGEST_BYTES)).idempotency_key
+            if key:
+                self._files.link(path, self._link(key))
+
+    def _forget_orphan(self, link: Path) -> None:
+        """Remove a key link that is the last name of its file. Two claimers never do it to each other's."""
+        descriptor = os.open(self._delivered, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if link.stat().st_nlink == 1:
+                self._files.unlink(link)
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def _link(self, key: str) -> Path:
+        return self._delivered / f"{PREFIX}{hashlib.sha256(key.encode()).hexdigest()[:40]}"
+
+
+def _visible(folder: Path) -> Iterator[tuple[str, int]]:
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.inode()) for entry in entries if not entry.name.startswith(".")]
+    yield from sorted(found)

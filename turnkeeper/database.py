@@ -1,0 +1,178 @@
+"""One SQLite file behind one thread: full durability, and one COMMIT for all that waits.
+
+A unit of work is a function of a connection. The writer thread takes every unit that has queued up, runs each in a
+savepoint inside one transaction, commits once, and only then answers them all: nobody is told of what is not on disk,
+and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import StaticPool
+
+from turnkeeper.errors import Corrupt
+
+T = TypeVar("T")
+Work = Callable[[Connection], Any]
+_LARGEST_BATCH = 512
+
+
+class Database:
+    """A SQLite file, opened and owned by one process.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path, *, migrations: str, read_only: bool = False) -> None:
+        """Open the file and bring its schema up to date.
+
+        Args:
+            path: the file; made, mode 0600, unless `read_only`.
+            migrations: the Alembic script location, as `package:folder`.
+            read_only: open without the right to write; the schema must be current already.
+
+        Raises:
+            Corrupt: not a SQLite file, or written by a newer version.
+        """
+        self.path = path
+        self._read_only = read_only
+        self._engine = _open(path, read_only=read_only)
+        try:
+            _migrate(self._engine, migrations, path, read_only=read_only)
+        except DatabaseError as error:
+            self._engine.dispose()
+            raise Corrupt(f"cannot be read as a store: {error.orig}", where=str(path)) from error
+        except Corrupt:
+            self._engine.dispose()
+            raise
+        self._queue: queue.SimpleQueue[tuple[Work, Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"db-{path.stem}", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.
+
+        A cancelled caller leaves work that has begun running: whether it commits is then unknown to that caller.
+        """
+        return await asyncio.wrap_future(self.submit(work))
+
+    def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
+        """Queue `work` from any thread; the future ends once it is on disk, or with its exception."""
+        answer: Future[T] = Future()
+        self._queue.put((work, answer))
+        return answer
+
+    def close(self) -> None:
+        """Finish what is queued, then close the file."""
+        self._queue.put(None)
+        self._thread.join()
+        self._engine.dispose()
+
+    def _serve(self) -> None:
+        with self._engine.connect() as connection:
+            while True:
+                batch = self._next_batch()
+                if batch:
+                    _run_batch(connection, [item for item in batch if item is not None])
+                if batch and batch[-1] is None:
+                    return
+
+    def _next_batch(self) -> list[tuple[Work, Future[Any]] | None]:
+        batch = [self._queue.get()]
+        while batch[-1] is not None and len(batch) < _LARGEST_BATCH:
+            try:
+                batch.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        return batch
+
+
+def _run_batch(connection: Connection, batch: list[tuple[Work, Future[Any]]]) -> None:
+    """Run the units in one transaction; answer each only after the commit."""
+    done: list[tuple[Future[Any], Any]] = []
+    # From here on a caller that gives up no longer cancels its answer, which would end this thread.
+    wanted = [(work, answer) for work, answer in batch if answer.set_running_or_notify_cancel()]
+    try:
+        with connection.begin():
+            for work, answer in wanted:
+                try:
+                    with connection.begin_nested():
+                        done.append((answer, work(connection)))
+                except Exception as error:  # noqa: BLE001  handed to the caller, whose unit alone is undone
+                    answer.set_exception(error)
+    except Exception as error:  # noqa: BLE001  the commit failed: every caller must know
+        for answer, _ in done:
+            answer.set_exception(error)
+        return
+    for answer, result in done:
+        answer.set_result(result)
+
+
+def _open(path: Path, *, read_only: bool) -> Engine:
+    if not read_only:
+        path.touch(mode=0o600, exist_ok=True)
+    mode = "ro" if read_only else "rw"
+    engine = create_engine(
+        f"sqlite:///file:{path}?mode={mode}&uri=true",
+        poolclass=StaticPool,
+        connect_args={"check_same_thread": False, "timeout": 10, "cached_statements": 512},
+    )
+    event.listen(engine, "connect", _prepare_read if read_only else _prepare_write)
+    event.listen(engine, "begin", _begin_read if read_only else _begin_write)
+    return engine
+
+
+def _prepare_write(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "busy_timeout=10000",
+        "cache_size=-65536",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _prepare_read(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON")
+
+
+def _begin_write(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_read(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _migrate(engine: Engine, migrations: str, path: Path, *, read_only: bool) -> None:
+    config = Config()
+    config.set_main_option("script_location", migrations)
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+    with engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    known = {script.revision for script in scripts.walk_revisions()}
+    if found is not None and found not in known:
+        raise Corrupt(f"was written by a newer version (schema {found})", where=str(path), hint="upgrade turnkeeper")
+    if found == scripts.get_current_head():
+        return
+    if read_only:
+        raise Corrupt("has an older schema", where=str(path), hint="start the daemon once to migrate it")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

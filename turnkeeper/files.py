@@ -1,0 +1,118 @@
+"""The port for our own files: the few operations whose order makes a protocol durable.
+
+A simulation passes one that loses unsynced bytes and names at a crash; a test passes one that fails or counts.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Protocol
+
+from turnkeeper.errors import Corrupt, Exhausted
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+class Files(Protocol):
+    """Operations on plain files in private directories. Each may raise OSError, or Exhausted where there is no room."""
+
+    def write_synced(self, path: Path, data: bytes) -> None:
+        """Create `path`, mode 0600, with `data`, and sync the file. Raises FileExistsError."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give `source` the second name `target`. Raises FileExistsError: never overwrites."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a name; overwrites `target`."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name; one that is gone already is no error."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Put the folder's names on disk."""
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder, sorted."""
+
+    def read(self, path: Path, largest: int) -> bytes:
+        """Return a plain file's bytes. Raises FileNotFoundError, or Corrupt for a link, a folder or one too large."""
+
+
+class SystemFiles:
+    """The machine's file system."""
+
+    def write_synced(self, path: Path, data: bytes) -> None:
+        """Create `path` with `data` and sync it; on failure leave no partial file."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _typed(error, path) from error
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+            os.fsync(descriptor)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _typed(error, path) from error
+        finally:
+            os.close(descriptor)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give `source` the second name `target`."""
+        try:
+            os.link(source, target)
+        except OSError as error:
+            raise _typed(error, target) from error
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a name."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Put the folder's names on disk."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in a folder, sorted."""
+        return sorted(os.listdir(folder))
+
+    def read(self, path: Path, largest: int) -> bytes:
+        """Return a plain file's bytes."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Corrupt(f"cannot be opened: {error.strerror}", where=str(path)) from error
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise Corrupt("is not a plain file", where=str(path))
+            if found.st_size > largest:
+                raise Corrupt(f"is larger than {largest} bytes", where=str(path))
+            return _read_all(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _read_all(descriptor: int) -> bytes:
+    chunks = []
+    while chunk := os.read(descriptor, 1 << 20):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _typed(error: OSError, path: Path) -> Exception:
+    if error.errno in _NO_ROOM:
+        return Exhausted(f"cannot be written: {error.strerror}", where=str(path), hint="free room, then try again")
+    return error

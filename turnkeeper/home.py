@@ -1,0 +1,149 @@
+"""The state directory: where everything lies, and whether it may be trusted.
+
+Layout (`docs/contract.md` documents it for people and scripts)::
+
+    config.toml  .env  categories/*.toml  tasks/*.toml
+    state/schedules.db  state/agent.db  state/checkpoints.db
+    state/run/{task-runner,agent-runtime}.{sock,lock,pid}
+    channels/agent/<agent>/{inbox,claimed,delivered,quarantine}/
+    logs/events-<process>-<date>.jsonl
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnkeeper.errors import InvalidInput
+
+VARIABLE = "TURNKEEPER_HOME"
+LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) less its terminator
+_AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """A state directory and the paths in it.
+
+    Attributes:
+        root: the directory, absolute.
+    """
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The author's settings; may be absent."""
+        return self.root / "config.toml"
+
+    @property
+    def environment(self) -> Path:
+        """Keys for model providers, mode 0600; may be absent."""
+        return self.root / ".env"
+
+    @property
+    def categories(self) -> Path:
+        """The author's categories, which override shipped ones of the same name."""
+        return self.root / "categories"
+
+    @property
+    def tasks(self) -> Path:
+        """Task files that `task-runner apply` reads when it is given none."""
+        return self.root / "tasks"
+
+    @property
+    def schedules_db(self) -> Path:
+        """The runner's store."""
+        return self.root / "state" / "schedules.db"
+
+    @property
+    def agent_db(self) -> Path:
+        """The runtime's store: turns, conversation, world."""
+        return self.root / "state" / "agent.db"
+
+    @property
+    def checkpoints_db(self) -> Path:
+        """LangGraph's checkpoints."""
+        return self.root / "state" / "checkpoints.db"
+
+    @property
+    def run(self) -> Path:
+        """Sockets, locks and pid files, mode 0700."""
+        return self.root / "state" / "run"
+
+    @property
+    def logs(self) -> Path:
+        """Event trails and the daemons' own output."""
+        return self.root / "logs"
+
+    def socket(self, process: str) -> Path:
+        """Return the socket of `task-runner` or `agent-runtime`."""
+        return self.run / f"{process}.sock"
+
+    def lock(self, process: str) -> Path:
+        """Return the lock file whose holder is that process; never unlinked."""
+        return self.run / f"{process}.lock"
+
+    def pid(self, process: str) -> Path:
+        """Return the file that holds the process's pid while it runs."""
+        return self.run / f"{process}.pid"
+
+    def inbox(self, agent: str) -> Path:
+        """Return the folder with an agent's inbox, claimed, delivered and quarantine."""
+        return self.root / "channels" / "agent" / check_agent(agent)
+
+    def create(self) -> None:
+        """Make the directory and its fixed folders, mode 0700; leave what is there. Raises InvalidInput."""
+        make_private(self.root)
+        for folder in (self.categories, self.tasks, self.run.parent, self.run, self.logs):
+            make_private(folder)
+
+    def check(self) -> None:
+        """Raise InvalidInput unless the directory exists and only its owner can write it."""
+        if not self.root.is_dir() and not self.root.is_symlink():
+            raise InvalidInput("no such state directory", where=str(self.root), hint="make it with: turnkeeper init")
+        _refuse_untrusted(self.root)
+
+    def check_sockets(self) -> None:
+        """Raise InvalidInput if a socket's path would be longer than the system allows."""
+        longest = max(len(os.fsencode(self.socket(name))) for name in ("task-runner", "agent-runtime"))
+        if longest > LONGEST_SOCKET_PATH:
+            raise InvalidInput(
+                f"socket paths here would be {longest} bytes, the system allows {LONGEST_SOCKET_PATH}",
+                where=str(self.root),
+                hint="choose a shorter state directory with --home",
+            )
+
+
+def locate(option: Path | None, environ: Mapping[str, str]) -> Home:
+    """Return the home named by `--home`, else by the environment, else `~/.turnkeeper`. Touches nothing."""
+    named = option or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
+    root = named if named is not None else Path(environ.get("HOME", "~")).expanduser() / ".turnkeeper"
+    return Home(root=Path(os.path.abspath(root.expanduser())))  # noqa: PTH100  resolve() would follow a symlink
+
+
+def make_private(folder: Path) -> None:
+    """Make a directory with mode 0700, or take the one that is there. Raises InvalidInput if it is not ours alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_untrusted(folder)
+
+
+def check_agent(name: str) -> str:
+    """Return an agent's name if it is one: a letter, then up to 31 of `a-z0-9-`. Raises InvalidInput."""
+    if not _AGENT.fullmatch(name):
+        raise InvalidInput(f"{name[:40]!r} is not an agent's name", where="agent", hint="use a-z, 0-9 and -")
+    return name
+
+
+def _refuse_untrusted(folder: Path) -> None:
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise InvalidInput("is a symbolic link", where=str(folder), hint="name the directory itself")
+    if not stat.S_ISDIR(found.st_mode):
+        raise InvalidInput("is not a directory", where=str(folder))
+    if found.st_uid != os.geteuid():
+        raise InvalidInput("belongs to another user", where=str(folder), hint="choose a directory of your own")
+    if found.st_mode & 0o022:
+        raise InvalidInput("can be written by others", where=str(folder), hint=f"run: chmod 700 {folder}")

@@ -1,0 +1,80 @@
+"""Calling the daemons: channels over their sockets, deadlines, and errors as ours."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.rpc.errors import from_rpc
+
+DEADLINE_S = 10.0
+OPTIONS = (
+    ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
+    ("grpc.max_send_message_length", LARGEST_BYTES),
+    ("grpc.enable_retries", 0),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+    # A Unix socket has no proxy; without this a proxy in the environment would be asked.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def connect(socket: Path) -> grpc.aio.Channel:
+    """Return an asynchronous channel to the daemon behind `socket`; it connects, and reconnects, by itself."""
+    return grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
+
+
+class Caller:
+    """Blocking calls to one daemon, for command-line programs.
+
+    `Caller(socket, Stub, "task-runner").GetTask(request)` calls with a deadline and raises our errors. Streams are
+    iterated without a deadline.
+    """
+
+    def __init__(self, socket: Path, stub: Any, peer: str, *, deadline_s: float = DEADLINE_S) -> None:
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
+        self._stub = stub(self._channel)
+        self._peer = peer
+        self._deadline_s = deadline_s
+
+    def __getattr__(self, method: str) -> Any:
+        """Return the named method of the service, as a function of its request."""
+        call = getattr(self._stub, method)
+        streams = isinstance(call, grpc.UnaryStreamMultiCallable)
+
+        def invoke(request: Any, *, deadline_s: float | None = None) -> Any:
+            try:
+                if streams:
+                    return self._iterate(call(request))
+                return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s)
+            except grpc.RpcError as error:
+                raise from_rpc(error, self._peer) from error
+
+        return invoke
+
+    def _iterate(self, stream: Any) -> Any:
+        try:
+            yield from stream
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._peer) from error
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
+    """Ask the daemon's standard health service; False when it does not answer SERVING in time."""
+    channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
+    try:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=deadline_s)
+    except grpc.RpcError:
+        return False
+    finally:
+        channel.close()
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -1,0 +1,146 @@
+"""Our errors as gRPC status codes, and back again.
+
+The server raises a :class:`~turnkeeper.errors.TurnkeeperError`; the client gets one of the same class. The offending
+field travels in `google.rpc.BadRequest`, the advice in `google.rpc.Help`.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from turnkeeper.errors import (
+    Conflict,
+    Corrupt,
+    Degraded,
+    Denied,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    TurnkeeperError,
+    Unreachable,
+)
+
+_CODES: dict[type[TurnkeeperError], int] = {
+    InvalidInput: code_pb2.INVALID_ARGUMENT,
+    NotFound: code_pb2.NOT_FOUND,
+    Conflict: code_pb2.FAILED_PRECONDITION,
+    Exhausted: code_pb2.RESOURCE_EXHAUSTED,
+    Denied: code_pb2.PERMISSION_DENIED,
+    Unreachable: code_pb2.UNAVAILABLE,
+    Degraded: code_pb2.UNAVAILABLE,
+    Corrupt: code_pb2.DATA_LOSS,
+}
+_ERRORS: dict[int, type[TurnkeeperError]] = {
+    code_pb2.INVALID_ARGUMENT: InvalidInput,
+    code_pb2.NOT_FOUND: NotFound,
+    code_pb2.ALREADY_EXISTS: Conflict,
+    code_pb2.FAILED_PRECONDITION: Conflict,
+    code_pb2.RESOURCE_EXHAUSTED: Exhausted,
+    code_pb2.PERMISSION_DENIED: Denied,
+    code_pb2.UNAVAILABLE: Unreachable,
+    code_pb2.DEADLINE_EXCEEDED: Unreachable,
+    code_pb2.DATA_LOSS: Corrupt,
+}
+
+
+class AlreadyExists(Conflict):
+    """A name or id that is taken."""
+
+
+_CODES[AlreadyExists] = code_pb2.ALREADY_EXISTS
+
+
+def code_of(error: TurnkeeperError) -> int:
+    """Return the `google.rpc.Code` of an error."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), code_pb2.INTERNAL)
+
+
+def error_of(code: int, what: str, *, where: str = "", hint: str = "") -> TurnkeeperError:
+    """Return the error that a `google.rpc.Code` stands for."""
+    return _ERRORS.get(code, TurnkeeperError)(what, where=where, hint=hint)
+
+
+def to_status(error: TurnkeeperError) -> Any:
+    """Return the error as a status that `context.abort_with_status` takes."""
+    status = status_pb2.Status(code=code_of(error), message=error.what)
+    if error.where:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.where, description=error.what)
+        _attach(status, error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.hint:
+        link = error_details_pb2.Help.Link(description=error.hint)
+        _attach(status, error_details_pb2.Help(links=[link]))
+    return rpc_status.to_status(status)
+
+
+def from_rpc(error: grpc.RpcError, peer: str) -> TurnkeeperError:
+    """Return what a failed call means to its caller; `peer` names the daemon that was called."""
+    code = error.code()
+    number = code.value[0]
+    if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+        what = "does not answer in time" if code is grpc.StatusCode.DEADLINE_EXCEEDED else "cannot be reached"
+        return Unreachable(f"{peer} {what}", hint="start it with: turnkeeper up")
+    where, hint = _details(error)
+    return error_of(number, error.details() or code.name, where=where, hint=hint)
+
+
+def _attach(status: status_pb2.Status, detail: Any) -> None:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    status.details.append(packed)
+
+
+def _details(error: grpc.RpcError) -> tuple[str, str]:
+    where = hint = ""
+    metadata: Any = error.trailing_metadata() or ()
+    for key, value in metadata:
+        if key != "grpc-status-details-bin":
+            continue
+        for packed in status_pb2.Status.FromString(value).details:
+            bad, help_ = error_details_pb2.BadRequest(), error_details_pb2.Help()
+            if packed.Unpack(bad) and bad.field_violations:
+                where = bad.field_violations[0].field
+            elif packed.Unpack(help_) and help_.links:
+                hint = help_.links[0].description
+    return where, hint
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a TurnkeeperError raised by a handler into its status; any other exception is our bug and says INTERNAL."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Wrap the handler that serves this call."""
+        handler = await continuation(handler_call_details)
+        if handler is not None and handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(
+                _guard_unary(handler.unary_unary), handler.request_deserializer, handler.response_serializer
+            )
+        if handler is not None and handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard_stream(handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            )
+        return handler
+
+
+def _guard_unary(behaviour: Any) -> Any:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            return await behaviour(request, context)
+        except TurnkeeperError as error:
+            await context.abort_with_status(to_status(error))
+
+    return call
+
+
+def _guard_stream(behaviour: Any) -> Any:
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for item in behaviour(request, context):
+                yield item
+        except TurnkeeperError as error:
+            await context.abort_with_status(to_status(error))
+
+    return call

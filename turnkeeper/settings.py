@@ -1,0 +1,112 @@
+"""`config.toml`: every key with its default, where each effective value came from, unknown keys refused.
+
+The keys and their defaults are documented by the models below; `turnkeeper config show` prints them with their values.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from turnkeeper.durations import parse_duration
+from turnkeeper.errors import NotFound
+from turnkeeper.home import Home
+from turnkeeper.tomlfile import read_toml
+
+SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation-walk", "loop")
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value).total_seconds() if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AgentSettings(_Section):
+    """`[agents.<name>]`: which graph an agent runs, and how many worker lanes it has."""
+
+    graph: str = Field("", description="a LangGraph graph, as file:attribute or module:attribute; empty: the default")
+    workers: int = Field(0, ge=0, le=64, description="worker lanes agent1..agentN")
+
+
+class ModelSettings(_Section):
+    """`[model]`: what answers."""
+
+    name: str = Field("offline", description="'offline' or any init_chat_model string, such as openai:gpt-5")
+    base_url: str = Field("", description="an OpenAI-compatible server's address")
+    daily_token_cap: int = Field(2_000_000, ge=0, description="tokens a day over all turns; 0 is no cap")
+
+
+class CategorySettings(_Section):
+    """`[categories]`: what the workspace lets run by itself."""
+
+    autonomous_allowed: tuple[str, ...] = Field(
+        SHIPPED_AUTONOMOUS, description="categories that may finish without an author in the loop"
+    )
+    trusted_graphs: tuple[str, ...] = Field((), description="graphs that may run although they cannot be guarded")
+
+
+class SchedulerSettings(_Section):
+    """`[scheduler]`: the runner's defaults."""
+
+    grace_s: Seconds = Field(60.0, description="how late a fire is still on time")
+    catch_up_concurrency: int = Field(4, ge=1, le=10_000, description="caught-up fires under way at once")
+    catch_up_stagger_s: Seconds = Field(0.2, description="the least time between two caught-up fires")
+    timezone: str = Field("", description="IANA zone of new tasks; empty: the machine's")
+    keep_history: Seconds = Field(86_400.0 * 90, description="how long settled fires are kept")
+
+
+class NotifySettings(_Section):
+    """`[notify]`: a local command that tells the author."""
+
+    command: str = Field("", description="run by the shell, with the event's fields in TURNKEEPER_* variables")
+    on: tuple[Literal["interrupt", "failure", "pause"], ...] = Field(
+        ("interrupt", "failure", "pause"), description="what to tell"
+    )
+
+
+class WatchdogSettings(_Section):
+    """`[watchdog]`: how a broken constellation is noticed."""
+
+    interval_s: Seconds = Field(60.0, description="time between two ticks")
+
+
+class Settings(_Section):
+    """The whole of `config.toml`."""
+
+    agents: dict[str, AgentSettings] = Field(default_factory=dict)
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    categories: CategorySettings = Field(default_factory=CategorySettings)
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+    notify: NotifySettings = Field(default_factory=NotifySettings)
+    watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
+
+
+def load_settings(home: Home) -> Settings:
+    """Read the home's `config.toml`, or the defaults where there is none.
+
+    Raises:
+        InvalidInput: an unknown key or a bad value, with file, line and key.
+    """
+    try:
+        file = read_toml(home.config)
+    except NotFound:
+        return Settings()
+    return file.validate(Settings)
+
+
+def effective(settings: Settings, home: Home) -> Iterator[tuple[str, object, str]]:
+    """Yield (key, value, source) for every setting; the source is the config file or `default`."""
+    for section in type(settings).model_fields:
+        value = getattr(settings, section)
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        for name, part in parts:
+            prefix = f"{section}.{name}" if name else section
+            for key in type(part).model_fields:
+                stated = key in part.model_fields_set and (name or section in settings.model_fields_set)
+                yield f"{prefix}.{key}", getattr(part, key), str(home.config) if stated else "default"

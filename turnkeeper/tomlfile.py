@@ -1,0 +1,131 @@
+"""Reading TOML that a person wrote: bounded, from a plain file, with the line of whatever is wrong."""
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from turnkeeper.errors import InvalidInput, NotFound
+
+LARGEST_BYTES = 1 << 20
+DEEPEST = 16
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+Location = tuple[str | int, ...]
+M = TypeVar("M", bound=BaseModel)
+
+
+class TomlFile:
+    """One parsed file.
+
+    Attributes:
+        path: where it was read from; shown in errors.
+        data: the parsed table.
+    """
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self._text = text
+        try:
+            self.data: dict[str, Any] = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise InvalidInput(f"not valid TOML: {error}", where=str(path)) from error
+        if _depth(self.data) > DEEPEST:
+            raise InvalidInput(f"nested deeper than {DEEPEST} levels", where=str(path))
+
+    def validate(self, model: type[M]) -> M:
+        """Read the whole file as `model`. Raises InvalidInput with file, line and key of a mistake."""
+        return self.validate_at(model, self.data, ())
+
+    def validate_at(self, model: type[M], data: object, at: Location) -> M:
+        """Read the part `data`, found at `at`, as `model`. Raises InvalidInput with file, line and key."""
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = (*at, *first["loc"])
+            raise InvalidInput(_reason(first["type"], first["msg"]), where=self.where(place)) from error
+
+    def where(self, at: Location) -> str:
+        """Return `file:line: key` for a place in the file, with the nearest line that can be found."""
+        key = ".".join(str(part) for part in at if isinstance(part, str))
+        return f"{self.path}:{line_of(self._text, at)}: {key}"
+
+
+def read_toml(path: Path) -> TomlFile:
+    """Read a TOML file of at most 1 MiB that is a plain file in UTF-8.
+
+    Raises:
+        NotFound: there is none.
+        InvalidInput: a link, a pipe, too large, not UTF-8, not TOML.
+    """
+    return TomlFile(path, read_text(path))
+
+
+def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
+    """Read a plain UTF-8 file of at most `largest` bytes. Raises NotFound or InvalidInput."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise NotFound("no such file", where=str(path)) from error
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InvalidInput("is not a plain file", where=str(path))
+    with os.fdopen(descriptor, "rb") as file:
+        raw = file.read(largest + 1)
+    if len(raw) > largest:
+        raise InvalidInput(f"is larger than {largest} bytes", where=str(path))
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"is not UTF-8 at byte {error.start}", where=str(path)) from error
+
+
+def line_of(text: str, at: Location) -> int:
+    r"""Return the line, from 1, that defines the place `at`, or the nearest table around it.
+
+    >>> line_of("a = 1\n[[task]]\nname = 'x'\n[[task]]\nname = 'y'\n", ("task", 1, "name"))
+    5
+    """
+    best, longest, counts = 1, 0, dict[tuple[str, ...], int]()
+    table: Location = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            names = tuple(part.strip().strip("\"'") for part in header[2].split("."))
+            counts[names] = counts.get(names, -1) + (header[1] == "[[")
+            table = (*names, counts[names]) if header[1] == "[[" else names
+            here = table
+        elif key := _KEY.match(line):
+            here = (*table, *(part.strip().strip("\"'") for part in key[1].split(".")))
+        else:
+            continue
+        if len(here) > longest and tuple(here) == tuple(at[: len(here)]):
+            best, longest = number, len(here)
+    return best
+
+
+def _depth(value: object) -> int:
+    deepest, level = 0, [value]
+    while level and deepest <= DEEPEST:
+        deepest += 1
+        level = [child for item in level for child in _children(item)]
+    return deepest
+
+
+def _children(item: object) -> Sequence[object]:
+    if isinstance(item, dict):
+        return list(item.values())
+    return item if isinstance(item, list) else ()
+
+
+def _reason(kind: str, message: str) -> str:
+    plain = {"extra_forbidden": "unknown key", "missing": "required key is missing"}
+    said = message.removeprefix("Value error, ")
+    return plain.get(kind, said[:1].lower() + said[1:])
