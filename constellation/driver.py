@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any, TypeVar
 
 from constellation.processes import DAEMONS, TASK_RUNNER, Daemon, kill, start, stop
@@ -131,6 +132,10 @@ class Driver:
     def until_dead(self, daemon: Daemon) -> None:
         """Wait for a daemon that is about to die by itself."""
         self.until(f"{daemon.name} to die", lambda: not is_held(self.home, daemon.name))
+
+    def now(self) -> datetime:
+        """Return the wall-clock time, aware, in UTC."""
+        return self._clock.now()
 
     def pass_time(self, seconds: float) -> None:
         """Let real time go by, where what is shown depends on the wall clock."""

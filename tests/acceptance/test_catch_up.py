@@ -1,10 +1,11 @@
 """What was missed, for whatever cause, is planned by the task's policy."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from constellation.driver import OPEN
 from constellation.processes import Daemon
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 
@@ -14,17 +15,15 @@ POLICIES = ("skip", "run-once", "run-all")
 DOWN_S = 5.0
 
 
-def span(entry: dict[str, Any]) -> tuple[str, str]:
-    return entry["first_nominal_at"], entry["last_nominal_at"]
-
-
 @pytest.mark.parametrize("down", [TASK_RUNNER, AGENT_RUNTIME], ids=lambda daemon: daemon.name)
 def test_each_policy_does_what_it_says(constellation: Constellation, down: Daemon) -> None:
     for policy in POLICIES:
         constellation.create(policy, "--every", "1s", "--grace", "1s", "--catch-up", policy)
         constellation.until_outcome(policy, "succeeded")
     constellation.stop(down)
+    gone_at = constellation.now()
     constellation.pass_time(DOWN_S)
+    back_at = constellation.now()
     constellation.start(down)
     constellation.pass_time(2.5)
     for policy in POLICIES:
@@ -32,15 +31,22 @@ def test_each_policy_does_what_it_says(constellation: Constellation, down: Daemo
     for policy in POLICIES:
         constellation.until_settled(policy, 3)
 
+    # A busy machine may miss a nominal time of its own at any moment; what fell into the outage is missed for certain.
+    outage = (gone_at, back_at - timedelta(seconds=1))
     skip, once, every = (constellation.history(policy) for policy in POLICIES)
-    missed = [entry for entry in skip if entry["reason"] == "missed"]
-    assert [entry["count"] >= 3 for entry in missed] == [True], skip
+    (skipped,) = meeting(skip, outage)
+    assert (skipped["outcome"], skipped["reason"]) == ("skipped", "missed")
+    assert skipped["count"] >= 3
 
-    (stood_for,) = [entry for entry in once if entry["count"] >= 3 and entry["outcome"] == "succeeded"]
+    (stood_for,) = meeting(once, outage)
+    assert stood_for["outcome"] == "succeeded"
+    assert stood_for["count"] >= 3
     assert stood_for["nominal_at"] == stood_for["last_nominal_at"], "it is named by the latest"
     (turn,) = [turn for turn in constellation.conversation(limit=1000) if turn["turn_id"] == stood_for["turn_id"]]
     assert turn["trigger"]["stands_for"] == stood_for["count"]
 
+    assert len(meeting(every, outage)) >= 3
+    assert {entry["outcome"] for entry in meeting(every, outage)} == {"succeeded"}
     ran = [entry for entry in every if entry["outcome"] == "succeeded"]
     assert all(entry["count"] == 1 for entry in ran)
     by_nominal = sorted(ran, key=lambda entry: entry["nominal_at"])
@@ -53,15 +59,33 @@ def test_each_policy_does_what_it_says(constellation: Constellation, down: Daemo
 def test_skip_skips_also_behind_a_turn_that_a_crash_cut(stopped: Constellation) -> None:
     stopped.start(TURNKEEPER_OFFLINE_DELAY_S="0.5")
     stopped.create("digest", "--every", "2s", "--grace", "1s", "--catch-up", "skip")
-    stopped.until_outcome("digest", "running")
+    stopped.until("a turn to run", lambda: any(fire.outcome == "running" for fire in stopped.fires("digest")))
     stopped.kill(AGENT_RUNTIME)
+    gone_at = stopped.now()
     stopped.pass_time(7.0)
+    back_at = stopped.now()
     stopped.start(AGENT_RUNTIME)
-    stopped.until("the missed ones", lambda: any(fire.reason == "missed" for fire in stopped.fires("digest")))
+    outage = (gone_at, back_at - timedelta(seconds=1))
+    stopped.until("the outage to be planned", lambda: settled(meeting(stopped.history("digest"), outage)))
     stopped.command("task-runner", "disable", "digest")
     stopped.until_settled("digest", 2)
-    *_, missed, cut = stopped.history("digest")
-    assert (cut["outcome"], cut["count"]) == ("succeeded", 1)
+    (missed,) = meeting(stopped.history("digest"), outage)
     assert (missed["outcome"], missed["reason"]) == ("skipped", "missed")
     assert missed["count"] >= 3
+    assert not [entry for entry in stopped.history("digest") if entry["outcome"] in {"failed", "cancelled"}]
     assert stopped.violations() == []
+
+
+def meeting(entries: list[dict[str, Any]], span: tuple[datetime, datetime]) -> list[dict[str, Any]]:
+    """Return the entries that stand for a nominal time within the span; what was folded stands for none."""
+    return [
+        entry
+        for entry in entries
+        if entry["count"]
+        and datetime.fromisoformat(entry["first_nominal_at"]) <= span[1]
+        and datetime.fromisoformat(entry["last_nominal_at"]) > span[0]
+    ]
+
+
+def settled(entries: list[dict[str, Any]]) -> bool:
+    return bool(entries) and not any(entry["outcome"] in OPEN for entry in entries)
