@@ -6,7 +6,7 @@ The only module that runs graphs. It knows threads, checkpoints and messages; it
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -20,6 +20,7 @@ from agent_runtime.decide import Position, ThreadState
 from agent_runtime.graph.checkpoints import Checkpoints
 from agent_runtime.graph.transcript import after, said, tokens_of
 from agent_runtime.model import Said, TurnContext
+from turnkeeper.errors import TurnkeeperError
 
 MOST_SEALS = 50
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
@@ -91,6 +92,28 @@ class TokenLimit(RuntimeError):
     """A turn used more tokens than its category allows."""
 
 
+class _Seen:
+    """The newest step of an interval, kept so that one that fails still tells what it said and what it cost."""
+
+    def __init__(self, on_step: Callable[[Step], Awaitable[None]]) -> None:
+        self._on_step = on_step
+        self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
+
+    async def take(self, newer: Step) -> Step:
+        """Pass a step on when it says something new."""
+        known, self.step = self.step, newer
+        if newer not in (known, Step()):
+            await self._on_step(newer)
+        return newer
+
+    def with_cost(self, error: Exception) -> Step:
+        """Return the newest step with the tokens that a failed model call used up, where the error tells them."""
+        tokens_in, tokens_out = getattr(error, "tokens", (0, 0))
+        return replace(
+            self.step, tokens_in=self.step.tokens_in + tokens_in, tokens_out=self.step.tokens_out + tokens_out
+        )
+
+
 class Engine:
     """One compiled graph and its checkpoints."""
 
@@ -147,19 +170,20 @@ class Engine:
         self._controls.add(control)
         if self._draining:
             control.request_drain()
+        seen = _Seen(on_step)
         limit = asyncio.timeout(context.category.seconds)
         try:
             async with limit:
                 given = await self._given(order, context)
-                return await self._stream(given, context, config, mark, on_step, control)
+                return await self._stream(given, context, config, mark, seen, control)
         except GraphDrained:
             return Ended(stopped="drained")
         except TimeoutError as error:
             if limit.expired():
-                return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s")
-            return Ended(stopped="failed", error=_sentence(error))
+                return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s", step=seen.step)
+            return Ended(stopped="failed", error=_sentence(error), step=seen.step)
         except Exception as error:  # noqa: BLE001  whatever a graph raises is the turn's failure, recorded with it
-            return Ended(stopped="failed", error=_sentence(error))
+            return Ended(stopped="failed", error=_sentence(error), step=seen.with_cost(error))
         finally:
             self._controls.discard(control)
 
@@ -203,20 +227,16 @@ class Engine:
         context: TurnContext,
         config: Any,
         mark: str,
-        on_step: Callable[[Step], Awaitable[None]],
+        seen: "_Seen",
         control: RunControl,
     ) -> Ended:
-        step = Step()
         stream = self._graph.astream(
             given, config, context=context, stream_mode=["values"], durability="sync", version="v2", control=control
         )
         async for part in stream:
             if part["ns"]:
                 continue
-            newer = _step(part["data"], mark)
-            if newer != step:
-                step = newer
-                await on_step(step)
+            step = await seen.take(_step(part["data"], mark))
             used = step.tokens_in + step.tokens_out
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
@@ -266,4 +286,5 @@ def _opening(order: Input, context: TurnContext) -> list[AnyMessage]:
 
 
 def _sentence(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:1000]
+    """Return an error in a sentence; one of ours is written to be read, any other needs its kind to be understood."""
+    return str(error)[:1000] if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"[:1000]

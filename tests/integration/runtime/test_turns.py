@@ -236,3 +236,16 @@ async def test_a_cancel_that_overtakes_its_fire_is_honoured(bench: Bench) -> Non
     assert (await bench.stopped(receipt.turn_id)).state == STATES.CANCELLED
     with pytest.raises(NotFound):
         await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id="turn-0000000000000000"), None)
+
+
+async def test_a_turn_that_fails_keeps_what_it_said_and_used(bench: Bench) -> None:
+    said = calls(("note", {"text": "before"}))
+    said.usage_metadata = {"input_tokens": 20, "output_tokens": 3, "total_tokens": 23}
+    bench.category("work", tools=["tool:note", "tool:fail"])
+    bench.script["break"] = [said, calls(("fail", {}))]
+    event = await bench.run(1, prompt="break")
+    assert (event.state, event.tokens_in, event.tokens_out) == (STATES.FAILED, 20, 3)
+    (shown,) = await bench.conversation()
+    assert [(line.role, line.text) for line in shown.messages] == [
+        ("trigger", "break"), ("agent", ""), ("tool", "noted before"), ("agent", ""),
+    ]  # fmt: skip
