@@ -4,12 +4,11 @@ The only module that runs graphs. It knows threads, checkpoints and messages; it
 """
 
 import asyncio
-import json
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphDrained
 from langgraph.graph import END
 from langgraph.runtime import RunControl
@@ -18,11 +17,16 @@ from langgraph.types import Command
 from agent_runtime.approvals import Raised, canonical, read_interrupt
 from agent_runtime.decide import Position, ThreadState
 from agent_runtime.graph.checkpoints import Checkpoints
+from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.inputs import dangling, messages_of, opening, read_schema, spoken
 from agent_runtime.graph.transcript import after, said, tokens_of
 from agent_runtime.model import Said, TurnContext
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 MOST_SEALS = 50
+WAKE = "wake_after_s"
+LONGEST_WAKE_S = 31 * 86_400
+BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
 
 
@@ -64,11 +68,13 @@ class Step:
         messages: its messages after the prompt, from the first; None where the graph no longer shows them.
         tokens_in: tokens read by models in this turn.
         tokens_out: tokens written by models in this turn.
+        wake_after_s: when the graph asked in this interval to be woken, in seconds after its end; None: it did not.
     """
 
     messages: tuple[Said, ...] | None = ()
     tokens_in: int = 0
     tokens_out: int = 0
+    wake_after_s: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +123,16 @@ class _Seen:
 class Engine:
     """One compiled graph and its checkpoints."""
 
-    def __init__(self, graph: Any, checkpoints: Checkpoints) -> None:
-        """Take a graph that was compiled with the saver of `checkpoints`."""
+    def __init__(self, graph: Any, checkpoints: Checkpoints, *, foreign: bool = False) -> None:
+        """Take a graph that was compiled with the saver of `checkpoints`.
+
+        A foreign one knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the turn
+        by :func:`agent_runtime.graph.current.current_turn`.
+        """
         self._graph = graph
         self._checkpoints = checkpoints
-        self._takes_messages = "messages" in graph.channels
+        self._foreign = foreign
+        self._schema = read_schema(graph)
         self._controls: set[RunControl] = set()
         self._draining = False
 
@@ -130,7 +141,7 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
             return ThreadState()
-        seen = {str(message.id) for message in _messages(snapshot.values)}
+        seen = {str(message.id) for message in messages_of(snapshot.values)}
         seen.add(str((snapshot.metadata or {}).get("turn_id", "")))
         pending = frozenset(item.id for item in snapshot.interrupts)
         position = Position.INTERRUPTED if pending else Position.OPEN if snapshot.next else Position.END
@@ -139,14 +150,14 @@ class Engine:
     async def last_message(self, thread_id: str) -> str:
         """Return the id of the thread's last message, or nothing."""
         snapshot = await self._graph.aget_state(_config(thread_id))
-        messages = _messages(snapshot.values)
-        return str(messages[-1].id or "") if messages else ""
+        return _last_id(snapshot.values)
 
     async def look(self, thread_id: str, mark: str) -> Ended:
         """Return how the thread's newest interval stopped, from its checkpoint, without running anything."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         raised = tuple(read_interrupt(item.id, item.value) for item in snapshot.interrupts)
-        step = _step(snapshot.values, mark)
+        before = (snapshot.metadata or {}).get(BEFORE, "")
+        step = self._step(snapshot.values, mark, before, at_end=not snapshot.next and not raised)
         if snapshot.next and not raised:
             return Ended(stopped="failed", error=f"stopped before {', '.join(snapshot.next)}", step=step)
         return Ended(stopped="interrupted" if raised else "end", interrupts=raised, step=step)
@@ -165,7 +176,6 @@ class Engine:
         Raises:
             CancelledError: the caller's task was cancelled; what was checkpointed stays.
         """
-        config = _config(context.thread_id, turn=context)
         control = RunControl()
         self._controls.add(control)
         if self._draining:
@@ -174,8 +184,8 @@ class Engine:
         limit = asyncio.timeout(context.category.seconds)
         try:
             async with limit:
-                given = await self._given(order, context)
-                return await self._stream(given, context, config, mark, seen, control)
+                with turn_around(context):
+                    return await self._stream(order, context, mark, seen, control)
         except GraphDrained:
             return Ended(stopped="drained")
         except TimeoutError as error:
@@ -211,78 +221,92 @@ class Engine:
         """Drop checkpoints that a thread at its end no longer needs."""
         await self._checkpoints.prune(thread_id)
 
-    async def _given(self, order: Order, context: TurnContext) -> Any:
-        if isinstance(order, Onward):
-            return None
-        if isinstance(order, Answers):
-            return Command(resume=dict(order.values))
-        snapshot = await self.seal(context.thread_id)
-        if not self._takes_messages:
-            return json.loads(order.payload_json or "{}")
-        return {"messages": [*_dangling(_messages(snapshot.values)), *_opening(order, context)]}
+    async def _given(self, order: Order, context: TurnContext) -> tuple[Any, str]:
+        """Return what the graph is given, and the last message before the turn."""
+        if isinstance(order, Input):
+            values = (await self.seal(context.thread_id)).values
+            if not self._schema.takes_messages:
+                return self._schema.payload(order.prompt, order.payload_json), _last_id(values)
+            messages = opening(context.turn_id, order.prompt, order.payload_json, order.note)
+            return {"messages": [*dangling(messages_of(values)), *messages]}, ""
+        given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
+        if self._schema.takes_messages:
+            return given, ""
+        snapshot = await self._graph.aget_state(_config(context.thread_id))
+        return given, str((snapshot.metadata or {}).get(BEFORE, ""))
 
-    async def _stream(
-        self,
-        given: Any,
-        context: TurnContext,
-        config: Any,
-        mark: str,
-        seen: "_Seen",
-        control: RunControl,
-    ) -> Ended:
+    async def _stream(self, order: Order, context: TurnContext, mark: str, seen: "_Seen", control: RunControl) -> Ended:
+        given, before = await self._given(order, context)
         stream = self._graph.astream(
-            given, config, context=context, stream_mode=["values"], durability="sync", version="v2", control=control
+            given,
+            _config(context.thread_id, turn=context, before=before),
+            context=self._context(context),
+            stream_mode=["values", "custom"],
+            subgraphs=True,  # a graph may ask from within a subgraph to be woken
+            durability="sync",
+            version="v2",
+            control=control,
         )
+        wake: int | None = None
         async for part in stream:
+            if part["type"] == "custom":
+                wake = _wake(part["data"], wake)
+                continue
             if part["ns"]:
                 continue
-            step = await seen.take(_step(part["data"], mark))
+            step = await seen.take(replace(self._step(part["data"], mark, before), wake_after_s=wake))
             used = step.tokens_in + step.tokens_out
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
         # Only the checkpoint tells: the stream of a resume leaves out a question that was pending before it.
-        return await self.look(context.thread_id, mark)
+        ended = await self.look(context.thread_id, mark)
+        return replace(ended, step=replace(ended.step, wake_after_s=wake))
+
+    def _context(self, turn: TurnContext) -> Any:
+        if not self._foreign:
+            return turn
+        return None if self._graph.context_schema is None else {}
+
+    def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False) -> Step:
+        messages = messages_of(values)
+        own = after(messages, mark)
+        if self._schema.takes_messages:
+            lines = None if own is None else said(own)
+        else:
+            own = after(messages, before) if own is None else own
+            lines = spoken(own or (), self._schema.outcome(values) if at_end else "")
+        tokens_in, tokens_out = tokens_of(own or ())
+        return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out)
 
 
-def _config(thread_id: str, *, turn: TurnContext | None = None) -> dict[str, Any]:
+def _wake(event: Any, known: int | None) -> int | None:
+    """Return when a graph wants to be woken after one of its custom events: the newest such event counts.
+
+    >>> _wake({"wake_after_s": 90.2}, 5), _wake({"progress": 1}, 5)
+    (91, 5)
+
+    Raises:
+        InvalidInput: it asks for what is no time to come within a month.
+    """
+    if not isinstance(event, Mapping) or WAKE not in event:
+        return known
+    asked: Any = event[WAKE]
+    number = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
+    if not number or not 0 <= asked <= LONGEST_WAKE_S:
+        what = f"the graph asked to be woken after {asked!r:.80}"
+        raise InvalidInput(what, where=WAKE, hint=f"a number of seconds from 0 to {LONGEST_WAKE_S} is wanted")
+    return int(math.ceil(asked))
+
+
+def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:
     """Return the run's config; the turn and its grant are pinned in the metadata of each of its checkpoints."""
     metadata = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
-    return {"configurable": {"thread_id": thread_id}, "metadata": metadata}
+    return {"configurable": {"thread_id": thread_id}, "metadata": metadata | ({BEFORE: before} if before else {})}
 
 
-def _messages(values: Any) -> list[AnyMessage]:
-    return list(values.get("messages", [])) if isinstance(values, dict) else []
-
-
-def _step(values: Any, mark: str) -> Step:
-    own = after(_messages(values), mark)
-    if own is None:
-        return Step(messages=None)
-    tokens_in, tokens_out = tokens_of(own)
-    return Step(messages=said(own), tokens_in=tokens_in, tokens_out=tokens_out)
-
-
-def _dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Answer the tool calls that an earlier turn left without an answer: a history with such calls is invalid."""
-    last = max((at for at, message in enumerate(messages) if isinstance(message, AIMessage)), default=len(messages))
-    answered = {message.tool_call_id for message in messages[last:] if isinstance(message, ToolMessage)}
-    calls = [call for message in messages[last : last + 1] for call in getattr(message, "tool_calls", ())]
-    return [
-        ToolMessage(
-            content="this call did not finish", name=call["name"], tool_call_id=call["id"] or "", status="error"
-        )
-        for call in calls
-        if call["id"] not in answered
-    ]
-
-
-def _opening(order: Input, context: TurnContext) -> list[AnyMessage]:
-    opening: list[AnyMessage] = []
-    if order.note:
-        opening.append(HumanMessage(content=order.note, id=f"{context.turn_id}-note", name="turnkeeper"))
-    text = f"{order.prompt}\n\nPayload: {order.payload_json}" if order.payload_json else order.prompt
-    # The id is the turn's: the input and the proof that it was taken land in one checkpoint.
-    return [*opening, HumanMessage(content=text, id=context.turn_id)]
+def _last_id(values: Any) -> str:
+    messages = messages_of(values)
+    return str(messages[-1].id or "") if messages else ""
 
 
 def _sentence(error: BaseException) -> str:

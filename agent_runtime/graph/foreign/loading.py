@@ -1,0 +1,206 @@
+"""Making an author's graph: import its module, and take whatever form LangGraph projects give a graph.
+
+What goes wrong in the author's code becomes one InvalidInput that says where in it; nothing of ours is half started.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
+
+from agent_runtime.graph.foreign.reference import Reference
+from turnkeeper.errors import InvalidInput
+
+MOST_LAYERS = 4  # a factory may give a coroutine that gives a context manager that gives a builder
+WANTED = "a StateGraph, a compiled one, a factory or an async context manager of one is wanted"
+Graph = CompiledStateGraph[Any, Any, Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """An author's graph, made.
+
+    Attributes:
+        reference: where it came from.
+        kind: the forms it was found in, outermost first: `factory, builder`.
+        graph: compiled, on no checkpointer of ours yet.
+    """
+
+    reference: Reference
+    kind: str
+    graph: Graph
+
+
+@asynccontextmanager
+async def load(reference: Reference, environ: Mapping[str, str]) -> AsyncIterator[Loaded]:
+    """Import and make a graph; what it opened is closed at the end of the block.
+
+    The project's variables are put into the process's environment where `environ` has none of that name.
+
+    Raises:
+        InvalidInput: the module cannot be imported, lacks the attribute, or that is no graph.
+    """
+    for key, value in reference.environment.items():
+        if key not in environ:
+            os.environ[key] = value
+    found = _attribute(reference)
+    async with AsyncExitStack() as stack:
+        graph, kinds = await _made(reference, found, stack)
+        yield Loaded(reference=reference, kind=", ".join(kinds), graph=graph)
+
+
+async def _made(reference: Reference, found: Any, stack: AsyncExitStack) -> tuple[Graph, list[str]]:
+    kinds: list[str] = []
+    for _ in range(MOST_LAYERS):
+        if isinstance(found, CompiledStateGraph):
+            return _named_fields(reference, found), [*kinds, "compiled graph"]
+        if isinstance(found, Pregel):
+            what = f"{reference.attribute} is a {type(found).__name__} that was not made from a StateGraph"
+            raise InvalidInput(what, where=reference.text, hint=WANTED)
+        try:
+            found = await _peel(reference, found, kinds, stack)
+        except InvalidInput:
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"{reference.attribute} cannot be made: {_sentence(error)}"
+            raise InvalidInput(what, where=_place(error, reference)) from error
+    raise InvalidInput(f"{reference.attribute} is nested too deeply: {', '.join(kinds)}", where=reference.text)
+
+
+async def _peel(reference: Reference, found: Any, kinds: list[str], stack: AsyncExitStack) -> Any:
+    """Return what is inside one layer, and note which layer it was."""
+    if isinstance(found, StateGraph):
+        kinds.append("builder")
+        return found.compile()
+    if isinstance(found, AbstractAsyncContextManager):
+        kinds.append("async context manager")
+        return await stack.enter_async_context(found)
+    if isinstance(found, AbstractContextManager):
+        kinds.append("context manager")
+        return stack.enter_context(found)
+    if inspect.isawaitable(found):
+        return await found
+    if callable(found):
+        kinds.append("async factory" if inspect.iscoroutinefunction(found) else "factory")
+        return found(*_arguments(reference, found))
+    raise InvalidInput(f"{reference.attribute} is a {type(found).__name__}", where=reference.text, hint=WANTED)
+
+
+def _arguments(reference: Reference, factory: Callable[..., Any]) -> list[Any]:
+    """Return what a factory is called with: nothing, or LangGraph's config where it asks for one."""
+    try:
+        asked = list(inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    positional = [one for one in asked if one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}]
+    required = [one.name for one in positional if one.default is one.empty]
+    required += [one.name for one in asked if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    if len(required) > 1:
+        what = f"the factory {reference.attribute} wants {', '.join(required)}; nothing or a config can be given"
+        raise InvalidInput(what, where=reference.text)
+    takes_config = bool(required) or any(one.name == "config" for one in positional[:1])
+    return [{"configurable": {}}] if takes_config else []
+
+
+def _named_fields(reference: Reference, graph: Graph) -> Graph:
+    if "__root__" in graph.channels:
+        what = f"the state of {reference.attribute} has no named fields"
+        raise InvalidInput(what, where=reference.text, hint="make it a TypedDict, a dataclass or a pydantic model")
+    return graph
+
+
+def _attribute(reference: Reference) -> Any:
+    try:
+        module = _import(reference)
+    except (Exception, SystemExit) as error:
+        hint = "install what the project needs where turnkeeper is installed" if _is_missing(error) else ""
+        what = f"cannot be imported: {_sentence(error)}"
+        raise InvalidInput(what, where=_place(error, reference), hint=hint) from error
+    if not hasattr(module, reference.attribute):
+        kinds = (StateGraph, Pregel)
+        graphs = [name for name, value in vars(module).items() if isinstance(value, kinds)]
+        hint = f"there is {', '.join(graphs)}" if graphs else ""
+        raise InvalidInput(
+            f"{reference.file or reference.module} has no {reference.attribute}", where=reference.text, hint=hint
+        )
+    return getattr(module, reference.attribute)
+
+
+def _import(reference: Reference) -> ModuleType:
+    for folder in reference.folders:
+        _search(folder)
+    if reference.file is None:
+        return importlib.import_module(reference.module)
+    root, name = _module_of(reference.file)
+    _search(root)
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.origin and Path(spec.origin).resolve() == reference.file:
+        return importlib.import_module(name)
+    return _import_alone(reference.file)
+
+
+def _search(folder: Path) -> None:
+    """Import from a folder too, after all else, so that no file of a project takes the place of an installed module."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _module_of(file: Path) -> tuple[Path, str]:
+    """Return the folder to import a file from, and its dotted name there: packages around it are kept."""
+    parts, folder = [file.stem], file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ".".join(parts)
+
+
+def _import_alone(file: Path) -> ModuleType:
+    """Import a file whose name another module has, under one of its own: equal at every start, as checkpoints want."""
+    name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None, "the name ends with .py"
+    assert spec.loader is not None, "so that there is a loader for it"
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _place(error: BaseException, reference: Reference) -> str:
+    """Return the innermost line of the project's own code that an error came through, else the reference."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    roots = [*reference.folders, *([_module_of(reference.file)[0]] if reference.file else [])]
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if any(Path(frame.filename).is_relative_to(root) for root in roots) and "site-packages" not in frame.filename
+    ]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else reference.text
+
+
+def _is_missing(error: BaseException) -> bool:
+    return isinstance(error, ModuleNotFoundError)
+
+
+def _sentence(error: BaseException) -> str:
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return " ".join(f"{type(error).__name__}: {said}".split())[:500]
