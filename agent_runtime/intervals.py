@@ -110,6 +110,7 @@ class _Recording:
         self._failpoints = failpoints
         self._turn_id = turn_id
         self._known = 0
+        self._wake: int | None = None
         self._writes: list[asyncio.Task[None]] = []
 
     async def step(self, step: Step) -> None:
@@ -120,6 +121,9 @@ class _Recording:
             self._writes.append(asyncio.create_task(write))
             self._known = len(step.messages)
             await self._writes[-1] if len(self._writes) > 8 else None
+        if step.wake_after_s is not None and step.wake_after_s != self._wake:
+            self._wake = step.wake_after_s
+            self._writes.append(asyncio.create_task(self._store.wake(self._turn_id, self._wake)))
         self._failpoints.reach("runtime.turn_step")
 
     async def finished(self) -> None:

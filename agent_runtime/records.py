@@ -49,6 +49,7 @@ class TurnRecord:
     tries: int
     tokens_in: int
     tokens_out: int
+    wake_after_s: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,7 @@ class EventRecord:
     held_by: tuple[str, ...]
     tokens_in: int
     tokens_out: int
+    wake_after_s: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ Every write first checks that this process still owns the store: one that was su
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from agent_runtime.model import Said
 from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.stores import queries, writing
 from agent_runtime.stores.facts import read_facts
-from agent_runtime.stores.writing import Happened, about
+from agent_runtime.stores.writing import Happened, about, with_tokens
 from agent_runtime.triggers import Trigger, from_meta
 from turnkeeper.clock import Clock, to_us
 from turnkeeper.database import Database
@@ -207,6 +207,10 @@ class Store:
 
         await self._write(work)
 
+    async def wake(self, turn_id: str, after_s: int) -> None:
+        """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
+        await self._write(lambda connection: writing.change_turn(connection, turn_id, wake_after_s=after_s))
+
     async def interrupted(self, turn_id: str, raised: Sequence[Raised]) -> list[str]:
         """Write that a turn waits for its author. Return the ids of what is newly asked."""
         at = self._clock.now()
@@ -219,7 +223,7 @@ class Store:
             asked = tuple(item.interrupt_id for item in raised)
             summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
             happened = Happened(state="INTERRUPTED", trigger=_of(turn), at=at, summary=summary, held_by=asked)
-            writing.add_event(connection, about(turn), _with_tokens(happened, turn))
+            writing.add_event(connection, about(turn), with_tokens(happened, turn))
             return fresh
 
         return await self._write(work)
@@ -235,7 +239,7 @@ class Store:
             writing.add_interrupts(connection, turn, [pause], at)
             writing.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
             happened = Happened(state="PAUSED", trigger=_of(turn), at=at)
-            writing.add_event(connection, about(turn), _with_tokens(happened, turn))
+            writing.add_event(connection, about(turn), with_tokens(happened, turn))
             return Finished(state="paused", released=self._release(connection, turn.thread_id))
 
         return await self._write(work)
@@ -325,7 +329,7 @@ class Store:
         changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
         writing.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
         happened = Happened(state=ended.upper(), trigger=_of(turn), at=at, summary=summary, error=why)
-        writing.add_event(connection, about(turn), _with_tokens(happened, turn))
+        writing.add_event(connection, about(turn), with_tokens(happened, turn))
         released = self._release(connection, turn.thread_id)
         kept = tuple(from_meta(meta) for meta in writing.kept(connection, turn.thread_id))
         return Finished(state=ended, released=released, kept=kept)
@@ -378,7 +382,3 @@ def _by(trigger: Trigger) -> str:
 
 def _of(turn: TurnRecord) -> str:
     return "answer" if turn.answers and not turn.resumes else turn.trigger
-
-
-def _with_tokens(happened: Happened, turn: TurnRecord) -> Happened:
-    return replace(happened, tokens_in=turn.tokens_in, tokens_out=turn.tokens_out)

@@ -196,6 +196,8 @@ class Turns:
         if ended.step.messages is not None:
             tokens = (ended.step.tokens_in, ended.step.tokens_out)
             await self._store.record(turn.turn_id, ended.step.messages, tokens)
+        if ended.step.wake_after_s is not None:
+            await self._store.wake(turn.turn_id, ended.step.wake_after_s)
         if ended.stopped == "interrupted":
             return await self._wait_for(turn, ended)
         self._failpoints.reach("runtime.finished")

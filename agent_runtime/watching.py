@@ -21,5 +21,6 @@ def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
         held_by=event.held_by,
         tokens_in=event.tokens_in,
         tokens_out=event.tokens_out,
+        wake_after_s=event.wake_after_s,
         attempt=event.attempt,
     )

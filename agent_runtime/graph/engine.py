@@ -295,7 +295,8 @@ def _wake(event: Any, known: int | None) -> int | None:
     if not number or not 0 <= asked <= LONGEST_WAKE_S:
         what = f"the graph asked to be woken after {asked!r:.80}"
         raise InvalidInput(what, where=WAKE, hint=f"a number of seconds from 0 to {LONGEST_WAKE_S} is wanted")
-    return int(math.ceil(asked))
+    wake_after_s: int = math.ceil(asked)
+    return wake_after_s
 
 
 def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:

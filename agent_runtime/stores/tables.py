@@ -61,6 +61,7 @@ turns = Table(
     Column("epoch", Integer, nullable=False),  # of the process that ran the newest interval
     Column("tokens_in", Integer, nullable=False),
     Column("tokens_out", Integer, nullable=False),
+    Column("wake_after_s", BigInteger),  # when the graph asked to be woken, counted from the turn's end
     CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
     CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
@@ -126,6 +127,7 @@ turn_events = Table(
     Column("held_by_json", Text, nullable=False),
     Column("tokens_in", Integer, nullable=False),
     Column("tokens_out", Integer, nullable=False),
+    Column("wake_after_s", BigInteger),
     Index("turn_events_by_turn", "turn_id", "sequence"),
     sqlite_autoincrement=True,
 )

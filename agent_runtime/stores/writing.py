@@ -5,7 +5,7 @@ Each changes rows of one concern; :mod:`agent_runtime.store` puts those together
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -35,6 +35,7 @@ class Happened:
     held_by: tuple[str, ...] = ()
     tokens_in: int = 0
     tokens_out: int = 0
+    wake_after_s: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,12 @@ class About:
     thread_id: str
     fire_id: str
     attempt: int
+
+
+def with_tokens(happened: Happened, turn: TurnRecord) -> Happened:
+    """Return what happened to a turn, with what it used, and when it wants to be woken if it came to a good end."""
+    wake = turn.wake_after_s if happened.state in {"SUCCEEDED", "SILENT"} else None
+    return replace(happened, tokens_in=turn.tokens_in, tokens_out=turn.tokens_out, wake_after_s=wake)
 
 
 def about(what: TurnRecord | Trigger | KeyRecord) -> About:
@@ -74,6 +81,7 @@ def add_event(connection: Connection, what: About, happened: Happened) -> None:
             held_by_json=json.dumps(happened.held_by) if happened.held_by else "",
             tokens_in=happened.tokens_in,
             tokens_out=happened.tokens_out,
+            wake_after_s=happened.wake_after_s,
         )
     )
 
