@@ -11,6 +11,7 @@ from typing import Protocol
 
 from turnkeeper.errors import Corrupt, Exhausted
 
+_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -36,7 +37,11 @@ class Files(Protocol):
         """Return the names in a folder, sorted."""
 
     def read(self, path: Path, largest: int) -> bytes:
-        """Return a plain file's bytes. Raises FileNotFoundError, or Corrupt for a link, a folder or one too large."""
+        """Return a plain file's bytes.
+
+        Raises FileNotFoundError; Corrupt for a link, a folder or one too large; Exhausted where the machine has no
+        descriptor or memory left to look, which says nothing about the file.
+        """
 
 
 class SystemFiles:
@@ -93,6 +98,8 @@ class SystemFiles:
         except FileNotFoundError:
             raise
         except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                raise Exhausted(f"cannot be read: {error.strerror}", where=str(path), hint="try again") from error
             raise Corrupt(f"cannot be opened: {error.strerror}", where=str(path)) from error
         try:
             found = os.fstat(descriptor)

@@ -25,7 +25,7 @@ from turnkeeper.bus.names import Names
 from turnkeeper.bus.port import Claimed, Put, Quarantined
 from turnkeeper.bus.quarantine import Quarantine
 from turnkeeper.bus.retention import Retention, prune, sweep
-from turnkeeper.bus.room import Quota, Room, is_lack_of_descriptors, machine_errors
+from turnkeeper.bus.room import Quota, Room, machine_errors
 from turnkeeper.bus.writing import link_all
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
@@ -40,7 +40,7 @@ MOST_WAITING = Quota().most_waiting
 _MOST_HINTS = 2 * MOST_WAITING
 _PRUNE_EVERY = 1024  # archives
 _MOST_STUCK = 100  # names passed over in one claim because they cannot be moved
-_Encoded = tuple[Envelope, bytes]
+Encoded = tuple[Envelope, bytes]  # an envelope and its bytes, as `encode` gave them
 
 
 class Inbox:
@@ -76,8 +76,9 @@ class Inbox:
         self._files = files
         self._clock = clock
         self._retention = retention or Retention()
-        for name in FOLDERS:
-            make_private(folder / name)
+        self._places = {name: folder / name for name in FOLDERS}
+        for place in self._places.values():
+            make_private(place)
         self._names = Names(folder, clock=clock, entropy=entropy)
         self._room = Room(folder / "inbox", quota or Quota())
         self._links = KeyLinks(folder, files) if settles_keys else None
@@ -96,7 +97,7 @@ class Inbox:
         name = self._hinted(key)
         for folder in ("inbox", "claimed") if name else ():
             with contextlib.suppress(FileNotFoundError, InvalidInput, Corrupt):
-                return decode(self._files.read(self.folder / folder / name, LARGEST_BYTES))
+                return decode(self._files.read(self._places[folder] / name, LARGEST_BYTES))
         return None
 
     def put(self, envelope: Envelope) -> Put:
@@ -110,7 +111,7 @@ class Inbox:
             InvalidInput: one is malformed; nothing was written.
             Exhausted: no room for at least one; those that had room are there, and may be put again under their key.
         """
-        for answer in (answers := self._put_encoded([(envelope, encode(envelope)) for envelope in envelopes])):
+        for answer in (answers := self.put_encoded([(envelope, encode(envelope)) for envelope in envelopes])):
             if isinstance(answer, TurnkeeperError):
                 raise answer
         return [answer for answer in answers if isinstance(answer, Put)]
@@ -118,7 +119,7 @@ class Inbox:
     def put_each(self, envelopes: Sequence[Envelope]) -> list[Put | TurnkeeperError]:
         """Put many envelopes; answer for each, in order: what it came to, or the error that met it alone."""
         encoded = [_encoded(envelope) for envelope in envelopes]
-        answers = iter(self._put_encoded([item for item in encoded if not isinstance(item, InvalidInput)]))
+        answers = iter(self.put_encoded([item for item in encoded if not isinstance(item, InvalidInput)]))
         return [item if isinstance(item, InvalidInput) else next(answers) for item in encoded]
 
     def claim(self, limit: int) -> list[Claimed]:
@@ -144,7 +145,7 @@ class Inbox:
         self._unread.clear()
         adopted = []
         for name in self._visible("claimed"):
-            if _same_file(self.folder / "claimed" / name, self.folder / "delivered" / name):
+            if _same_file(self._places["claimed"] / name, self._places["delivered"] / name):
                 self._deliver([name])  # a crash came between link and unlink: it was done
             else:
                 adopted += self._read_claimed(name)
@@ -178,10 +179,10 @@ class Inbox:
         self._room.settle()
         return released
 
-    def _put_encoded(self, items: Sequence[_Encoded]) -> list[Put | TurnkeeperError]:
-        """Decide for each whether it is fresh, a duplicate or too much; write the fresh ones together."""
+    def put_encoded(self, items: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
+        """Put many that were encoded before; answer for each as :meth:`put_each`."""
         decided: list[Put | TurnkeeperError | int] = []
-        fresh: list[_Encoded] = []
+        fresh: list[Encoded] = []
         first: dict[str, int] = {}
         for envelope, data in items:
             key = envelope.idempotency_key
@@ -214,9 +215,9 @@ class Inbox:
 
     def _earlier(self, key: str) -> Put | None:
         name = self._hinted(key)
-        if name and any(os.path.lexists(self.folder / place / name) for place in ("inbox", "claimed")):
+        if name and any(os.path.lexists(self._places[place] / name) for place in ("inbox", "claimed")):
             # Another process may have linked it and not yet synced; nobody is told of what is not on disk.
-            self._files.sync_folder(self.folder / "inbox")
+            self._files.sync_folder(self._places["inbox"])
             return Put(name=name, fresh=False)
         if self._hints is not None:
             self._hints.pop(key, None)
@@ -224,14 +225,14 @@ class Inbox:
             return Put(name=self._links.name_of(key), fresh=False)
         return None
 
-    def _write(self, fresh: Sequence[_Encoded]) -> list[Put | TurnkeeperError]:
+    def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
         try:
             with machine_errors(self.folder):
                 names = self._names.draw([envelope.sender for envelope, _ in fresh], lying=self._lying())
         except Exhausted as error:
             return [error] * len(fresh)
         written = [(name, data) for name, (_, data) in zip(names, fresh, strict=True)]
-        failures = link_all(self._files, self.folder / "inbox", written)
+        failures = link_all(self._files, self._places["inbox"], written)
         for name, (envelope, _), failure in zip(names, fresh, failures, strict=True):
             if failure is None and envelope.idempotency_key:
                 self._hint(envelope.idempotency_key, name)
@@ -260,18 +261,15 @@ class Inbox:
     def _move_to_claimed(self, name: str) -> None:
         target = self._free_name("claimed", name)
         with machine_errors(self.folder), contextlib.suppress(FileNotFoundError):  # another process was first
-            self._files.rename(self.folder / "inbox" / name, self.folder / "claimed" / target)
+            self._files.rename(self._places["inbox"] / name, self._places["claimed"] / target)
             self._unread.append(target)
 
     def _read_claimed(self, name: str) -> list[Claimed]:
         try:
-            envelope = decode(self._files.read(self.folder / "claimed" / name, LARGEST_BYTES))
+            envelope = decode(self._files.read(self._places["claimed"] / name, LARGEST_BYTES))
         except FileNotFoundError:
             return []
         except (InvalidInput, Corrupt, OSError) as error:
-            lacking = error if isinstance(error, OSError) else error.__cause__
-            if is_lack_of_descriptors(lacking):
-                raise Exhausted(f"cannot be read: {lacking}", where=name, hint="try again") from error
             self._quarantine.put(name, str(error))
             return []
         key = envelope.idempotency_key
@@ -282,7 +280,7 @@ class Inbox:
         return [Claimed(name=name, envelope=envelope)]
 
     def _deliver(self, names: Sequence[str]) -> None:
-        claimed, delivered = self.folder / "claimed", self.folder / "delivered"
+        claimed, delivered = self._places["claimed"], self._places["delivered"]
         done = []
         with machine_errors(delivered):
             for name in names:
@@ -298,12 +296,12 @@ class Inbox:
             self._prune()
 
     def _link_delivered(self, name: str) -> None:
-        source, target = self.folder / "claimed" / name, self.folder / "delivered" / name
+        source, target = self._places["claimed"] / name, self._places["delivered"] / name
         try:
             self._files.link(source, target)
         except FileExistsError:
             if not _same_file(source, target):  # a foreign writer used a name again
-                self._files.link(source, self.folder / "delivered" / self._free_name("delivered", name))
+                self._files.link(source, self._places["delivered"] / self._free_name("delivered", name))
 
     def _prune(self) -> None:
         self._archived = 0
@@ -311,18 +309,18 @@ class Inbox:
 
     def _free_name(self, folder: str, name: str) -> str:
         """Return `name`, or one like it where a foreign writer's choice is taken: a rename overwrites."""
-        if not os.path.lexists(self.folder / folder / name):
+        if not os.path.lexists(self._places[folder] / name):
             return name
         stem, dot, suffix = name.rpartition(".")
         return f"{stem}~{self._names.tag()}{dot}{suffix}"
 
     def _visible(self, folder: str) -> list[str]:
         with machine_errors(self.folder):
-            return [name for name in self._files.names(self.folder / folder) if not name.startswith(".")]
+            return [name for name in self._files.names(self._places[folder]) if not name.startswith(".")]
 
     def _lying(self) -> Iterable[str]:
         for folder in FOLDERS:
-            yield from self._files.names(self.folder / folder)
+            yield from self._files.names(self._places[folder])
 
     def _hinted(self, key: str) -> str:
         if self._hints is None:
@@ -331,7 +329,7 @@ class Inbox:
                 for name in self._visible(folder):
                     # What cannot be read is quarantined, with its reason, when it is claimed.
                     with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
-                        envelope = decode(self._files.read(self.folder / folder / name, LARGEST_BYTES))
+                        envelope = decode(self._files.read(self._places[folder] / name, LARGEST_BYTES))
                         if envelope.idempotency_key:
                             self._hint(envelope.idempotency_key, name)
         return self._hints.get(key, "")
@@ -344,7 +342,7 @@ class Inbox:
             del self._hints[next(iter(self._hints))]
 
 
-def _encoded(envelope: Envelope) -> _Encoded | InvalidInput:
+def _encoded(envelope: Envelope) -> Encoded | InvalidInput:
     try:
         return envelope, encode(envelope)
     except InvalidInput as error:

@@ -24,7 +24,7 @@ class Names:
     """Draws names for one agent's folder."""
 
     def __init__(self, folder: Path, *, clock: Clock, entropy: Entropy) -> None:
-        self._folder = folder
+        self._mark = folder / MARK
         self._clock = clock
         self._entropy = entropy
         self._last_ns = -1
@@ -42,7 +42,7 @@ class Names:
         return self._entropy.hex(8)
 
     def _reserve(self, count: int) -> int:
-        descriptor = os.open(self._folder / MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(self._mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             newest = max(self._last_ns, _number(os.pread(descriptor, _DIGITS, 0)))

@@ -1,7 +1,6 @@
 """How much an inbox takes, and what a sender is told when there is no room."""
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from pathlib import Path
 
 from turnkeeper.errors import Exhausted
 
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _COUNT_AGAIN = 1024  # puts between two looks at the folder, which other processes fill and empty too
 
 
@@ -75,11 +73,6 @@ def machine_errors(path: Path) -> Iterator[None]:
         raise Exhausted(
             f"cannot be written: {error.strerror}", where=str(path), hint="free room, then try again"
         ) from (error)
-
-
-def is_lack_of_descriptors(error: BaseException | None) -> bool:
-    """Tell whether a file could not be read for want of descriptors or memory, and not for what it is."""
-    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS
 
 
 def _size(entry: "os.DirEntry[str]") -> int:

@@ -34,7 +34,8 @@ def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
         raise InvalidInput(f"is not JSON as the bus writes it: {error}", where=where) from error
     if not isinstance(fields, dict):
         raise InvalidInput("is not a JSON object", where=where)
-    check_value(fields, where=where)
+    if b"\\u" in data:  # only an escape can still bring in what has no UTF-8 form; the rest was refused above
+        check_value(fields, where=where)
     return fields
 
 
@@ -109,7 +110,10 @@ def _no_constant(name: str) -> NoReturn:
 def _bounded_int(digits: str) -> int:
     if len(digits) > LONGEST_NUMBER:
         raise ValueError(f"a number has {len(digits)} digits")
-    return int(digits)
+    value = int(digits)
+    if abs(value) >= _TOO_LARGE:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return value
 
 
 def _finite_float(digits: str) -> float:

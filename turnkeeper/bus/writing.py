@@ -66,20 +66,20 @@ def link_all(files: Files, inbox: Path, items: Sequence[tuple[str, bytes]]) -> l
 
     One with a failure is not there, unless a reader took it between its link and a sync of the folder that failed.
     """
-    temporaries = [inbox / f".{name}.tmp" for name, _ in items]
-    failures = write_group(files, [(path, data) for path, (_, data) in zip(temporaries, items, strict=True)])
-    for place, (name, _) in enumerate(items):
+    paths = [(inbox / f".{name}.tmp", inbox / name) for name, _ in items]
+    failures = write_group(files, [(path, data) for (path, _), (_, data) in zip(paths, items, strict=True)])
+    for place, (temporary, target) in enumerate(paths):
         if failures[place] is None:
-            failures[place] = _attempt(inbox / name, partial(_link, files, temporaries[place], inbox / name))
-    linked = [name for (name, _), failure in zip(items, failures, strict=True) if failure is None]
+            failures[place] = _attempt(target, partial(_link, files, temporary, target))
+    linked = [target for (_, target), failure in zip(paths, failures, strict=True) if failure is None]
     if not linked:
         return failures
     try:
         with machine_errors(inbox):
             files.sync_folder(inbox)
     except Exhausted as error:
-        for name in linked:
-            files.unlink(inbox / name)
+        for target in linked:
+            files.unlink(target)
         return [failure or error for failure in failures]
     return failures
 

@@ -1,0 +1,25 @@
+"""Opening an inbox in a test, and looking at what lies there."""
+
+from pathlib import Path
+
+from tests.support.clock import START, ManualClock
+from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.inbox import FOLDERS, Inbox
+from turnkeeper.entropy import SeededEntropy
+from turnkeeper.files import SystemFiles
+
+
+def open_inbox(folder: Path, files: SystemFiles | None = None) -> Inbox:
+    return Inbox(folder, files=files or SystemFiles(), clock=ManualClock(), entropy=SeededEntropy(1))
+
+
+def message(text: str, key: str = "") -> Envelope:
+    return Envelope(id=text, sender="author", to="agent0", kind="message", text=text, at=START, idempotency_key=key)
+
+
+def places(folder: Path) -> dict[str, list[str]]:
+    return {name: sorted(path.name for path in (folder / name).iterdir()) for name in FOLDERS}
+
+
+def claim_all(inbox: Inbox) -> list[str]:
+    return [item.envelope.text for item in inbox.claim(100)]

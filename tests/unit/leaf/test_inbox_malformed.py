@@ -1,0 +1,134 @@
+"""Whatever lies in an inbox and is no envelope goes to quarantine, whole, and the rest is delivered."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import START
+from tests.support.inboxes import claim_all, message, open_inbox, places
+from turnkeeper.bus.envelope import LARGEST_BYTES, decode, encode
+from turnkeeper.errors import Exhausted, InvalidInput, NotFound
+from turnkeeper.files import SystemFiles
+
+
+@pytest.mark.parametrize("make", ["torn", "folder", "link", "foreign"])
+def test_what_is_malformed_goes_to_quarantine_whole_and_the_rest_is_delivered(folder: Path, make: str) -> None:
+    inbox = open_inbox(folder)
+    bad = folder / "inbox" / "00000000000000000000-bad.json"
+    if make == "torn":
+        bad.write_bytes(b'{"v":1')
+    elif make == "folder":
+        bad.mkdir()
+    elif make == "link":
+        bad.symlink_to("/etc/hostname")
+    else:
+        bad.write_bytes(b'{"v":9}')
+    inbox.put(message("good"))
+    assert [item.envelope.text for item in inbox.claim(10)] == ["good"]
+    assert places(folder)["quarantine"] == [bad.name, f"{bad.name}.reason"]
+
+
+def test_a_malformed_envelope_writes_nothing(folder: Path) -> None:
+    inbox = open_inbox(folder)
+    with pytest.raises(InvalidInput):
+        inbox.put_all([message("good"), message("<channel>")])
+    assert places(folder)["inbox"] == []
+
+
+def test_one_bad_envelope_in_a_group_is_refused_alone_where_each_is_answered(folder: Path) -> None:
+    answers = open_inbox(folder).put_each([message("one"), message("<channel>"), message("two")])
+    assert [type(answer).__name__ for answer in answers] == ["Put", "InvalidInput", "Put"]
+    assert claim_all(open_inbox(folder)) == ["one", "two"]
+
+
+def test_a_pipe_in_an_inbox_is_quarantined_without_waiting_on_it(folder: Path) -> None:
+    inbox = open_inbox(folder)
+    os.mkfifo(folder / "inbox" / "pipe.json")
+    assert claim_all(inbox) == []
+    assert places(folder)["quarantine"] == ["pipe.json", "pipe.json.reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("oversize.json", b" " * (LARGEST_BYTES + 1)),
+        ("n" * 250 + ".json", b"{"),
+        (os.fsdecode(b"\xff\xfe.json"), b"{"),
+        ("a\nb", b"{"),
+        ("x.reason", b"{"),
+    ],
+    ids=["oversize", "long name", "no text", "line break", "named as a reason"],
+)
+def test_whatever_lies_in_an_inbox_is_set_aside_whole_and_listed(folder: Path, name: str, data: bytes) -> None:
+    inbox = open_inbox(folder)
+    (folder / "inbox" / name).write_bytes(data)
+    inbox.put(message("good"))
+    assert claim_all(inbox) == ["good"]
+    (item,) = inbox.quarantined()
+    assert item.reason
+    assert item.at == START
+    assert (folder / "quarantine" / item.name).read_bytes() == data
+
+
+def test_a_foreign_writer_that_uses_a_name_again_overwrites_nothing(folder: Path) -> None:
+    inbox = open_inbox(folder)
+    for text in ("one", "two", "three"):
+        (folder / "inbox" / "same.json").write_bytes(encode(message(text)))
+        (item,) = inbox.claim(1)
+        assert item.envelope.text == text
+        if text != "one":
+            inbox.archive(item)
+    for item in inbox.adopt():
+        inbox.archive(item)
+    kept = {decode((folder / "delivered" / name).read_bytes()).text for name in places(folder)["delivered"]}
+    assert kept == {"one", "two", "three"}
+    for _ in range(3):
+        (folder / "inbox" / "bad.json").write_bytes(b"{")
+        inbox.claim(1)
+    assert len(inbox.quarantined()) == 3
+
+
+def test_a_requeued_envelope_is_checked_again_and_keeps_its_bytes(folder: Path) -> None:
+    inbox = open_inbox(folder)
+    inbox.put(message("one"))
+    (item,) = inbox.claim(1)
+    sent = (folder / "claimed" / item.name).read_bytes()
+    inbox.quarantine(item.name, "failed five times")
+    assert [aside.reason for aside in inbox.quarantined()] == ["failed five times"]
+    assert inbox.requeue(item.name).name == item.name
+    assert inbox.quarantined() == []
+    (again,) = inbox.claim(1)
+    assert (folder / "claimed" / again.name).read_bytes() == sent
+
+
+def test_what_is_still_malformed_stays_in_quarantine(folder: Path) -> None:
+    inbox = open_inbox(folder)
+    (folder / "inbox" / "bad.json").write_bytes(b"{")
+    inbox.claim(1)
+    with pytest.raises(InvalidInput):
+        inbox.requeue("bad.json")
+    for name in ("absent.json", "../inbox/x", ".hidden", ""):
+        with pytest.raises(NotFound):
+            inbox.requeue(name)
+    assert places(folder)["quarantine"] == ["bad.json", "bad.json.reason"]
+
+
+def test_a_lack_of_descriptors_at_a_claim_quarantines_nothing_and_loses_nothing(folder: Path) -> None:
+    class Starved(SystemFiles):
+        starved = True
+
+        def read(self, path: Path, largest: int) -> bytes:
+            if self.starved:
+                raise Exhausted("cannot be read: Too many open files", where=str(path))
+            return super().read(path, largest)
+
+    files = Starved()
+    inbox = open_inbox(folder, files)
+    open_inbox(folder).put_all([message("one"), message("two")])
+    for _ in range(2):
+        with pytest.raises(Exhausted):
+            inbox.claim(10)
+    files.starved = False
+    assert claim_all(inbox) == ["one", "two"]
+    assert places(folder)["quarantine"] == []
