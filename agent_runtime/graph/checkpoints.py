@@ -1,21 +1,9 @@
-"""The checkpointer: one SQLite file, write-ahead log, synced at every commit, and only known types read back."""
+"""The checkpoints of the process: one SQLite file, write-ahead log, synced at every commit, only known types read."""
 
 import asyncio
 from pathlib import Path
-from sqlite3 import DatabaseError
 
-import aiosqlite
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
-from turnkeeper.errors import Corrupt
-
-_PRUNE = """
-DELETE FROM {table} WHERE thread_id = ? AND checkpoint_id < (
-    SELECT max(newest.checkpoint_id) FROM checkpoints AS newest
-    WHERE newest.thread_id = {table}.thread_id AND newest.checkpoint_ns = {table}.checkpoint_ns
-)
-"""
+from agent_runtime.graph.saver import GroupedSaver
 
 
 class Checkpoints:
@@ -25,34 +13,18 @@ class Checkpoints:
         saver: what graphs are compiled with.
     """
 
-    def __init__(self, connection: aiosqlite.Connection) -> None:
-        self._connection = connection
-        # Strict whatever the environment says: a crafted row must not name a class to be built.
-        self.saver = AsyncSqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    def __init__(self, saver: GroupedSaver) -> None:
+        self.saver = saver
 
     async def prune(self, thread_id: str) -> None:
-        """Keep only the newest checkpoint of each of a thread's namespaces: a long thread stays small."""
-        async with self.saver.lock:
-            for table in ("writes", "checkpoints"):
-                await self._connection.execute(_PRUNE.format(table=table), (thread_id,))
-            await self._connection.commit()
+        """Keep of a thread at its end what its next turn needs: a long thread stays small."""
+        await self.saver.aprune_ended(thread_id)
 
     async def close(self) -> None:
-        """Close the file."""
-        await self._connection.close()
+        """Finish what is queued, then close the file."""
+        await asyncio.to_thread(self.saver.close)
 
 
 async def open_checkpoints(path: Path) -> Checkpoints:
     """Open or make the file, mode 0600. Raises Corrupt if it is not one of ours."""
-    await asyncio.to_thread(path.touch, mode=0o600, exist_ok=True)
-    connection = await aiosqlite.connect(path)
-    try:
-        await connection.execute("PRAGMA journal_mode=WAL")
-        await connection.execute("PRAGMA synchronous=FULL")
-        await connection.execute("PRAGMA busy_timeout=10000")
-        checkpoints = Checkpoints(connection)
-        await checkpoints.saver.setup()
-    except DatabaseError as error:
-        await connection.close()
-        raise Corrupt(f"cannot be read as checkpoints: {error}", where=str(path)) from error
-    return checkpoints
+    return Checkpoints(await asyncio.to_thread(GroupedSaver, path))

@@ -57,8 +57,8 @@ async def test_only_what_was_asked_for_is_told(home: Home) -> None:
 
 async def test_checkpoints_are_synced_and_private(tmp_path: Path) -> None:
     checkpoints = await open_checkpoints(tmp_path / "checkpoints.db")
-    connection = checkpoints.saver.conn
-    found = [await (await connection.execute(f"PRAGMA {name}")).fetchone() for name in ("journal_mode", "synchronous")]
+    connection = checkpoints.saver._file._writing
+    found = [connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")]
     assert found == [("wal",), (2,)]
     assert (tmp_path / "checkpoints.db").stat().st_mode & 0o777 == 0o600
     await checkpoints.close()

@@ -1,0 +1,179 @@
+"""The two tables, what is written to them and how they are read: functions of an open connection.
+
+The layout is that of LangGraph's own SQLite saver, so that either opens the other's files.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from sqlite3 import Connection
+from typing import Any
+
+SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS checkpoints (
+        thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL DEFAULT '', checkpoint_id TEXT NOT NULL,
+        parent_checkpoint_id TEXT, type TEXT, checkpoint BLOB, metadata BLOB,
+        PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id))""",
+    """CREATE TABLE IF NOT EXISTS writes (
+        thread_id TEXT NOT NULL, checkpoint_ns TEXT NOT NULL DEFAULT '', checkpoint_id TEXT NOT NULL,
+        task_id TEXT NOT NULL, task_path TEXT NOT NULL DEFAULT '', idx INTEGER NOT NULL, channel TEXT NOT NULL,
+        type TEXT, value BLOB,
+        PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx))""",
+)
+COLUMNS = {
+    "checkpoints": "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata",
+    "writes": "thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value",
+}
+MOST_ROWS = 64  # of one INSERT
+_FILTER_KEY = re.compile(r"[A-Za-z0-9_.-]+")
+_GET = """
+SELECT NULL, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, 0 FROM checkpoints
+WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = coalesce(?3, (
+    SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2))
+UNION ALL
+SELECT task_id, channel, task_path, type, value, NULL, idx FROM writes
+WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = coalesce(?3, (
+    SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1 AND checkpoint_ns = ?2))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows to be written to one table.
+
+    Attributes:
+        table: `checkpoints` or `writes`.
+        rows: values in the order of the table's columns.
+        replace: whether a row that is there already gives way; otherwise it stays.
+    """
+
+    table: str
+    rows: Sequence[tuple[Any, ...]]
+    replace: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A checkpoint as it is stored.
+
+    Attributes:
+        checkpoint_id: its id.
+        parent_id: id of the one before it, if there is one.
+        blob: type and bytes.
+        metadata: JSON, or None.
+        writes: (task id, channel, (type, bytes)), in the order in which a run applies them.
+    """
+
+    checkpoint_id: str
+    parent_id: str | None
+    blob: tuple[str, bytes]
+    metadata: bytes | None
+    writes: Sequence[tuple[str, str, tuple[str, bytes]]] = field(default_factory=tuple)
+
+
+def add(connection: Connection, given: Rows) -> None:
+    """Write rows, as many with one statement as it takes: each statement is a turn at the interpreter's lock."""
+    start = 0
+    while start < len(given.rows):
+        # Powers of two, so that a handful of statements serves all and stays prepared.
+        size = min(MOST_ROWS, 1 << ((len(given.rows) - start).bit_length() - 1))
+        chunk = given.rows[start : start + size]
+        connection.execute(
+            insertion(given.table, size, replace=given.replace), [value for row in chunk for value in row]
+        )
+        start += size
+
+
+def insertion(table: str, count: int, *, replace: bool) -> str:
+    """Return the statement that writes so many rows.
+
+    >>> insertion("writes", 1, replace=False)[:27]
+    'INSERT OR IGNORE INTO write'
+    """
+    columns = COLUMNS[table]
+    row = f"({', '.join('?' * len(columns.split(', ')))})"
+    verb = "REPLACE" if replace else "IGNORE"
+    return f"INSERT OR {verb} INTO {table} ({columns}) VALUES {', '.join([row] * count)}"  # noqa: S608  constants
+
+
+def get(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str | None) -> Found | None:
+    """Return a checkpoint and its writes, of one moment; the newest of the namespace where no id is given."""
+    head: Any = None
+    writes = []
+    for row in connection.execute(_GET, (thread_id, namespace, checkpoint_id or None)).fetchall():
+        if row[0] is None:
+            head = row
+        else:
+            writes.append(row)
+    if head is None:
+        return None
+    writes.sort(key=lambda row: (row[2], row[0], row[6]))  # by task path, task and index, as a run applies them
+    return Found(
+        checkpoint_id=head[1],
+        parent_id=head[2],
+        blob=(head[3], head[4]),
+        metadata=head[5],
+        writes=[(row[0], row[1], (row[3], row[4])) for row in writes],
+    )
+
+
+def ids(connection: Connection, where: Mapping[str, Any], limit: int | None) -> list[tuple[str, str, str]]:
+    """Return (thread, namespace, id) of the checkpoints that match, newest first."""
+    clauses = " AND ".join(where) or "TRUE"
+    query = f"SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {clauses}"  # noqa: S608  constants
+    values = [value for given in where.values() for value in given]
+    return connection.execute(f"{query} ORDER BY checkpoint_id DESC LIMIT ?", (*values, _most(limit))).fetchall()
+
+
+def matching(
+    place: Mapping[str, Any] | None, before: str | None, wanted: Mapping[str, Any] | None
+) -> dict[str, tuple[Any, ...]]:
+    """Return conditions and the values that they are given, never one inside the other.
+
+    Args:
+        place: `thread_id`, `checkpoint_ns` and `checkpoint_id`, as far as they are given.
+        before: only checkpoints with lesser ids; None for all.
+        wanted: what the metadata must hold, by key; a dot leads into an object.
+
+    Raises:
+        ValueError: a key of `wanted` is not made of letters, digits and `_ . -`.
+    """
+    where: dict[str, tuple[Any, ...]] = {}
+    for name in ("thread_id", "checkpoint_ns", "checkpoint_id"):
+        value = (place or {}).get(name)
+        if value is not None and (value or name != "checkpoint_id"):
+            where[f"{name} = ?"] = (str(value),)
+    if before is not None:
+        where["checkpoint_id < ?"] = (before,)
+    paths: list[Any] = []
+    for key, value in (wanted or {}).items():
+        if not _FILTER_KEY.fullmatch(key):
+            raise ValueError(f"invalid filter key {key!r}: letters, digits, _, . and - are what it may be made of")
+        paths += [f"$.{key}", _comparable(value)]
+    if paths:
+        each = "json_extract(CAST(metadata AS TEXT), ?) IS ?"
+        where[" AND ".join([each] * (len(paths) // 2))] = tuple(paths)
+    return where
+
+
+def ancestors(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[Found]:
+    """Yield the checkpoints before one, nearest first, with their writes; a chain that bites its tail ends there."""
+    seen: set[str] = set()
+    found = get(connection, thread_id, namespace, checkpoint_id)
+    while found is not None and found.parent_id and found.parent_id not in seen:
+        seen.add(found.parent_id)
+        found = get(connection, thread_id, namespace, found.parent_id)
+        if found is not None:
+            yield found
+
+
+def _most(limit: int | None) -> int:
+    return -1 if limit is None else limit
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value as SQLite extracts its like from JSON."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
