@@ -9,6 +9,7 @@ from dotenv import dotenv_values
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 
+from agent_runtime.graph.models.hiding import hide, known_secrets
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from turnkeeper.clock import Clock
@@ -18,6 +19,11 @@ from turnkeeper.settings import ModelSettings
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
+_WANTED = {
+    "max_retries": 0,  # one layer retries, and that is ours: it waits on our clock and writes what it does
+    "streaming": True,  # a turn that is cancelled stops at the next piece
+    "stream_usage": True,  # a server that streams tells what it used only when it is asked
+}
 
 
 def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> BaseChatModel:
@@ -31,21 +37,32 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
     if settings.name == OFFLINE:
         return OfflineModel(clock=clock, delay_s=_delay(environ))
     _take_keys(home, environ)
-    options: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
+    where = f"{home.config}: model.name"
     try:
-        model: BaseChatModel = init_chat_model(settings.name, **options)
+        return _make(settings)
     except ImportError as error:
         provider = settings.name.partition(":")[0]
         hint = f"install it with: pip install 'turnkeeper[{provider}]'"
-        raise InvalidInput(
-            f"the model {settings.name!r} needs a package: {error}", where="model.name", hint=hint
-        ) from error
+        raise InvalidInput(f"the model {settings.name!r} needs a package: {error}", where=where, hint=hint) from error
     except Exception as error:
         hint = "use 'offline' or a string such as openai:gpt-5, with its key in the environment or in .env"
-        raise InvalidInput(
-            f"the model {settings.name!r} cannot be made: {error}", where="model.name", hint=hint
-        ) from error
-    return model
+        said = hide(_first_sentence(error), known_secrets(home, {**os.environ, **environ}, settings.base_url))
+        raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
+
+
+def _make(settings: ModelSettings) -> BaseChatModel:
+    """Make the model, then make it again with what its class understands of `_WANTED`: providers differ."""
+    options: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
+    first: BaseChatModel = init_chat_model(settings.name, **options)
+    understood = {name: value for name, value in _WANTED.items() if name in type(first).model_fields}
+    options |= understood
+    made: BaseChatModel = init_chat_model(settings.name, **options)
+    return made
+
+
+def _first_sentence(error: Exception) -> str:
+    """Return the first line of an error: libraries print whole pages, and ours are one line."""
+    return next((line.strip().removesuffix(".") for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
 def _take_keys(home: Home, environ: Mapping[str, str]) -> None:

@@ -1,0 +1,42 @@
+"""Counting tokens: of each turn in its row, of each day in UTC beside it, in one transaction."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import BigInteger, Column, Connection, String, Table, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from agent_runtime.records import TurnRecord
+from agent_runtime.stores.metadata import metadata
+from agent_runtime.stores.tables import turns
+
+# What all turns together used on a day: the sum of what each turn's row grew by.
+token_days = Table(
+    "token_days",
+    metadata,
+    Column("day", String(10), primary_key=True),  # as 2026-11-21
+    Column("tokens", BigInteger, nullable=False),
+)
+
+
+def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:
+    """Write how many tokens a turn has read and written so far; what is new falls on the day of `at`.
+
+    A replay after a crash may tell fewer than were counted; a day's count never shrinks.
+    """
+    connection.execute(
+        update(turns).where(turns.c.turn_id == turn.turn_id).values(tokens_in=tokens[0], tokens_out=tokens[1])
+    )
+    new = sum(tokens) - turn.tokens_in - turn.tokens_out
+    if new > 0:
+        row = upsert(token_days).values(day=_day(at), tokens=new)
+        total = token_days.c.tokens + new
+        connection.execute(row.on_conflict_do_update(index_elements=[token_days.c.day], set_={"tokens": total}))
+
+
+def tokens_of_day(connection: Connection, now: datetime) -> int:
+    """Return how many tokens all turns together have used today."""
+    return connection.execute(select(token_days.c.tokens).where(token_days.c.day == _day(now))).scalar() or 0
+
+
+def _day(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d}"
