@@ -4,7 +4,18 @@ import sys
 
 import typer
 
-from agent_runtime.cli import candidates, categories, conversation, interrupts, send, serve, turns, workspace
+from agent_runtime.cli import (
+    candidates,
+    categories,
+    conversation,
+    graph,
+    inbox,
+    interrupts,
+    send,
+    serve,
+    turns,
+    workspace,
+)
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -20,6 +31,8 @@ app.add_typer(interrupts.app, name="interrupts")
 app.add_typer(candidates.app, name="candidates")
 app.add_typer(categories.app, name="categories")
 app.add_typer(workspace.app, name="workspace")
+app.add_typer(inbox.app, name="inbox")
+app.add_typer(graph.app, name="graph")
 
 
 def main() -> None:

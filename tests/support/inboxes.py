@@ -14,7 +14,15 @@ def open_inbox(folder: Path, files: SystemFiles | None = None) -> Inbox:
 
 
 def message(text: str, key: str = "") -> Envelope:
-    return Envelope(id=text, sender="author", to="agent0", kind="message", text=text, at=START, idempotency_key=key)
+    return Envelope(
+        id=ascii(text).replace(" ", "_"),
+        sender="author",
+        to="agent0",
+        kind="message",
+        text=text,
+        at=START,
+        idempotency_key=key,
+    )
 
 
 def places(folder: Path) -> dict[str, list[str]]:

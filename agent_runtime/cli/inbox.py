@@ -1,0 +1,247 @@
+"""`agent-runtime inbox`."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from agent_runtime.cli.words import clipped, shown
+from agent_runtime.inboxes.reading import Reader, open_inbox, reading, refuse_hosted
+from agent_runtime.inboxes.survey import envelope_row, envelope_rows, existing, inbox_rows, quarantine_rows
+from agent_runtime.inboxes.tmux import Pane
+from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.envelope import shown as wrapped
+from turnkeeper.bus.port import Claimed
+from turnkeeper.clock import SystemClock
+from turnkeeper.console import Column, LimitOption, Output, OutputOption, home, note, plain, show_rows
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.home import Home
+
+app = typer.Typer(help="Envelopes that wait for agents, and reading them in a terminal.", rich_markup_mode=None)
+Agent = Annotated[str, typer.Argument(metavar="AGENT", help="Whose inbox.")]
+AnyAgent = Annotated[str, typer.Argument(metavar="[AGENT]", help="Whose inbox; all of them if left out.")]
+POLL_S = 0.5
+MOST_DRAINED = 100_000
+_INBOXES = (
+    Column("AGENT", lambda row: str(row["agent"])),
+    Column("WAITING", lambda row: str(row["waiting"]), right=True),
+    Column("CLAIMED", lambda row: str(row["claimed"]), right=True),
+    Column("DELIVERED", lambda row: str(row["delivered"]), right=True),
+    Column("QUARANTINED", lambda row: str(row["quarantined"]), right=True),
+    Column("OLDEST", lambda row: shown(row["oldest_at"])),
+    Column("READER", lambda row: str(row["reader"] or ("agent-runtime, not running" if row["hosted"] else "-"))),
+)
+_ENVELOPES = (
+    Column("PLACE", lambda row: str(row["place"])),
+    Column("FROM", lambda row: str(row["from"])),
+    Column("KIND", lambda row: str(row["kind"])),
+    Column("AT", lambda row: shown(row["at"])),
+    Column("THREAD", lambda row: str(row["thread"] or "-")),
+    Column("KEY", lambda row: str(row["idempotency_key"] or "-"), wide=True),
+    Column("NAME", lambda row: str(row["name"]), wide=True),
+    Column("TEXT", lambda row: clipped(str(row["text"]), 60)),
+)
+_SET_ASIDE = (
+    Column("AGENT", lambda row: str(row["agent"])),
+    Column("NAME", lambda row: str(row["name"])),
+    Column("AT", lambda row: shown(row["at"])),
+    Column("REASON", lambda row: clipped(str(row["reason"]), 100)),
+)
+
+
+@app.command("list")
+def list_(agent: AnyAgent = "", limit: LimitOption = 50, output: OutputOption = Output.TABLE) -> None:
+    """List the inboxes and who reads them; with an agent, the envelopes that wait for it.
+
+    Example: agent-runtime inbox list codex
+    """
+    place = _home()
+    if agent:
+        rows = envelope_rows(place, agent, limit)
+        show_rows(rows, _ENVELOPES, output, name_key="name", footer="" if rows else f"nothing waits for {agent}")
+        return
+    inboxes = inbox_rows(place)
+    aside = sum(row["quarantined"] for row in inboxes)
+    footer = f"{aside} in quarantine: agent-runtime inbox quarantine" if aside else ""
+    show_rows(inboxes, _INBOXES, output, name_key="agent", footer=footer or ("" if inboxes else "no inbox yet"))
+
+
+@app.command("drain")
+def drain(
+    agent: Agent,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = MOST_DRAINED,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Print what waits for an agent that lives in a terminal, as it is to read it, and archive it.
+
+    An envelope is archived after it was printed: what a killed reader left is printed again by the next.
+
+    Example: agent-runtime inbox drain codex
+    """
+    place, clock = _home(), SystemClock()
+    refuse_hosted(place, agent)
+    existing(place, agent)
+    with reading(place, agent, "inbox drain", clock=clock, entropy=SystemEntropy()) as reader:
+        if output is Output.JSON:
+            batch = list(_waiting(reader, limit))
+            show_rows([envelope_row(item.name, item.envelope) for item in batch], (), output, name_key="name")
+            for item in batch:
+                reader.finish(item, lambda _: None)
+            count = len(batch)
+        else:
+            count = _drain_each(reader, limit, output)
+        _say_what_was_set_aside(agent, reader)
+    note(f"{count} envelope{'' if count == 1 else 's'} archived" if count else f"nothing waits for {agent}")
+
+
+@app.command("watch")
+def watch(
+    agent: Agent,
+    tmux: Annotated[str, typer.Option("--tmux", metavar="SESSION", help="The session, or SESSION:WINDOW.PANE.")],
+    server: Annotated[str, typer.Option("--tmux-server", metavar="NAME", help="As `tmux -L NAME`.")] = "",
+) -> None:
+    """Paste each envelope for an agent into the tmux pane in which it lives, acknowledge it and archive it.
+
+    It is pasted as one bracketed paste, then Enter, and runs until SIGTERM or Ctrl-C. A watcher that is killed leaves
+    at most one envelope that the next one pastes again.
+
+    Example: agent-runtime inbox watch codex --tmux codex
+    """
+    place, clock = _home(), SystemClock()
+    pane = Pane(tmux, server=server, clock=clock)
+    refuse_hosted(place, agent)
+    pane.check()
+    buffer = f"turnkeeper-{agent}"
+
+    def deliver(envelope: Envelope) -> None:
+        pane.paste(wrapped(envelope), buffer=buffer)
+        note(f"pasted {envelope.kind} from {envelope.sender}: {clipped(envelope.text, 60)}")
+
+    with reading(place, agent, "inbox watch", clock=clock, entropy=SystemEntropy()) as reader, _stopping() as stopped:
+        adopted = reader.adopt()
+        if adopted:
+            note(f"adopted {len(adopted)} that an earlier reader left")
+        note(f"watching the inbox of {agent}")
+        while not stopped():
+            taken = adopted or reader.claim()
+            adopted = []
+            for item in taken:
+                if stopped():
+                    break  # it stays claimed: the next reader adopts it
+                reader.finish(item, deliver)
+            if not taken:
+                clock.block(POLL_S)
+
+
+@app.command("quarantine")
+def quarantine(agent: AnyAgent = "", output: OutputOption = Output.TABLE) -> None:
+    """List what was set aside because it was malformed or could not be dealt with, and why.
+
+    Example: agent-runtime inbox quarantine agent0
+    """
+    rows = quarantine_rows(_home(), agent)
+    footer = "let one wait again with: agent-runtime inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
+    show_rows(rows, _SET_ASIDE, output, name_key="name", footer=footer)
+
+
+@app.command("requeue")
+def requeue(
+    agent: Agent,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="The envelope, or the beginning of its name.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Every one that is valid.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let what was set aside wait again. It is checked again first; a fire whose failure is on record stays failed.
+
+    Example: agent-runtime inbox requeue agent0 0177
+    """
+    place = _home()
+    if bool(name) == everything:
+        raise InvalidInput("name one envelope, or give --all", where="NAME")
+    existing(place, agent)
+    rows = quarantine_rows(place, agent)
+    wanted = rows if everything else [_pick(rows, name)]
+    inbox = open_inbox(place, agent, SystemClock(), SystemEntropy())
+    done, refused = [], []
+    for row in wanted:
+        try:
+            done.append(
+                {"agent": agent, "name": inbox.requeue(row["name"]).name, "reason": row["reason"], "at": row["at"]}
+            )
+        except InvalidInput as error:
+            refused.append(error)
+            if not everything:
+                raise
+    show_rows(done, _SET_ASIDE, output, name_key="name", footer=f"{len(done)} waiting again")
+    if refused:
+        left = f"{len(refused)} still malformed, the first: {refused[0]}"
+        raise InvalidInput(left, where=agent, hint=f"see: agent-runtime inbox quarantine {agent}")
+
+
+def _drain_each(reader: Reader, limit: int, output: Output) -> int:
+    count = 0
+    for item in _waiting(reader, limit):
+        reader.finish(item, _printer(item, output))
+        count += 1
+    return count
+
+
+def _printer(item: Claimed, output: Output) -> Callable[[Envelope], None]:
+    def deliver(envelope: Envelope) -> None:
+        if output in {Output.JSONL, Output.NAME}:
+            show_rows([envelope_row(item.name, envelope)], (), output, name_key="name")
+        else:
+            print(plain(wrapped(envelope)), flush=True)
+
+    return deliver
+
+
+def _waiting(reader: Reader, limit: int) -> Iterator[Claimed]:
+    """Yield what an earlier reader left, then what waits, claimed one by one: no more than is dealt with."""
+    left = limit
+    for item in reader.adopt()[:limit]:
+        left -= 1
+        yield item
+    while left > 0 and (taken := reader.claim()):
+        left -= 1
+        yield taken[0]
+
+
+def _say_what_was_set_aside(agent: str, reader: Reader) -> None:
+    aside = reader.quarantined()
+    if aside:
+        note(f"{aside} in quarantine: agent-runtime inbox quarantine {agent}")
+
+
+def _pick(rows: list[dict[str, Any]], given: str) -> dict[str, Any]:
+    found = [row for row in rows if row["name"] == given] or [row for row in rows if row["name"].startswith(given)]
+    if not found:
+        raise NotFound(f"no quarantined envelope {given[:80]!r}", hint="see: agent-runtime inbox quarantine")
+    if len(found) > 1:
+        raise Conflict(f"{given!r} begins {len(found)} names", hint="give more of it")
+    return found[0]
+
+
+def _home() -> Home:
+    place = home()
+    place.check()
+    return place
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Let SIGTERM and Ctrl-C end the watching between two envelopes, never within one."""
+    seen: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _: seen.append(got)) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGINT in seen:
+        raise KeyboardInterrupt
