@@ -8,7 +8,7 @@ call; calls that are under way at once may together go past the cap by what they
 from datetime import UTC, datetime, timedelta
 
 from agent_runtime.store import Store
-from agent_runtime.stores.tokens import tokens_of_day
+from agent_runtime.stores.counting import tokens_of_day
 from turnkeeper.clock import Clock, rfc3339
 from turnkeeper.errors import Exhausted
 
