@@ -1,0 +1,155 @@
+"""Which addresses a page may be read from. Pure.
+
+A URL is taken apart strictly: what a browser would silently repair (numbers for addresses, look-alike characters,
+blanks) is refused, because the repaired form and the checked form could differ. A name says nothing; only the addresses
+that it resolves to are judged, and only those are connected to.
+
+Source: the special-purpose address registries (RFC 6890 and its updates), RFC 6052 and 8215 for translated addresses,
+RFC 3056 for 6to4, RFC 4380 for Teredo; the WHATWG URL standard for hosts that end in a number.
+"""
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import quote, urljoin, urlsplit
+
+import idna
+
+from turnkeeper.errors import Denied, InvalidInput
+
+PORTS = {"http": 80, "https": 443}
+LONGEST_URL = 2048
+Address = IPv4Address | IPv6Address
+
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
+_KEPT = "/?&=+$,;:@!*'()[]%~"  # of a path and query that is written as it should be
+_CARRIES_ANOTHER = tuple(
+    map(ip_network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+)
+_NEVER = tuple(map(ip_network, ("192.88.99.0/24", "fec0::/10", "2001::/23")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A URL that may be asked for, if its host resolves to public addresses.
+
+    Attributes:
+        scheme: http or https.
+        host: ASCII, lower case, without a final dot; an address without brackets.
+        port: 80 or 443, unless a test allows others.
+        path: path and query, percent-encoded.
+        url: the whole, as it is asked for and cited; without a fragment.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    url: str
+
+
+def read_url(url: str, *, ports: frozenset[int] = frozenset()) -> Target:
+    """Return the target that a URL names.
+
+    Args:
+        url: absolute, http or https.
+        ports: also allowed, beside 80 and 443.
+
+    Raises:
+        InvalidInput: it is not such a URL, carries a user or password, or names another port.
+    """
+    if len(url) > LONGEST_URL:
+        raise _bad(f"is {len(url)} characters long, at most {LONGEST_URL} are taken")
+    if any(character <= " " or character in "\\\x7f" for character in url):
+        raise _bad("holds a blank, a control character or a backslash")
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname or ""
+    except ValueError as error:
+        raise _bad(f"cannot be read: {error}") from error
+    if parts.scheme not in PORTS:
+        raise _bad("does not begin with http:// or https://")
+    if "@" in parts.netloc:
+        raise _bad("carries a user or a password")
+    host = _host(host)
+    standard = PORTS[parts.scheme]
+    port = standard if port is None else port
+    if port not in {*PORTS.values(), *ports}:
+        raise _bad(f"names port {port}; only {' and '.join(map(str, PORTS.values()))} are asked")
+    path = quote(parts.path or "/", safe=_KEPT) + (f"?{quote(parts.query, safe=_KEPT)}" if parts.query else "")
+    shown = f"[{host}]" if ":" in host else host
+    whole = f"{parts.scheme}://{shown}{'' if port == standard else f':{port}'}{path}"
+    return Target(scheme=parts.scheme, host=host, port=port, path=path, url=whole)
+
+
+def redirected(target: Target, location: str, *, ports: frozenset[int] = frozenset()) -> Target:
+    """Return where a redirect leads: read as strictly as the first address. Raises InvalidInput."""
+    return read_url(urljoin(target.url, location), ports=ports)
+
+
+def refuse_private(address: Address) -> None:
+    """Raise Denied unless an address is one of the public internet.
+
+    >>> refuse_private(ip_address("93.184.215.14"))
+    """
+    if (why := _why_not(address)) is not None:
+        raise Denied(f"{address} is {why}, not a public address", where="url")
+
+
+def _why_not(address: Address) -> str | None:
+    if isinstance(address, IPv6Address):
+        if address.scope_id is not None:
+            return "an address of one link"
+        if any(address in network for network in _CARRIES_ANOTHER):
+            return "another address in disguise"
+    for known, why in (
+        (address.is_loopback, "this machine"),
+        (address.is_unspecified, "no address"),
+        (address.is_multicast, "multicast"),
+        (address.is_link_local, "an address of one link"),
+        (address.is_private, "private"),
+        (address.is_reserved or any(address in network for network in _NEVER), "reserved"),
+        (not address.is_global, "not routed"),
+    ):
+        if known:
+            return why
+    return None
+
+
+def _host(host: str) -> str:
+    """Return a host in the one form that is resolved. Raises InvalidInput."""
+    if not host:
+        raise _bad("names no host")
+    if ":" in host:
+        return str(_address(host))
+    ascii_host = _ascii(host).removesuffix(".")
+    labels = ascii_host.split(".")
+    if _NUMBER.fullmatch(labels[-1]):
+        return str(_address(ascii_host))
+    if len(ascii_host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise _bad(f"{host[:80]!r} is not a host's name")
+    return ascii_host
+
+
+def _ascii(host: str) -> str:
+    if host.isascii():
+        return host.lower()
+    try:
+        encoded = idna.encode(host, uts46=True).decode("ascii").lower()
+    except idna.IDNAError as error:
+        raise _bad(f"{host[:80]!r} is not a host's name: {error}") from error
+    if "xn--" not in encoded:
+        raise _bad(f"{host[:80]!r} writes {encoded[:80]!r} in other characters")
+    return encoded
+
+
+def _address(text: str) -> Address:
+    try:
+        return ip_address(text)
+    except ValueError as error:
+        raise _bad(f"{text[:80]!r} is not an address in its usual form") from error
+
+
+def _bad(what: str) -> InvalidInput:
+    return InvalidInput(what, where="url", hint="give the full address of a public page, such as https://example.org/")

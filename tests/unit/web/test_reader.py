@@ -1,0 +1,192 @@
+"""Reading a page over real sockets on loopback, which only a test's own settings allow."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from ipaddress import IPv4Address, ip_address
+
+import pytest
+
+from agent_runtime.web.addresses import Address, Target, refuse_private
+from agent_runtime.web.reader import LARGEST_BODY, MOST_REDIRECTS, Resolve, WebReader
+from tests.support.pages import Answer, Site, serving
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
+
+ARTICLE = b"""<html><head><title>Pump  repair</title><script>steal()</script></head><body><nav>Home</nav>
+<article><h1>Pump repair</h1><p>The pump at the pond was replaced in May, because its seal had worn out.</p>
+<p>Water flows again, and the beds are wet in the mornings.</p></article></body></html>"""
+HERE = IPv4Address("127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Site]:
+    with serving() as site:
+        yield site
+
+
+@pytest.fixture
+def site(server: Site) -> Site:
+    server.pages.clear()
+    server.asked.clear()
+    server.hosts.clear()
+    return server
+
+
+def any_target(_: Target) -> None:
+    """Refuse nothing."""
+
+
+def but_here(address: Address) -> None:
+    if address != HERE:
+        refuse_private(address)
+
+
+def names(**known: str) -> Resolve:
+    async def resolve(host: str, _port: int) -> list[Address]:
+        return [ip_address(address) for address in known.get(host.partition(".")[0], host).split()]
+
+    return resolve
+
+
+def reader(site: Site, *, resolve: Resolve | None = None, timeout_s: float = 30.0) -> WebReader:
+    ports = frozenset({site.port})
+    return WebReader(SystemClock(), resolve=resolve, refuse=but_here, ports=ports, timeout_s=timeout_s)
+
+
+async def test_a_page_becomes_its_title_and_its_text(site: Site) -> None:
+    site.pages["/pump"] = Answer(body=ARTICLE)
+    page = await reader(site).fetch(site.url("/pump#seal"), any_target)
+    assert page.title == "Pump repair"
+    assert "its seal had worn out" in page.text
+    assert "steal" not in page.text
+    assert page.url == site.url("/pump")
+
+
+async def test_plain_text_and_json_are_taken_as_they_are(site: Site) -> None:
+    site.pages["/a"] = Answer(body="caf\u00e9".encode("latin-1"), kind="text/plain; charset=latin-1")
+    site.pages["/b"] = Answer(body=b'{"a": 1}', kind="application/json")
+    assert (await reader(site).fetch(site.url("/a"), any_target)).text == "caf\u00e9"
+    assert (await reader(site).fetch(site.url("/b"), any_target)).text == '{"a": 1}'
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+async def test_without_a_tests_setting_loopback_is_refused_and_never_asked(site: Site, host: str) -> None:
+    closed = WebReader(SystemClock(), ports=frozenset({site.port}))
+    with pytest.raises(Denied, match="not a public address"):
+        await closed.fetch(site.url("/", host), any_target)
+    assert site.asked == []
+
+
+async def test_a_name_with_one_address_that_is_not_public_is_refused_whole(site: Site) -> None:
+    resolve = names(mixed="127.0.0.1 10.0.0.1")
+    with pytest.raises(Denied, match="10.0.0.1"):
+        await reader(site, resolve=resolve).fetch(site.url("/", "mixed.example"), any_target)
+    assert site.asked == []
+
+
+async def test_what_was_judged_is_what_is_connected_to_though_the_name_changes(site: Site) -> None:
+    site.pages["/"] = Answer(status=302, headers={"Location": "/again", "Connection": "close"})
+    answers = [[HERE], [IPv4Address("169.254.169.254")]]
+
+    async def rebinding(_host: str, _port: int) -> list[Address]:
+        return [*answers.pop(0)]
+
+    with pytest.raises(Denied, match=r"169\.254\.169\.254"):
+        await reader(site, resolve=rebinding).fetch(site.url("/", "rebinding.example"), any_target)
+    assert site.asked == ["/"]
+
+
+@pytest.mark.parametrize(
+    "location", ["http://10.0.0.1/", "http://[::ffff:127.0.0.1]/", "http://169.254.169.254/latest", "http://127.0.0.2/"]
+)
+async def test_a_redirect_to_what_is_not_public_is_refused(site: Site, location: str) -> None:
+    site.pages["/"] = Answer(status=302, headers={"Location": location})
+    with pytest.raises(Denied):
+        await reader(site).fetch(site.url("/"), any_target)
+
+
+@pytest.mark.parametrize(
+    "location", ["http://2130706433/", "http://0x7f.1/", "ftp://a/", "http://a@b/", "http://a:22/"]
+)
+async def test_a_redirect_to_what_is_no_plain_address_is_refused(site: Site, location: str) -> None:
+    site.pages["/"] = Answer(status=302, headers={"Location": location})
+    with pytest.raises(InvalidInput):
+        await reader(site).fetch(site.url("/"), any_target)
+
+
+async def test_the_turn_is_asked_again_at_every_redirect(site: Site) -> None:
+    site.pages["/"] = Answer(status=307, headers={"Location": site.url("/secret", "other.example")})
+    site.pages["/secret"] = Answer(body=ARTICLE)
+
+    def only_first(target: Target) -> None:
+        if target.host != "first.example":
+            raise Denied(f"{target.host} is not reached")
+
+    resolve = names(first="127.0.0.1", other="127.0.0.1")
+    with pytest.raises(Denied, match=r"other\.example"):
+        await reader(site, resolve=resolve).fetch(site.url("/", "first.example"), only_first)
+    assert site.asked == ["/"]
+
+
+async def test_a_chain_of_redirects_is_followed_so_far_and_no_farther(site: Site) -> None:
+    for step in range(MOST_REDIRECTS):
+        site.pages[f"/{step}"] = Answer(status=301, headers={"Location": f"/{step + 1}"})
+    site.pages[f"/{MOST_REDIRECTS}"] = Answer(body=b"there", kind="text/plain")
+    assert (await reader(site).fetch(site.url("/0"), any_target)).text == "there"
+    site.pages[f"/{MOST_REDIRECTS}"] = Answer(status=301, headers={"Location": "/0"})
+    with pytest.raises(Unreachable, match="redirects"):
+        await reader(site).fetch(site.url("/0"), any_target)
+
+
+async def test_the_host_is_told_its_name(site: Site) -> None:
+    site.pages["/"] = Answer(body=b"x", kind="text/plain")
+    await reader(site, resolve=names(named="127.0.0.1")).fetch(site.url("/", "named.example"), any_target)
+    assert site.hosts == [f"named.example:{site.port}"]
+
+
+async def test_proxy_settings_are_ignored(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    site.pages["/"] = Answer(body=b"direct", kind="text/plain")
+    assert (await reader(site).fetch(site.url("/"), any_target)).text == "direct"
+
+
+async def test_packed_pages_are_unpacked(site: Site) -> None:
+    site.pages["/gz"] = Answer(body=gzip.compress(b"packed"), kind="text/plain", headers={"Content-Encoding": "gzip"})
+    packed = zlib.compress(b"packed")
+    site.pages["/zz"] = Answer(body=packed, kind="text/plain", headers={"Content-Encoding": "deflate"})
+    assert (await reader(site).fetch(site.url("/gz"), any_target)).text == "packed"
+    assert (await reader(site).fetch(site.url("/zz"), any_target)).text == "packed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer(body=b" " * (LARGEST_BODY + 1), kind="text/plain"), "larger than"),
+        (Answer(body=gzip.compress(bytes(200 * 2**20)), headers={"Content-Encoding": "gzip"}), "larger than"),
+        (Answer(body=b"x", headers={"Content-Encoding": "br"}), "packed as"),
+        (Answer(body=b"x", headers={"Content-Encoding": "gzip, gzip"}), "packed as"),
+        (Answer(body=b"no gzip", headers={"Content-Encoding": "gzip"}), "compression is broken"),
+        (Answer(body=b"\x89PNG", kind="image/png"), "image/png"),
+        (Answer(body=b"<html><body></body></html>"), "no text"),
+    ],
+    ids=["too large", "a bomb", "packed otherwise", "packed twice", "broken", "an image", "empty"],
+)
+async def test_what_cannot_be_taken_is_refused_with_the_reason(site: Site, answer: Answer, why: str) -> None:
+    site.pages["/"] = answer
+    with pytest.raises(InvalidInput, match=why):
+        await reader(site).fetch(site.url("/"), any_target)
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, NotFound), (410, NotFound), (403, Denied), (500, Unreachable)])
+async def test_what_the_server_says_is_told(site: Site, status: int, error: type[Exception]) -> None:
+    site.pages["/"] = Answer(status=status)
+    with pytest.raises(error, match=str(status)):
+        await reader(site).fetch(site.url("/"), any_target)
+
+
+async def test_a_server_that_never_answers_is_given_up(site: Site) -> None:
+    site.pages["/"] = Answer(hangs=True)
+    with pytest.raises(Unreachable, match=r"within 0\.1 s"):
+        await reader(site, timeout_s=0.1).fetch(site.url("/"), any_target)
