@@ -29,8 +29,9 @@ class Action(StrEnum):
     GIVE_INPUT = "give-input"  # an unfinished turn whose input never reached the checkpoint
     GIVE_ANSWER = "give-answer"  # an unfinished resume whose answer never reached the checkpoint
     CONTINUE = "continue"  # from the checkpoint, without input
-    RECORD = "record"  # the graph had ended; the outcome was not written yet
+    RECORD = "record"  # the graph had come to a stop; what it came to was not written yet
     GIVE_UP = "give-up"  # it was tried too often
+    SET_ASIDE = "set-aside"  # quarantine: its turn was given up
     WAIT = "wait"  # leave it queued
     HOLD = "hold"  # archive; the runner sends it again once the thread is released
     RESUME = "resume"  # give the author's decisions to the interrupts
@@ -174,7 +175,10 @@ def decide(asked: Asked, facts: Facts) -> Decision:
 
 def _taken_before(asked: Asked, facts: Facts) -> Decision | None:
     """A key that was taken, or a turn that ran, changes nothing when it comes again."""
-    ran = facts.own is not None and facts.own.status != "running" and asked.source != "cancel"
+    own = facts.own if asked.source != "cancel" else None
+    if own is not None and own.status == "failed" and own.tries >= MOST_TRIES:
+        return Decision(action=Action.SET_ASIDE, turn_id=own.turn_id)
+    ran = own is not None and own.status != "running"
     taken = facts.taken and not (asked.kept and facts.taken == "kept")
     return _DROP if ran or taken else None
 
@@ -215,16 +219,19 @@ _ROWS = (_taken_before, _under_way, _unfinished, _cancelled, _waiting, _settled_
 
 def _finish(turn: TurnFacts, thread: ThreadState, *, again: bool) -> Decision:
     """An unfinished turn that nobody runs: bring it to its end, never giving it anything twice."""
+    unanswered = bool(turn.answered & thread.pending)
+    given = not unanswered if turn.answered else turn.turn_id in thread.inputs
+    too_often = turn.tries >= MOST_TRIES
     if turn.cancelled:
         action = Action.SETTLE_CANCELLED
-    elif turn.tries >= MOST_TRIES and thread.position is not Position.END:
-        action = Action.GIVE_UP
-    elif turn.answered & thread.pending:
-        action = Action.GIVE_ANSWER
-    elif not turn.answered and turn.turn_id not in thread.inputs:
-        action = Action.GIVE_INPUT
-    elif thread.position is Position.END:
+    elif given and (thread.position is Position.END or (too_often and thread.position is Position.INTERRUPTED)):
         action = Action.RECORD
+    elif too_often:
+        action, again = Action.GIVE_UP, True  # its envelope is still to be dealt with
+    elif unanswered:
+        action = Action.GIVE_ANSWER
+    elif not given:
+        action = Action.GIVE_INPUT
     else:
         action = Action.CONTINUE
     return Decision(action=action, turn_id=turn.turn_id, again=again)
@@ -238,17 +245,21 @@ def _cancel(own: TurnFacts | None) -> Decision:
 
 def _at_interrupt(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     """The thread waits for the author: nothing but the author's decision moves it."""
-    if facts.decided:
-        again = asked.source in {"fire", "message"}
-        return Decision(action=Action.RESUME, turn_id=turn.turn_id, interrupts=facts.decided, again=again)
-    waiting = tuple(question.interrupt_id for question in facts.questions)
-    if not facts.thread.pending & set(waiting):
-        return Decision(action=Action.RELEASE, turn_id=turn.turn_id, again=asked.source in {"fire", "message"})
+    again = asked.source in {"fire", "message"}
+    pending = facts.thread.pending
+    # Only what the checkpoint still asks: LangGraph takes an answer to a task's first question for its next one.
+    answers = tuple(interrupt_id for interrupt_id in facts.decided if interrupt_id in pending)
+    if answers:
+        return Decision(action=Action.RESUME, turn_id=turn.turn_id, interrupts=answers, again=again)
+    questions = [question for question in facts.questions if question.interrupt_id in pending]
+    if not questions:
+        return _moved_elsewhere(asked, turn, facts)
+    waiting = tuple(question.interrupt_id for question in questions)
     if asked.source == "fire":
         return Decision(action=Action.HOLD, turn_id=turn.turn_id, interrupts=waiting)
     if asked.source != "message":
         return _DROP
-    texts = tuple(question.interrupt_id for question in facts.questions if question.allows_text)
+    texts = tuple(question.interrupt_id for question in questions if question.allows_text)
     if texts:
         return Decision(action=Action.ANSWER, turn_id=turn.turn_id, interrupts=texts[:1])
     return Decision(action=Action.KEEP_BACK, turn_id=turn.turn_id, interrupts=waiting)
@@ -256,14 +267,23 @@ def _at_interrupt(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
 
 def _at_pause(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     """The thread waits, for a bounded time, for the next fire of one task."""
-    over = turn.paused_until is None or facts.now >= turn.paused_until
-    if over or turn.pause not in facts.thread.pending:
+    if turn.pause not in facts.thread.pending:
+        return _moved_elsewhere(asked, turn, facts)
+    if turn.paused_until is None or facts.now >= turn.paused_until:
         return Decision(action=Action.SEAL_PAUSE, turn_id=turn.turn_id, again=asked.source in {"fire", "message"})
     if asked.source == "fire" and asked.task_id == turn.task_id:
         return Decision(action=Action.RESUME_PAUSE, turn_id=turn.turn_id, interrupts=(turn.pause,))
+    if asked.source == "fire":
+        return Decision(action=Action.WAIT, until=turn.paused_until)
     if asked.source == "message":
         return Decision(action=Action.KEEP_BACK, turn_id=turn.turn_id, interrupts=(turn.pause,))
-    return Decision(action=Action.WAIT, until=turn.paused_until)
+    return _DROP
+
+
+def _moved_elsewhere(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
+    """The thread went on by another path than ours: take in what it asks now, or let the turn be over."""
+    action = Action.RECORD if facts.thread.pending else Action.RELEASE
+    return Decision(action=action, turn_id=turn.turn_id, again=asked.source in {"fire", "message"})
 
 
 def _start(thread: ThreadState) -> Decision:

@@ -35,15 +35,19 @@ class Handled:
     Attributes:
         done: it is over; otherwise it stays in the lane.
         until: when to look again, if nothing comes before.
+        rest_s: it is in trouble, and left alone for so long, whatever comes; what came after it in the lane waits
+            too, unless that is no trigger: a decision or a cancel is never held up.
     """
 
     done: bool
     until: datetime | None = None
+    rest_s: float = 0.0
 
 
 @dataclass
 class _Lane:
     items: list[Item] = field(default_factory=list)
+    resting: dict[int, float] = field(default_factory=dict)  # until when, by the steady clock; by the item's identity
     news: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -95,25 +99,34 @@ class Lanes:
     async def _serve(self, thread_id: str, lane: _Lane) -> None:
         while lane.items and not self._stopping:
             lane.news.clear()
-            until = await self._pass(thread_id, lane)
-            if until is not None:
-                wait_s = (until - self._clock.now()).total_seconds()
+            wait_s = await self._pass(thread_id, lane)
+            if wait_s is not None:
                 await self._clock.wait(lane.news, min(max(wait_s, 0.0), LONGEST_WAIT_S))
         if not lane.items:
             del self._lanes[thread_id]
 
-    async def _pass(self, thread_id: str, lane: _Lane) -> datetime | None:
-        """Deal with the first item that can be dealt with; return when to look again if none can."""
-        soonest = datetime.max.replace(tzinfo=self._clock.now().tzinfo)
+    async def _pass(self, thread_id: str, lane: _Lane) -> float | None:
+        """Deal with the first item that can be dealt with; return how many seconds to wait if none can."""
+        soonest, held_up = LONGEST_WAIT_S, False
         for item in list(lane.items):
-            async with self._slots:
-                if self._stopping:
-                    return soonest
-                handled = await self._handle(thread_id, item)
-            if handled.done:
-                lane.items.remove(item)
-                self._depth -= 1
-                self._on_done()
-                return None
-            soonest = min(soonest, handled.until or soonest)
+            if held_up and item.trigger is not None:
+                continue
+            rest_s = lane.resting.get(id(item), 0.0) - self._clock.monotonic()
+            if rest_s <= 0.0:
+                async with self._slots:
+                    if self._stopping:
+                        return soonest
+                    handled = await self._handle(thread_id, item)
+                if handled.done:
+                    lane.items.remove(item)
+                    lane.resting.pop(id(item), None)
+                    self._depth -= 1
+                    self._on_done()
+                    return None
+                rest_s = handled.rest_s
+                lane.resting[id(item)] = self._clock.monotonic() + rest_s
+                if handled.until is not None:
+                    soonest = min(soonest, (handled.until - self._clock.now()).total_seconds())
+            if rest_s > 0.0:
+                soonest, held_up = min(soonest, rest_s), held_up or item.trigger is not None
         return soonest

@@ -12,13 +12,13 @@ from sqlalchemy import Connection
 
 from agent_runtime.approvals import Decided, Raised, answer_to, canonical
 from agent_runtime.bell import Bell
-from agent_runtime.decide import FINISHED, Asked, Facts
+from agent_runtime.decide import FINISHED, MOST_TRIES, Asked, Facts
 from agent_runtime.model import Said
 from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.stores import queries, writing
 from agent_runtime.stores.facts import read_facts
 from agent_runtime.stores.writing import Happened, about, with_tokens
-from agent_runtime.triggers import Trigger, from_meta
+from agent_runtime.triggers import Trigger, Unread, from_meta
 from turnkeeper.clock import Clock, to_us
 from turnkeeper.database import Database
 from turnkeeper.entropy import Entropy
@@ -110,7 +110,7 @@ class Store:
         await self._write(work)
 
     async def refuse(self, trigger: Trigger, error: str) -> Finished:
-        """Write that a trigger will never become a turn; or, where its turn is under way, that this one failed."""
+        """Write that a trigger was tried in vain: its turn, where there is one, failed; else it is one that failed."""
         at = self._clock.now()
 
         def work(connection: Connection) -> Finished:
@@ -119,12 +119,19 @@ class Store:
                 return self._end(connection, turn, "failed", error, at)
             taken = queries.get_keys(connection, [trigger.key]).get(trigger.key)
             if taken is None or taken.became == "kept":
-                writing.add_key(connection, trigger, became="refused", at=at)
+                writing.add_key(connection, trigger, became="turn", at=at)
+                ended = {"tries": MOST_TRIES, "error": error, "ended_at_us": to_us(at)}
+                writing.add_turn(connection, trigger, status="failed", epoch=self.epoch, at=at, **ended)
                 happened = Happened(state="FAILED", trigger=_by(trigger), at=at, error=error)
                 writing.add_event(connection, about(trigger), happened)
             return Finished(state=turn.status if turn is not None else "failed")
 
         return await self._write(work)
+
+    async def refuse_unread(self, unread: Unread, error: str) -> bool:
+        """Write that what was accepted can no longer be read, and failed; False if its key was taken before."""
+        at = self._clock.now()
+        return await self._write(lambda connection: writing.refuse_unread(connection, unread, error, at))
 
     async def resume(self, turn_id: str) -> TurnRecord:
         """Write that an interrupted turn goes on with the decisions that are stored, and with which values."""

@@ -15,6 +15,7 @@ from turnkeeper.errors import InvalidInput
 Source = Literal["fire", "message"]
 SENDERS: Mapping[Source, str] = {"fire": "task-runner", "message": "author"}
 _INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
+_LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
 
 
@@ -89,6 +90,46 @@ class Trigger:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         instants = {name: rfc3339(values[name]) if values[name] else "" for name in _INSTANTS}
         return values | instants | {"grant": self.grant.to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """What an envelope that cannot be read as a trigger still tells of the trigger that it was.
+
+    Attributes: as those of a trigger; what is not told is empty.
+    """
+
+    key: str
+    turn_id: str
+    thread_id: str
+    channel: str
+    digest: str
+    fire_id: str
+    attempt: int
+    task_name: str
+
+
+def identify(envelope: Envelope) -> Unread | None:
+    """Return what an unreadable envelope says of itself; None where it cannot be one that was accepted."""
+    source, _, rest = envelope.idempotency_key.partition(":")
+    if source != envelope.kind or SENDERS.get(envelope.kind) != envelope.sender or not rest:  # type: ignore[call-overload]
+        return None
+    fire_id, _, attempt = rest.rpartition(":") if source == "fire" else ("", "", "0")
+    if not (attempt.isascii() and attempt.isdecimal() and len(attempt) < _LONGEST_ATTEMPT) or not (
+        fire_id or source == "message"
+    ):
+        return None
+    told = {name: value for name, value in envelope.meta.items() if isinstance(value, str)}
+    return Unread(
+        key=envelope.idempotency_key,
+        turn_id=turn_id_of(fire_id, int(attempt)) if fire_id else turn_id_of("message", rest),
+        thread_id=envelope.thread,
+        channel=told.get("channel", ""),
+        digest=told.get("digest", ""),
+        fire_id=fire_id,
+        attempt=int(attempt),
+        task_name=told.get("task_name", ""),
+    )
 
 
 def turn_id_of(*parts: object) -> str:

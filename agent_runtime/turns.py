@@ -6,6 +6,7 @@ So whatever moment a crash picks, the next process finds either the envelope or 
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 from agent_runtime.decide import Action, Decision, Facts, Position, decide
@@ -28,6 +29,9 @@ Do = Callable[[Item, Decision, Facts], Awaitable[bool]]
 
 class Onlookers(Protocol):
     """Who is told of what turns come to."""
+
+    def paused(self, thread_id: str, until: datetime) -> None:
+        """A turn paused: without the fire that it waits for, its thread goes on at `until`."""
 
     def released(self, finished: Finished) -> None:
         """A thread was released: what waited for it goes on."""
@@ -69,6 +73,7 @@ class Turns:
             Action.CONTINUE: self._continue,
             Action.RECORD: self._record,
             Action.GIVE_UP: self._give_up,
+            Action.SET_ASIDE: self._set_aside,
             Action.HOLD: self._hold,
             Action.RESUME: self._resume,
             Action.ANSWER: self._answer,
@@ -96,7 +101,8 @@ class Turns:
             if not settled:
                 return Handled(done=False)
             if not decision.again:
-                await self._archive(item)
+                if decision.action is not Action.SET_ASIDE:
+                    await self._archive(item)
                 return Handled(done=True)
         raise RuntimeError(f"no end to decisions about {item.asked} after {MOST_ROUNDS}")
 
@@ -128,7 +134,8 @@ class Turns:
 
     async def _resume(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._store.resume(decision.turn_id)
-        return await self._run(turn, Answers(values=turn.answers), "resume")
+        wanted = {name: value for name, value in turn.answers.items() if name in decision.interrupts}
+        return await self._run(turn, Answers(values=wanted), "resume")
 
     async def _resume_pause(self, item: Item, decision: Decision, _facts: Facts) -> bool:
         trigger = _trigger(item)
@@ -143,6 +150,14 @@ class Turns:
     async def _give_up(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
         return await self._finish(turn, "failed", f"was tried {turn.tries} times and never came to an end")
+
+    async def _set_aside(self, item: Item, decision: Decision, _facts: Facts) -> bool:
+        if item.delivery is not None:
+            reason = (await self._turn(decision.turn_id)).error
+            await self._mailboxes.quarantine(item.delivery, reason)
+            where: dict[str, Any] = {"agent": item.delivery.agent, "name": item.delivery.claimed.name}
+            self._log.emit("envelope.quarantined", turn_id=decision.turn_id, **where, reason=reason)
+        return True
 
     async def _hold(self, item: Item, decision: Decision, _facts: Facts) -> bool:
         trigger = _trigger(item)
@@ -171,7 +186,9 @@ class Turns:
     async def _release(self, _item: Item, decision: Decision, facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
         state = "succeeded" if facts.thread.position is Position.END else "cancelled"
-        return await self._finish(turn, state, "" if state == "succeeded" else "its question was settled elsewhere")
+        return await self._finish(
+            turn, state, "" if state == "succeeded" else "what it waited for was settled elsewhere"
+        )
 
     async def _settle_cancelled(self, item: Item, decision: Decision, _facts: Facts) -> bool:
         if decision.turn_id:
@@ -213,6 +230,9 @@ class Turns:
         if not questions:
             finished = await self._store.paused(turn.turn_id, ended.interrupts[0])
             self._stopped(turn, "paused")
+            until = (await self._turn(turn.turn_id)).paused_until
+            if until is not None:
+                self._onlookers.paused(turn.thread_id, until)
             self._onlookers.released(finished)
             self._onlookers.notice(_notice("pause", turn))
             return True

@@ -1,18 +1,18 @@
 """The worker: claims envelopes, adopts what a crash left, and feeds the lanes."""
 
 import asyncio
-import contextlib
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from agent_runtime.bell import Bell
 from agent_runtime.decide import Asked
-from agent_runtime.lanes import Handled, Item, Lanes
+from agent_runtime.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
 from agent_runtime.mailboxes import Delivery, Mailboxes
 from agent_runtime.notify import Notice, Notifier
 from agent_runtime.store import Finished, Store
 from agent_runtime.stores.queries import unfinished_turns
-from agent_runtime.triggers import Trigger, from_envelope
+from agent_runtime.triggers import Trigger, Unread, from_envelope, identify
 from agent_runtime.turns import Parts, Turns
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
@@ -25,6 +25,15 @@ POLL_S = 1.0  # other processes put without ringing
 MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
 TROUBLE_S = 0.2  # doubled at each further try
 LONGEST_TROUBLE_S = 30.0
+
+
+@dataclass
+class _Stuck:
+    """An envelope that could neither be routed nor quarantined, and when to try again, by the steady clock."""
+
+    delivery: Delivery
+    tries: int
+    at: float
 
 
 class Worker:
@@ -44,7 +53,8 @@ class Worker:
         self._turns = Turns(parts, self)
         self._lanes = Lanes(self._handle, clock, most_at_once=most_at_once, on_done=self._on_done)
         self._trouble: dict[int, int] = {}
-        self._stuck: list[Delivery] = []  # claimed, and neither routed nor quarantined
+        self._stuck: list[_Stuck] = []
+        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each waits for its pause's end
         self._claiming: asyncio.Task[None] | None = None
 
     @property
@@ -56,16 +66,20 @@ class Worker:
         """Go on with what an earlier process left, in the order in which it came; then claim."""
         await self._mailboxes.open()
         for turn in await self._store.read(unfinished_turns):
-            self._lanes.put(turn.thread_id, Item(asked=Asked(source="recovery")))
+            if turn.paused_until is not None and turn.status == "paused":
+                self.paused(turn.thread_id, turn.paused_until)
+            else:
+                self._lanes.put(turn.thread_id, Item(asked=Asked(source="recovery")))
         self._put_kept(await self._store.kept())
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
 
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
-        if self._claiming is not None:
-            self._claiming.cancel()
-            await asyncio.gather(self._claiming, return_exceptions=True)
+        ending = [task for task in (self._claiming, *self._pauses.values()) if task is not None]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         self._engine.drain()
         await self._lanes.stop(grace_s)
         await self._notifier.close()
@@ -80,6 +94,12 @@ class Worker:
         """Go on with a thread whose interrupt was decided."""
         self._lanes.put(thread_id, Item(asked=Asked(source="decision")))
 
+    def paused(self, thread_id: str, until: datetime) -> None:
+        """See to it that a bounded pause ends, whether or not anything comes for its thread."""
+        if (earlier := self._pauses.get(thread_id)) is not None:
+            earlier.cancel()
+        self._pauses[thread_id] = asyncio.create_task(self._end_pause(thread_id, until), name=f"pause-{thread_id}")
+
     def released(self, finished: Finished) -> None:
         """Go on with what was kept back until a thread was released."""
         self._put_kept(finished.kept)
@@ -87,6 +107,9 @@ class Worker:
     def notice(self, notice: Notice) -> None:
         """Tell the author."""
         self._notifier.tell(notice)
+
+    def _tell_failure(self, of: Trigger | Unread) -> None:
+        self.notice(Notice(event="failure", task=of.task_name, channel=of.channel, turn_id=of.turn_id))
 
     def _put_kept(self, kept: tuple[Trigger, ...] | list[Trigger]) -> None:
         for trigger in kept:
@@ -98,8 +121,8 @@ class Worker:
             news = self._arrived.next()
             room = min(MOST_TAKEN - self._lanes.depth, LARGEST_CLAIM)
             taken = await self._claim_some(room) if room > 0 else []
-            stuck, self._stuck = self._stuck, []
-            await self._route_all([*stuck, *taken])
+            await self._try_stuck()
+            await self._route_all(taken)
             if taken:
                 self._failpoints.reach("runtime.claimed")
             else:
@@ -109,28 +132,53 @@ class Worker:
         try:
             return await self._mailboxes.claim(room)
         except Exception as error:  # noqa: BLE001  recorded; tried again at the next poll, as long as the process lives
-            self._note("inbox.unreadable", reason=type(error).__name__)
+            self._log.emit("inbox.unreadable", reason=type(error).__name__)
             return []
 
     async def _route_all(self, deliveries: list[Delivery]) -> None:
-        """Route each; one that cannot be is kept for the next poll, and holds up none behind it."""
+        """Route each; one that cannot be is tried again later, ever less often, and holds up none behind it."""
         for delivery in deliveries:
-            try:
-                await self._route(delivery)
-            except Exception as error:  # noqa: BLE001  recorded; without the claim loop nothing would run any more
-                self._stuck.append(delivery)
-                reason = f"{type(error).__name__}: {error}"[:500]
-                self._note("envelope.stuck", agent=delivery.agent, name=delivery.claimed.name, reason=reason)
+            await self._try_route(delivery, tries=0)
+
+    async def _try_stuck(self) -> None:
+        now = self._clock.monotonic()
+        due = [item for item in self._stuck if item.at <= now]
+        self._stuck = [item for item in self._stuck if item.at > now]
+        for item in due:
+            await self._try_route(item.delivery, tries=item.tries)
+
+    async def _try_route(self, delivery: Delivery, *, tries: int) -> None:
+        try:
+            await self._route(delivery)
+        except Exception as error:  # noqa: BLE001  recorded; without the claim loop nothing would run any more
+            again_s = rest_after(tries + 1)
+            self._stuck.append(_Stuck(delivery=delivery, tries=tries + 1, at=self._clock.monotonic() + again_s))
+            where: dict[str, Any] = {"agent": delivery.agent, "name": delivery.claimed.name, "tries": tries + 1}
+            self._log.emit("envelope.stuck", **where, reason=_sentence(error))
 
     async def _route(self, delivery: Delivery) -> None:
         try:
             trigger = from_envelope(delivery.claimed.envelope)
         except InvalidInput as error:
-            await self._mailboxes.quarantine(delivery, str(error))
-            self._note("envelope.quarantined", agent=delivery.agent, name=delivery.claimed.name, reason=str(error))
+            await self._set_aside(delivery, str(error))
             return
         asked = Asked(source=trigger.source, turn_id=trigger.turn_id, task_id=trigger.task_id)
         self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger, delivery=delivery))
+
+    async def _set_aside(self, delivery: Delivery, reason: str) -> None:
+        """Quarantine what cannot be read; whoever was told that it is accepted is told that it failed."""
+        unread = identify(delivery.claimed.envelope)
+        if unread is not None and await self._store.refuse_unread(unread, f"its envelope cannot be read: {reason}"):
+            self._tell_failure(unread)
+        await self._mailboxes.quarantine(delivery, reason)
+        where: dict[str, Any] = {"agent": delivery.agent, "name": delivery.claimed.name}
+        self._log.emit("envelope.quarantined", **where, reason=reason)
+
+    async def _end_pause(self, thread_id: str, until: datetime) -> None:
+        while (left_s := (until - self._clock.now()).total_seconds()) > 0.0:
+            await self._clock.sleep(min(left_s, LONGEST_WAIT_S))
+        del self._pauses[thread_id]
+        self._lanes.put(thread_id, Item(asked=Asked(source="recovery")))
 
     def _on_done(self) -> None:
         if self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
@@ -146,10 +194,10 @@ class Worker:
 
     async def _in_trouble(self, thread_id: str, item: Item, error: Exception) -> Handled:
         tries = self._trouble[id(item)] = self._trouble.get(id(item), 0) + 1
-        reason = f"{type(error).__name__}: {error}"[:500]
-        self._note("turn.trouble", thread_id=thread_id, turn_id=item.asked.turn_id, tries=tries, reason=reason)
+        reason = _sentence(error)
+        self._log.emit("turn.trouble", thread_id=thread_id, turn_id=item.asked.turn_id, tries=tries, reason=reason)
         if item.trigger is None or tries < MOST_TROUBLE:
-            return Handled(done=False, until=self._clock.now() + pause_after(tries))
+            return Handled(done=False, rest_s=rest_after(tries))
         del self._trouble[id(item)]
         await self._give_up(item.trigger, item.delivery, reason)
         return Handled(done=True)
@@ -157,22 +205,25 @@ class Worker:
     async def _give_up(self, trigger: Trigger, delivery: Delivery | None, reason: str) -> None:
         """Record that a trigger comes to nothing; if even that fails, its envelope waits for the next process."""
         try:
-            self.released(await self._store.refuse(trigger, reason))
+            finished = await self._store.refuse(trigger, reason)
+            self.released(finished)
+            if finished.state == "failed":
+                self._tell_failure(trigger)
             if delivery is not None:
                 await self._mailboxes.quarantine(delivery, reason)
         except Exception as error:  # noqa: BLE001  recorded; the envelope lies in claimed/, which is adopted at start
-            self._note("turn.trouble", turn_id=trigger.turn_id, reason=f"cannot be recorded: {error}"[:500])
-
-    def _note(self, event: str, **fields: Any) -> None:
-        """Record trouble. A disk that is full is often the trouble itself, and must not stop a lane or the claiming."""
-        with contextlib.suppress(OSError):
-            self._log.emit(event, **fields)
+            what = f"cannot be recorded: {_sentence(error)}"
+            self._log.emit("turn.trouble", thread_id=trigger.thread_id, turn_id=trigger.turn_id, reason=what)
 
 
-def pause_after(tries: int) -> timedelta:
-    """Return how long to wait after so many tries that failed.
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
 
-    >>> [pause_after(tries).total_seconds() for tries in (1, 2, 8, 9, 100_000)]
+
+def rest_after(tries: int) -> float:
+    """Return how many seconds to wait after so many tries that failed.
+
+    >>> [rest_after(tries) for tries in (1, 2, 8, 9, 100_000)]
     [0.2, 0.4, 25.6, 30.0, 30.0]
     """
-    return timedelta(seconds=min(TROUBLE_S * 2 ** min(tries - 1, 16), LONGEST_TROUBLE_S))
+    return min(TROUBLE_S * 2.0 ** min(tries - 1, 16), LONGEST_TROUBLE_S)

@@ -7,6 +7,7 @@ argument or a secret.
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from turnkeeper.clock import Clock, rfc3339
 
 
 class EventLog:
-    """Appends events of one process. A line is whole or absent, also with several writers on one file."""
+    """Appends events of one process. A line is whole or absent, also with several writers on one file.
+
+    Events tell what has happened; a trail that cannot be written undoes none of it. So only a durable event raises
+    OSError. Others that the machine has no room for are lost, which is said once on stderr until writing works again.
+    """
 
     def __init__(self, folder: Path, process: str, clock: Clock) -> None:
         self._folder = folder
@@ -23,9 +28,11 @@ class EventLog:
         self._clock = clock
         self._day = ""
         self._descriptor: int | None = None
+        self._torn = False
+        self._silent = False
 
     def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
-        """Append one event; with `durable`, return only when it is on disk."""
+        """Append one event; with `durable`, return only when it is on disk, or raise OSError."""
         self.emit_all([(event, fields)], durable=durable)
 
     def emit_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool = False) -> None:
@@ -42,9 +49,24 @@ class EventLog:
             for event, fields in events
         )
         data = "".join(f"{line}\n" for line in lines).encode()
-        descriptor, written = self._open(at[:10]), 0
+        try:
+            self._write(at[:10], data, durable=durable)
+        except OSError as error:
+            if durable:
+                raise
+            if not self._silent:
+                sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
+            self._silent = True
+        else:
+            self._silent = False
+
+    def _write(self, day: str, data: bytes, *, durable: bool) -> None:
+        descriptor, written = self._open(day), 0
+        if self._torn:  # what a full disk cut short must not swallow the event after it
+            data = b"\n" + data
         while written < len(data):
             written += os.write(descriptor, data[written:])
+            self._torn = not data[:written].endswith(b"\n")
         if durable:
             os.fdatasync(descriptor)
 

@@ -16,7 +16,7 @@ from agent_runtime.approvals import Decided, Raised, canonical
 from agent_runtime.model import Said
 from agent_runtime.records import KeyRecord, TurnRecord
 from agent_runtime.stores.tables import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
-from agent_runtime.triggers import Trigger
+from agent_runtime.triggers import Trigger, Unread
 from agent_runtime.world.tables import candidates
 from turnkeeper.clock import to_us
 
@@ -54,7 +54,7 @@ def with_tokens(happened: Happened, turn: TurnRecord) -> Happened:
     return replace(happened, tokens_in=turn.tokens_in, tokens_out=turn.tokens_out, wake_after_s=wake)
 
 
-def about(what: TurnRecord | Trigger | KeyRecord) -> About:
+def about(what: TurnRecord | Trigger | Unread | KeyRecord) -> About:
     """Return what an event about this turn, trigger or key is about."""
     return About(turn_id=what.turn_id, thread_id=what.thread_id, fire_id=what.fire_id, attempt=what.attempt)
 
@@ -86,7 +86,7 @@ def add_event(connection: Connection, what: About, happened: Happened) -> None:
     )
 
 
-def add_key(connection: Connection, trigger: Trigger, *, became: str, into: str = "", at: datetime) -> None:
+def add_key(connection: Connection, trigger: Trigger | Unread, *, became: str, into: str = "", at: datetime) -> None:
     """Take a trigger's key, for ever; a kept message's key changes what it became."""
     row = upsert(keys).values(
         key=trigger.key,
@@ -105,6 +105,16 @@ def add_key(connection: Connection, trigger: Trigger, *, became: str, into: str 
         row.on_conflict_do_update(index_elements=[keys.c.key], set_=changes, where=keys.c.became == "kept")
     )
     connection.execute(delete(kept_messages).where(kept_messages.c.key == trigger.key))
+
+
+def refuse_unread(connection: Connection, unread: Unread, error: str, at: datetime) -> bool:
+    """Take the key of what can no longer be read, and write that it failed; False if the key was taken before."""
+    if connection.execute(select(keys.c.key).where(keys.c.key == unread.key)).first() is not None:
+        return False
+    add_key(connection, unread, became="refused", at=at)
+    by = "fire" if unread.fire_id else "author"
+    add_event(connection, about(unread), Happened(state="FAILED", trigger=by, at=at, error=error))
+    return True
 
 
 def add_turn(
@@ -172,7 +182,7 @@ def add_answer(connection: Connection, turn_id: str, text: str, at: datetime) ->
 
 
 def add_interrupts(connection: Connection, turn: TurnRecord, raised: Sequence[Raised], at: datetime) -> list[str]:
-    """Write what a turn asks; what it asked before stays as it is. Return the ids of those that are new."""
+    """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
     fresh = []
     for item in raised:
         row = upsert(interrupts).values(
@@ -195,7 +205,10 @@ def add_interrupts(connection: Connection, turn: TurnRecord, raised: Sequence[Ra
             applied=False,
             created_at_us=to_us(at),
         )
-        done = connection.execute(row.on_conflict_do_nothing(index_elements=[interrupts.c.interrupt_id]))
+        anew = {column.name: row.excluded[column.name] for column in interrupts.columns if column.name != "number"}
+        answered = interrupts.c.applied.is_(True)  # and asked again nevertheless
+        again = row.on_conflict_do_update(index_elements=[interrupts.c.interrupt_id], set_=anew, where=answered)
+        done = connection.execute(again)
         if done.rowcount:
             fresh.append(item.interrupt_id)
     return fresh

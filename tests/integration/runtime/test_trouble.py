@@ -8,10 +8,14 @@ import pytest
 from agent_runtime import worker as worker_module
 from agent_runtime.decide import Asked
 from agent_runtime.lanes import Handled, Item, Lanes
-from tests.integration.runtime.harness import STATES, Bench, soon
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
+from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.bus.envelope import Envelope, encode
 from turnkeeper.clock import SystemClock
+from turnkeeper.home import Home
+from turnkeeper.settings import NotifySettings, Settings
 
 FULL = OSError(28, "No space left on device")
 
@@ -30,19 +34,28 @@ def broken(times: int, work: Any, over: asyncio.Event) -> Any:
     return tried
 
 
-async def test_a_lane_outlives_trouble_that_cannot_be_recorded(bench: Bench) -> None:
+async def test_a_trail_that_cannot_be_written_undoes_nothing(
+    bench: Bench, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "TROUBLE_S", 0.001)
+    bench.runtime.log.close()
+    for path in bench.home.logs.glob("events-agent-runtime-*.jsonl"):
+        path.unlink()
+    today = bench.runtime.clock.now().date()
+    trail = bench.home.logs / f"events-agent-runtime-{today}.jsonl"
+    trail.symlink_to("/dev/full")
+    bench.category("work", tools=["tool:note"])
+    bench.script["go"] = [calls(("note", {"text": "x"})), calls(("ask", {"question": "Which?"}))]
     store: Any = bench.runtime.store
-    log: Any = bench.runtime.log
-    emit = log.emit
-
-    def full(event: str, **fields: Any) -> None:
-        if event == "turn.trouble":
-            raise FULL
-        emit(event, **fields)
-
-    log.emit = full
     store.begin = broken(2, store.begin, asyncio.Event())
-    assert (await bench.run()).state == STATES.SUCCEEDED
+    assert (await bench.run()).state == STATES.INTERRUPTED
+    held = await bench.run(2)
+    assert held.state == STATES.HELD
+    await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=(await bench.pending())[0].turn_id), None)
+    await bench.events(until=lambda event: event.state == STATES.RELEASED)
+    assert await bench.history() == ["STARTED", "INTERRUPTED", "HELD", "CANCELLED", "RELEASED"]
+    assert bench.noted == ["x"]
+    assert capfd.readouterr().err.count("events cannot be written: No space left on device") == 1
 
 
 async def ended(lanes: Lanes) -> None:
@@ -69,15 +82,115 @@ async def test_a_lane_that_died_is_served_again() -> None:
     assert lanes.depth == 0
 
 
-async def test_an_envelope_that_cannot_be_moved_aside_holds_up_nothing(bench: Bench) -> None:
+def item(source: Any, turn_id: str, *, trigger: bool = False) -> Item:
+    given: Any = object() if trigger else None
+    return Item(asked=Asked(source=source, turn_id=turn_id), trigger=given)
+
+
+async def test_news_on_a_thread_does_not_wear_out_what_rests_there(clock: ManualClock) -> None:
+    handled: list[str] = []
+
+    async def handle(thread_id: str, item: Item) -> Handled:
+        handled.append(item.asked.turn_id)
+        in_trouble = item.asked.turn_id == "troubled" and handled.count("troubled") < 2
+        return Handled(done=False, rest_s=30.0) if in_trouble else Handled(done=True)
+
+    lanes = Lanes(handle, clock, most_at_once=1, on_done=lambda: None)
+    lanes.put("thread-a", item("fire", "troubled", trigger=True))
+    lanes.put("thread-a", item("fire", "behind it", trigger=True))
+    for number in range(3):
+        lanes.put("thread-a", item("decision", f"decision {number}"))
+        while f"decision {number}" not in handled:
+            await asyncio.to_thread(lambda: None)
+    assert handled == ["troubled", "decision 0", "decision 1", "decision 2"]
+    task: Any = lanes._lanes["thread-a"].task
+    while not task.done():
+        clock.advance(31.0)
+        await asyncio.to_thread(lambda: None)
+    assert handled[4:] == ["troubled", "behind it"], "fires and messages keep their order"
+
+
+async def told(bench: Bench, settings: Settings) -> None:
+    """Open the bench again, as one whose author wants to be told by a command."""
+    await bench.stop()
+    notify = NotifySettings(command=f'echo "$TURNKEEPER_EVENT $TURNKEEPER_TURN_ID" >> {bench.home.root}/told')
+    bench.settings = settings.model_copy(update={"notify": notify})
+    await bench.open(PATH="/usr/bin:/bin")
+
+
+async def heard(bench: Bench) -> list[str]:
+    async with asyncio.timeout(PATIENCE_S):
+        while not bench.trail("notify.done"):
+            await asyncio.to_thread(lambda: None)
+    return (bench.home.root / "told").read_text().splitlines()
+
+
+async def test_a_fire_that_is_tried_in_vain_is_seen_by_its_author(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "TROUBLE_S", 0.001)
+    await told(bench, bench.settings)
+    store: Any = bench.runtime.store
+    store.begin = broken(10_000, store.begin, asyncio.Event())
+    event = await bench.run()
+    assert (event.state, "No space left" in event.error) == (STATES.FAILED, True)
+    (shown,) = await bench.conversation()
+    assert (shown.status, shown.messages[0].text, shown.error) == ("failed", "go", event.error)
+    assert await heard(bench) == [f"failure {event.turn_id}"]
+    await bench.rest()
+    assert len(bench.lying("quarantine")) == 1
+    again = await bench.service.Fire(bench.fire(), None)
+    assert again.disposition == wire.FireReceipt.DUPLICATE
+
+
+async def test_an_accepted_fire_whose_envelope_can_no_longer_be_read_has_failed(bench: Bench) -> None:
+    bench.script["wait"] = [calls(("block", {}))]
+    await bench.service.Fire(bench.fire(1, prompt="wait"), None)
+    await soon(bench.blocked.wait(), "the first turn to block")
+    await bench.runtime.worker.stop(0.0)
+    second = await bench.service.Fire(bench.fire(2), None)
+    (path,) = (bench.home.inbox("agent0") / "inbox").glob("*.json")
+    path.write_text(path.read_text().replace('"nominal_at"', '"nominally_at"'))
+    bench.runtime.mailboxes.close()
+    await told(bench, bench.settings)
+    event = await bench.stopped(second.turn_id)
+    assert (event.state, event.fire_id, event.attempt) == (STATES.FAILED, second.fire_id, 1)
+    assert "cannot be read" in event.error
+    assert (await bench.turn(second.turn_id)).status == "failed"
+    assert await heard(bench) == [f"failure {second.turn_id}"]
+    again = await bench.service.Fire(bench.fire(2), None)
+    assert again.disposition == wire.FireReceipt.DUPLICATE, "it is over, and not begun once more"
+    bench.go.set()
+    await bench.rest()
+    await bench.crash()
+    await bench.rest()
+    assert (await bench.history()).count("FAILED") == 1
+
+
+async def test_an_envelope_that_cannot_be_moved_aside_holds_up_nothing_and_is_tried_ever_less_often(
+    home: Home, clock: ManualClock
+) -> None:
+    bench = Bench(home, clock)
+    await bench.open()
     mailboxes: Any = bench.runtime.mailboxes
     over = asyncio.Event()
-    mailboxes.quarantine = broken(1, mailboxes.quarantine, over)
+    quarantine, mailboxes.quarantine = mailboxes.quarantine, broken(10_000, None, over)
     forged = Envelope(id="1", sender="author", to="agent0", kind="fire", text="go", at=bench.runtime.clock.now())
     (bench.home.inbox("agent0") / "inbox" / "00-forged.json").write_bytes(encode(forged))
     assert (await bench.run()).state == STATES.SUCCEEDED
-    await soon(over.wait(), "the next try")
-    assert len(bench.trail("envelope.stuck")) == 1
+    for _ in range(400):
+        clock.advance(1.0)
+        await asyncio.to_thread(lambda: None)
+    tries = [record["tries"] for record in bench.trail("envelope.stuck")]
+    assert tries == list(range(1, len(tries) + 1))
+    assert 2 <= len(tries) <= 25, "tried each second it would have been 400 times"
+    mailboxes.quarantine = broken(0, quarantine, over)
+    async with asyncio.timeout(PATIENCE_S):
+        while not bench.lying("quarantine"):
+            clock.advance(1.0)
+            await asyncio.to_thread(lambda: None)
+    assert bench.lying("quarantine") == ["00-forged.json"]
+    await bench.close()
 
 
 async def test_a_decision_is_tried_until_it_is_carried_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,11 @@ TAKEN = ThreadState(position=Position.OPEN, inputs=frozenset({"turn-own", "turn-
 ENDED = ThreadState(position=Position.END, inputs=frozenset({"turn-own", "turn-old"}))
 OPEN = ThreadState(position=Position.OPEN)
 ASKING = ThreadState(position=Position.INTERRUPTED, pending=frozenset({"i1"}), inputs=frozenset({"turn-old"}))
+ASKING_TWO = ThreadState(position=Position.INTERRUPTED, pending=frozenset({"i1", "i2"}))
+ASKING_OTHER = ThreadState(position=Position.INTERRUPTED, pending=frozenset({"i9"}))
+TAKEN_ASKING = ThreadState(
+    position=Position.INTERRUPTED, pending=frozenset({"i1"}), inputs=frozenset({"turn-own", "turn-old"})
+)
 PERMISSION = (Question(interrupt_id="i1"),)
 TEXT = (Question(interrupt_id="i1", allows_text=True),)
 
@@ -90,7 +95,22 @@ TABLE = [
         does(Action.RECORD, "turn-own"),
     ),
     ("a cancel is stored", FIRE, facts(own=own(cancelled=True), thread=TAKEN), does(Action.SETTLE_CANCELLED, "turn-own")),
-    ("tried too often", FIRE, facts(own=own(tries=MOST_TRIES), thread=TAKEN), does(Action.GIVE_UP, "turn-own")),
+    ("tried too often", FIRE, facts(own=own(tries=MOST_TRIES), thread=TAKEN), does(Action.GIVE_UP, "turn-own", again=True)),
+    (
+        "tried too often before its input arrived, on a thread at its end",
+        FIRE,
+        facts(own=own(tries=MOST_TRIES), thread=AT_END),
+        does(Action.GIVE_UP, "turn-own", again=True),
+    ),
+    (
+        "tried too often with an answer that never arrived",
+        FIRE,
+        facts(own=own(tries=MOST_TRIES, answered=frozenset({"i1"})), thread=TAKEN_ASKING),
+        does(Action.GIVE_UP, "turn-own", again=True),
+    ),
+    ("tried too often, yet it asks", FIRE, facts(own=own(tries=MOST_TRIES), thread=TAKEN_ASKING), does(Action.RECORD, "turn-own")),
+    ("it was given up", FIRE, facts(own=own("failed", tries=MOST_TRIES), thread=TAKEN), does(Action.SET_ASIDE, "turn-own")),
+    ("it failed", FIRE, facts(own=own("failed"), thread=TAKEN), does(Action.DROP)),
     ("tried too often, yet at its end", FIRE, facts(own=own(tries=MOST_TRIES), thread=ENDED), does(Action.RECORD, "turn-own")),
     # another turn's row is unfinished and nobody runs it
     (
@@ -145,8 +165,26 @@ TABLE = [
     (
         "the author decided one of two",
         DECIDED,
-        facts(newest=old("interrupted"), decided=("i2",), questions=PERMISSION, thread=ASKING),
+        facts(newest=old("interrupted"), decided=("i2",), questions=PERMISSION, thread=ASKING_TWO),
         does(Action.RESUME, "turn-old", ("i2",)),
+    ),
+    (
+        "the author decided what the graph no longer asks",
+        DECIDED,
+        facts(newest=old("interrupted"), decided=("i2",), questions=PERMISSION, thread=ASKING),
+        does(Action.DROP),
+    ),
+    (
+        "the author decided, and another path was there before",
+        DECIDED,
+        facts(newest=old("interrupted"), decided=("i1",), thread=ENDED),
+        does(Action.RELEASE, "turn-old"),
+    ),
+    (
+        "another path led to another question",
+        FIRE,
+        facts(newest=old("interrupted"), questions=PERMISSION, thread=ASKING_OTHER),
+        does(Action.RECORD, "turn-old", again=True),
     ),
     (
         "a decision was stored before a crash",
@@ -206,11 +244,13 @@ TABLE = [
         facts(newest=old("paused", pause="p1", paused_until=NOW), thread=WAITING),
         does(Action.SEAL_PAUSE, "turn-old", again=True),
     ),
+    ("the start leaves a pause alone", RECOVERY, facts(newest=PAUSED, thread=WAITING), does(Action.DROP)),
+    ("a pause was settled by another path", FIRE, facts(newest=PAUSED, thread=ENDED), does(Action.RELEASE, "turn-old", again=True)),
     (
-        "the start waits for a pause to end",
-        RECOVERY,
-        facts(newest=PAUSED, thread=WAITING),
-        Decision(action=Action.WAIT, until=NOW + timedelta(hours=1)),
+        "another path led from a pause to a question",
+        FIRE,
+        facts(newest=PAUSED, thread=ASKING_OTHER),
+        does(Action.RECORD, "turn-old", again=True),
     ),
     (
         "the start finds a pause that is over",
