@@ -1,0 +1,179 @@
+"""Pruning keeps all that going on needs: pending questions deep down, results of siblings, memories, changes."""
+
+import itertools
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
+from tests.support.saving import at
+
+RAN: list[str] = []
+
+
+class Notes(TypedDict):
+    notes: Annotated[list[str], operator.add]
+
+
+def chain(*nodes: tuple[str, Any], state: Any = Notes, **options: Any) -> Any:
+    """Compile a graph whose nodes run one after the other."""
+    graph = StateGraph(state)
+    names = [START, *(name for name, _ in nodes), END]
+    for name, node in nodes:
+        graph.add_node(name, node)
+    for before, after in itertools.pairwise(names):
+        graph.add_edge(before, after)
+    return graph.compile(**options)
+
+
+def note(text: str) -> Callable[[Any], Any]:
+    def node(_state: Any) -> Any:
+        RAN.append(text)
+        return {"notes": [text]}
+
+    return node
+
+
+def ask(_state: Notes) -> Notes:
+    return {"notes": [interrupt("may I?")]}
+
+
+def nested(saver: Any) -> Any:
+    inner = chain(("first", note("inner")), ("ask", ask))
+    middle = chain(("before", note("middle")), ("inner", inner))
+    graph = StateGraph(Notes)
+    graph.add_node("early", note("early"))
+    graph.add_node("middle", middle)
+    graph.add_node("beside", note("beside"))
+    graph.add_node("late", note("late"))
+    graph.add_edge(START, "early")
+    graph.add_edge("early", "middle")
+    graph.add_edge("early", "beside")
+    graph.add_edge(["middle", "beside"], "late")
+    return graph.compile(checkpointer=saver)
+
+
+async def rows_of(checkpoints: Checkpoints, table: str = "checkpoints") -> list[str]:
+    query = f"SELECT checkpoint_ns FROM {table} ORDER BY checkpoint_ns"
+    return [name for (name,) in await checkpoints.saver._file.reader.ask(lambda c: c.execute(query).fetchall())]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    RAN.clear()
+    return tmp_path / "checkpoints.db"
+
+
+async def test_a_question_in_a_nested_subgraph_is_answered_after_pruning_and_a_restart(path: Path) -> None:
+    checkpoints = await open_checkpoints(path)
+    await nested(checkpoints.saver).ainvoke({"notes": []}, at(), durability="sync")
+    before = len(await rows_of(checkpoints))
+    await checkpoints.saver.aprune(["t"])
+    spaces = await rows_of(checkpoints)
+    assert len(spaces) == len(set(spaces)) == 3 < before  # one of the graph, one of each graph in it
+    await checkpoints.close()
+
+    checkpoints = await open_checkpoints(path)
+    graph = nested(checkpoints.saver)
+    (pending,) = (await graph.aget_state(at())).interrupts
+    done = await graph.ainvoke(Command(resume={pending.id: "yes"}), at(), durability="sync")
+    assert sorted(RAN) == ["beside", "early", "inner", "late", "middle"]  # nothing ran twice
+    await checkpoints.close()
+
+    unpruned = nested(InMemorySaver())
+    (asked,) = (await unpruned.ainvoke({"notes": []}, at()))["__interrupt__"]
+    assert done == await unpruned.ainvoke(Command(resume={asked.id: "yes"}), at())
+
+
+async def test_at_its_end_a_thread_keeps_one_checkpoint_whatever_ran_in_it(path: Path) -> None:
+    checkpoints = await open_checkpoints(path)
+    graph = nested(checkpoints.saver)
+    for _ in range(3):
+        await graph.ainvoke({"notes": []}, at())
+        (pending,) = (await graph.aget_state(at())).interrupts
+        await graph.ainvoke(Command(resume={pending.id: "yes"}), at())
+        await checkpoints.prune("t")
+        assert await rows_of(checkpoints) == [""]
+        assert await rows_of(checkpoints, "writes") == []
+    assert not (await graph.aget_state(at())).next
+    await checkpoints.close()
+
+
+async def test_a_subgraph_that_remembers_still_does(path: Path) -> None:
+    checkpoints = await open_checkpoints(path)
+    inner = chain(("count", lambda state: {"notes": [f"seen {len(state['notes'])}"]}), checkpointer=True)
+
+    async def node(_state: Notes) -> Notes:
+        return {"notes": (await inner.ainvoke({"notes": ["new"]}))["notes"][-1:]}
+
+    graph = chain(("remember", node), checkpointer=checkpoints.saver)
+    for _ in range(3):
+        found = await graph.ainvoke({"notes": []}, at())
+        await checkpoints.prune("t")
+    assert found["notes"] == ["seen 1", "seen 3", "seen 5"]
+    assert len(await rows_of(checkpoints)) == 2
+    await checkpoints.close()
+
+
+def joined(state: list[str], written: list[list[str]]) -> list[str]:
+    return [*state, *(text for texts in written for text in texts)]
+
+
+class Changes(TypedDict):
+    notes: Annotated[list[str], DeltaChannel(joined, snapshot_frequency=3)]
+
+
+async def test_a_channel_that_is_kept_as_changes_keeps_them_back_to_its_last_whole_value(path: Path) -> None:
+    checkpoints = await open_checkpoints(path)
+    nodes = [(f"n{number}", note(f"n{number}")) for number in range(2)]
+    graph = chain(*nodes, state=Changes, checkpointer=checkpoints.saver)
+    for turn in range(8):
+        before = (await graph.ainvoke({"notes": [f"turn {turn}"]}, at()))["notes"]
+        await checkpoints.prune("t")
+        assert (await graph.aget_state(at())).values["notes"] == before
+        assert len(before) == 3 * (turn + 1)
+        assert len(await rows_of(checkpoints)) <= 12
+    await checkpoints.close()
+
+
+async def test_a_thread_of_another_run_is_left_alone(path: Path) -> None:
+    checkpoints = await open_checkpoints(path)
+    graph = nested(checkpoints.saver)
+    await graph.ainvoke({"notes": []}, at("other"))
+    before = await rows_of(checkpoints)
+    await checkpoints.prune("t")
+    assert await rows_of(checkpoints) == before
+    await checkpoints.close()
+
+
+async def test_a_long_thread_grows_by_what_was_said(path: Path) -> None:
+    sizes: list[int] = []
+    checkpoints = await open_checkpoints(path)
+    answers = [(name, lambda _state: {"messages": [AIMessage("so much was said " * 10)]}) for name in ("a", "b", "c")]
+    graph = chain(*answers, state=MessagesState, checkpointer=checkpoints.saver)
+    for turn in range(1, 41):
+        await graph.ainvoke({"messages": [HumanMessage("go")]}, at(), durability="sync")
+        await checkpoints.prune("t")
+        if turn in {20, 40}:
+            sizes.append(await pages(checkpoints))
+    await checkpoints.close()
+    assert sizes[1] <= 1.3 * 2 * sizes[0]
+    assert sizes[1] / 40 <= 20_000
+
+
+async def pages(checkpoints: Checkpoints) -> int:
+    """Return the file's size in bytes, as it will be once the log is written back."""
+
+    def work(connection: Any) -> int:
+        counted, each = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        return int(counted * each)
+
+    return int(await checkpoints.saver._file.reader.ask(work))
