@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agent_runtime.accept import Acceptor
+from agent_runtime.allowance import Allowance
 from agent_runtime.bell import Bell
 from agent_runtime.categories import Categories
 from agent_runtime.graph.build import Build
@@ -12,6 +13,7 @@ from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
 from agent_runtime.graph.default import build_graph
 from agent_runtime.graph.engine import Engine
 from agent_runtime.graph.guard import guard_middleware
+from agent_runtime.graph.models.calls import Surroundings, model_calls
 from agent_runtime.intervals import Intervals
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.notify import Notifier
@@ -124,7 +126,10 @@ async def _wire(
     world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields))
     specs = toolbox(world)
     guard = guard_middleware({spec.tool.name: spec for spec in specs}, judge)
-    engine = Engine(build(specs, [guard], checkpoints.saver), checkpoints)
+    cap = Allowance(settings.model.daily_token_cap, store, clock)
+    around = Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
+    calls = model_calls(settings.model, home, [spec.tool.name for spec in specs], environ, around)
+    engine = Engine(build(specs, [guard, *calls], checkpoints.saver), checkpoints)
     files = SystemFiles()
     inboxes = {agent: Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy) for agent in agents(settings)}
     mailboxes = Mailboxes(inboxes, files)

@@ -15,7 +15,7 @@ from agent_runtime.bell import Bell
 from agent_runtime.decide import FINISHED, MOST_TRIES, Asked, Facts
 from agent_runtime.model import Said
 from agent_runtime.records import InterruptRecord, TurnRecord
-from agent_runtime.stores import queries, writing
+from agent_runtime.stores import counting, queries, writing
 from agent_runtime.stores.facts import read_facts
 from agent_runtime.stores.writing import Happened, about, with_tokens
 from agent_runtime.triggers import Trigger, Unread, from_meta
@@ -208,9 +208,10 @@ class Store:
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
-            if _turn(connection, turn_id).status == "running" and not queries.is_cancelled(connection, turn_id):
+            turn = _turn(connection, turn_id)
+            if turn.status == "running" and not queries.is_cancelled(connection, turn_id):
                 writing.put_transcript(connection, turn_id, lines, at, known=known)
-                writing.change_turn(connection, turn_id, tokens_in=tokens[0], tokens_out=tokens[1])
+                counting.count_tokens(connection, turn, tokens, at)
 
         await self._write(work)
 

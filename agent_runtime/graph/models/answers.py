@@ -79,16 +79,19 @@ def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collect
     return [message.model_copy(update=changes), *refused]
 
 
-def with_usage(message: AIMessage, asked: Sequence[AnyMessage], lost: tuple[int, int]) -> tuple[AIMessage, bool]:
+def with_usage(
+    message: AIMessage, asked: Sequence[AnyMessage], tools: Sequence[Any], lost: tuple[int, int]
+) -> tuple[AIMessage, bool]:
     """Return the answer with what it cost, failed tries included, and whether that had to be estimated.
 
     Args:
         message: the answer.
         asked: the messages that the model was given.
+        tools: the tools that it was offered.
         lost: tokens of earlier tries.
     """
     told = message.usage_metadata
-    taken = told["input_tokens"] if told else count_tokens_approximately(asked)
+    taken = told["input_tokens"] if told else count_tokens_approximately(asked, tools=[*tools] or None)
     given = told["output_tokens"] if told else count_tokens_approximately([message])
     taken, given = taken + lost[0], given + lost[1]
     usage = UsageMetadata(input_tokens=taken, output_tokens=given, total_tokens=taken + given)

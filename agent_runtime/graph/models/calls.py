@@ -122,7 +122,8 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         offered = {tool.name if not isinstance(tool, dict) else str(tool.get("name")) for tool in request.tools}
         first, *refused = examine(answer, this.pieces.all, self._tools | offered)
         assert isinstance(first, AIMessage)
-        said, estimated = with_usage(first, request.messages, lost)
+        asked = [request.system_message, *request.messages] if request.system_message else request.messages
+        said, estimated = with_usage(first, asked, request.tools, lost)
         usage: Any = said.usage_metadata
         self._around.log.emit(
             "model.answered",
