@@ -6,15 +6,21 @@ itself lies in the inbox. The look at the inbox comes first: an envelope leaves 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import Connection
+
 from agent_runtime.bell import Bell
+from agent_runtime.laidout import LaidOut
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.store import Store
+from agent_runtime.stores.deliveries import laid_by_key
 from agent_runtime.stores.queries import get_keys
 from agent_runtime.triggers import Trigger, to_envelope
-from turnkeeper.bus.envelope import Envelope, encode
+from turnkeeper.bus.envelope import encode
+from turnkeeper.bus.inbox import Encoded
+from turnkeeper.bus.port import Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, TurnkeeperError
@@ -40,7 +46,7 @@ class Receipt:
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
     trigger: Trigger
-    envelope: Envelope
+    encoded: Encoded
     answer: "asyncio.Future[Receipt]"
     refusal: TurnkeeperError | None
 
@@ -53,6 +59,7 @@ class Acceptor:
         *,
         store: Store,
         mailboxes: Mailboxes,
+        laid_out: LaidOut,
         arrived: Bell,
         clock: Clock,
         entropy: Entropy,
@@ -62,6 +69,7 @@ class Acceptor:
         """Take the places that triggers go to; `arrived` rings when something was put."""
         self._store = store
         self._mailboxes = mailboxes
+        self._laid_out = laid_out
         self._arrived = arrived
         self._clock = clock
         self._entropy = entropy
@@ -88,11 +96,11 @@ class Acceptor:
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         envelope = to_envelope(trigger, envelope_id=self._entropy.hex(32), at=self._clock.now())
         try:
-            encode(envelope)
+            encoded = (envelope, encode(envelope))
         except InvalidInput as error:
             answer.set_exception(error if error.where != "envelope" else Exhausted(error.what, where="prompt"))
             return answer
-        self._waiting.append(_Waiting(trigger=trigger, envelope=envelope, answer=answer, refusal=refusal))
+        self._waiting.append(_Waiting(trigger=trigger, encoded=encoded, answer=answer, refusal=refusal))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write(), name="accept")
         return answer
@@ -107,11 +115,7 @@ class Acceptor:
                     _fail(item, error)
 
     async def _write_group(self, group: Sequence[_Waiting]) -> None:
-        lying = {item.trigger.key: self._mailboxes.known(item.trigger.key) for item in group}
-        keys = list(lying)
-        taken = await self._store.read(lambda connection: get_keys(connection, keys))
-        digests = {key: record.digest for key, record in taken.items()}
-        digests |= {key: known.digest for key, known in lying.items() if known is not None}
+        digests = await self._known({item.trigger.key for item in group})
         fresh: list[_Waiting] = []
         for item in group:
             known = digests.setdefault(item.trigger.key, "")
@@ -123,17 +127,41 @@ class Acceptor:
             elif known != item.trigger.digest:
                 what = "was accepted before, with other content"
                 _fail(item, Conflict(f"{item.trigger.key} {what}", where="fire_id", hint="send it under a new id"))
-        failures = await self._mailboxes.put([(item.trigger, item.envelope) for item in fresh])
-        self._failpoints.reach("runtime.accepted")
-        self._arrived.ring()
-        put = {item.trigger.key: failure for item, failure in zip(fresh, failures, strict=True)}
+        put = await self._put(fresh)
         first = {id(item) for item in fresh}
         for item in group:
-            failure = put.get(item.trigger.key)
-            if failure is not None:
-                _fail(item, failure)
+            answer = put.get(item.trigger.key)
+            if isinstance(answer, TurnkeeperError):
+                _fail(item, answer)
             else:
-                self._answer(item, fresh=id(item) in first)
+                self._answer(item, fresh=id(item) in first and (answer is None or answer.fresh))
+
+    async def _known(self, keys: Iterable[str]) -> dict[str, str]:
+        """Return the digests of the keys that were taken, or whose envelopes lie in an inbox."""
+        wanted = list(keys)
+        lying = {key: known.digest for key in wanted if (known := self._mailboxes.known(key)) is not None}
+
+        def look(connection: Connection) -> dict[str, str]:
+            taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
+            return taken | {key: laid.digest for key, laid in laid_by_key(connection, wanted).items()}
+
+        return await self._store.read(look) | lying
+
+    async def _put(self, fresh: Sequence[_Waiting]) -> dict[str, Put | TurnkeeperError]:
+        """Put envelopes; what goes to an agent that the runtime does not host is on record when this returns."""
+        answers = await self._mailboxes.put([(item.trigger, item.encoded) for item in fresh])
+        self._failpoints.reach("runtime.accepted")
+        put = {item.trigger.key: answer for item, answer in zip(fresh, answers, strict=True)}
+        hosted = self._mailboxes.agents
+        elsewhere = [
+            (item.trigger, answer.name)
+            for item, answer in zip(fresh, answers, strict=True)
+            if isinstance(answer, Put) and item.trigger.agent not in hosted
+        ]
+        if elsewhere:
+            await self._laid_out.add(elsewhere)
+        self._arrived.ring()
+        return put
 
     def _answer(self, item: _Waiting, *, fresh: bool) -> None:
         if item.answer.done():

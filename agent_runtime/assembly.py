@@ -14,7 +14,9 @@ from agent_runtime.graph.default import build_graph
 from agent_runtime.graph.engine import Engine
 from agent_runtime.graph.guard import guard_middleware
 from agent_runtime.graph.models.calls import Surroundings, model_calls
+from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.intervals import Intervals
+from agent_runtime.laidout import LaidOut
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.notify import Notifier
 from agent_runtime.permissions import judge
@@ -25,14 +27,12 @@ from agent_runtime.tools import toolbox
 from agent_runtime.turns import Parts
 from agent_runtime.worker import Worker
 from agent_runtime.world.world import World
-from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.database import Database
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.eventlog import EventLog
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.files import SystemFiles
 from turnkeeper.home import Home
 from turnkeeper.settings import Settings
 
@@ -130,9 +130,8 @@ async def _wire(
     around = Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
     calls = model_calls(settings.model, home, [spec.tool.name for spec in specs], environ, around)
     engine = Engine(build(specs, [guard, *calls], checkpoints.saver), checkpoints)
-    files = SystemFiles()
-    inboxes = {agent: Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy) for agent in agents(settings)}
-    mailboxes = Mailboxes(inboxes, files)
+    mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
+    laid_out = LaidOut(store, mailboxes, home=home, clock=clock, log=log)
     intervals = Intervals(store=store, engine=engine, get_category=categories.get, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
     notifier = Notifier(settings.notify, log, environ)
@@ -141,13 +140,16 @@ async def _wire(
         acceptor=Acceptor(
             store=store,
             mailboxes=mailboxes,
+            laid_out=laid_out,
             arrived=arrived,
             clock=clock,
             entropy=entropy,
             log=log,
             failpoints=failpoints,
         ),
-        worker=Worker(parts, arrived=arrived, notifier=notifier, clock=clock, most_at_once=MOST_AT_ONCE),
+        worker=Worker(
+            parts, laid_out=laid_out, arrived=arrived, notifier=notifier, clock=clock, most_at_once=MOST_AT_ONCE
+        ),
         mailboxes=mailboxes,
         categories=categories,
         world=world,
@@ -155,12 +157,6 @@ async def _wire(
         clock=clock,
         entropy=entropy,
     )
-
-
-def agents(settings: Settings) -> list[str]:
-    """Return the names of the agents that the settings ask for: `agent0` always, its workers after it."""
-    workers = settings.agents[FIRST_AGENT].workers if FIRST_AGENT in settings.agents else 0
-    return [FIRST_AGENT, *(f"agent{number}" for number in range(1, workers + 1))]
 
 
 def _refuse_unsupported(settings: Settings) -> None:

@@ -6,6 +6,7 @@ from agent_runtime import reading
 from agent_runtime.assembly import Runtime
 from agent_runtime.decide import FINISHED
 from agent_runtime.stores import queries
+from agent_runtime.stores.deliveries import laid_by_turn
 from agent_runtime.triggers import turn_id_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import InvalidInput, NotFound
@@ -46,7 +47,7 @@ class Lookups:
             turn_id = turn_id_of(request.fire_id, request.attempt)
             await self._runtime.store.cancel(turn_id, reason)
             return wire.Turn(turn_id=turn_id, fire_id=request.fire_id, attempt=request.attempt, cancel_requested=True)
-        if turn.status in FINISHED or turn.status == "held":
+        if turn.status in FINISHED | {"held", "delivered"}:
             return turn
         await self._runtime.worker.cancel(turn.turn_id, turn.thread_id, reason)
         turn.cancel_requested = True
@@ -70,6 +71,29 @@ class Lookups:
         return None
 
 
+def _laid_out(connection: Connection, turn_id: str) -> wire.Turn | None:
+    """Return a stand-in for a fire that lies, or lay, in the inbox of an agent that the runtime does not host."""
+    laid = laid_by_turn(connection, turn_id)
+    if laid is None:
+        return None
+    event = queries.newest_event(connection, turn_id)
+    return wire.Turn(
+        turn_id=turn_id,
+        thread_id=laid.thread_id,
+        channel=laid.channel,
+        agent=laid.agent,
+        status="accepted" if laid.state == "waiting" else laid.state,
+        trigger="fire",
+        fire_id=laid.fire_id,
+        task_name=laid.task_name,
+        attempt=laid.attempt,
+        error=laid.reason,
+        state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
+        sequence=event.sequence if event else 0,
+        cancel_requested=queries.is_cancelled(connection, turn_id),
+    )
+
+
 def _wanted(turn_id: str, fire_id: str, attempt: int) -> str:
     if bool(turn_id) == bool(fire_id):
         raise InvalidInput("name a turn or a fire", where="turn_id")
@@ -82,7 +106,7 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
         return reading.turn_message(connection, turn)
     key = queries.key_of_turn(connection, turn_id)
     if key is None:
-        return None
+        return _laid_out(connection, turn_id)
     if key.became == "answer":
         return _find(connection, key.into)
     event = queries.newest_event(connection, turn_id)

@@ -1,4 +1,8 @@
-"""The agents' inboxes, and the one thread that touches them."""
+"""The agents' inboxes, and the one thread that touches them.
+
+The runtime claims from the inboxes of the agents that it hosts. Into those of others, who read them in a terminal, it
+only puts; such a fire is laid out there, and settled by :mod:`agent_runtime.laidout`.
+"""
 
 import asyncio
 import contextlib
@@ -7,11 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from agent_runtime.inboxes.hosted import NOT_AGENTS
+from agent_runtime.inboxes.survey import agents_with_inboxes
 from agent_runtime.triggers import Trigger, from_envelope
-from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
-from turnkeeper.bus.inbox import Claimed, Inbox
-from turnkeeper.errors import Corrupt, InvalidInput, TurnkeeperError
-from turnkeeper.files import Files
+from turnkeeper.bus.acks import AckLedger, ack_of
+from turnkeeper.bus.envelope import LARGEST_BYTES, decode
+from turnkeeper.bus.inbox import Claimed, Encoded, Inbox
+from turnkeeper.bus.port import Put
+from turnkeeper.bus.whereabouts import Whereabouts, whereabouts
+from turnkeeper.bus.writing import GroupingFiles
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.home import Home
 
 T = TypeVar("T")
 
@@ -55,21 +67,32 @@ class Mailboxes:
     What lies in the inboxes is remembered by key from the moment it is on disk until it is archived.
     """
 
-    def __init__(self, inboxes: Mapping[str, Inbox], files: Files) -> None:
-        self._inboxes = inboxes
-        self._files = files
+    def __init__(self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy) -> None:
+        """Open the inboxes of the agents that this runtime hosts; `process` is what their receipts name."""
+        self._home = home
+        self._clock = clock
+        self._entropy = entropy
+        self._files = GroupingFiles()
+        self._ledger = AckLedger(home.logs, process, clock)
+        self._inboxes = {agent: self._open(agent, settles_keys=False) for agent in agents}
+        self._others: dict[str, Inbox] = {}
+        self._unwritten: list[Claimed] = []
         self._lying: dict[str, Lying] = {}
         self._archiving: list[tuple[Delivery, asyncio.Future[None]]] = []
         self._archiver: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inbox")
 
-    async def open(self) -> None:
-        """Learn what lies in the inboxes already, and see to it that it stays there."""
+    async def open(self) -> list[tuple[Trigger, str]]:
+        """Learn what lies in the inboxes already, and see to it that it stays there.
+
+        Return the fires that lie in inboxes of agents that the runtime does not host, each with its envelope's name.
+        """
         self._lying = await self._run(self._read_all)
+        return await self._run(self._read_others)
 
     @property
     def agents(self) -> Collection[str]:
-        """The agents there are."""
+        """The agents that the runtime hosts."""
         return self._inboxes.keys()
 
     def known(self, key: str) -> Lying | None:
@@ -80,13 +103,29 @@ class Mailboxes:
         """Yield all that lies in the inboxes."""
         return iter(self._lying.values())
 
-    async def put(self, items: Sequence[tuple[Trigger, Envelope]]) -> list[TurnkeeperError | None]:
+    async def put(self, items: Sequence[tuple[Trigger, Encoded]]) -> list[Put | TurnkeeperError]:
         """Put triggers' envelopes; when this returns each is on disk, or the error stands in its place."""
-        answers = await self._run(lambda: self._put([envelope for _, envelope in items]))
-        for (trigger, _), failure in zip(items, answers, strict=True):
-            if failure is None:
+        answers = await self._run(lambda: self._put([encoded for _, encoded in items]))
+        for (trigger, _), answer in zip(items, answers, strict=True):
+            if isinstance(answer, Put) and trigger.agent in self._inboxes:
                 self._lying[trigger.key] = _lying(trigger)
         return answers
+
+    def lay_out(self, key: str, lying: Lying) -> None:
+        """Remember a fire that is laid out in the inbox of an agent that the runtime does not host."""
+        self._lying[key] = lying
+
+    def forget(self, key: str) -> None:
+        """Forget a fire that was laid out: it is settled, and its row tells of it."""
+        self._lying.pop(key, None)
+
+    async def whereabouts(self, agent: str, wanted: Mapping[str, str]) -> dict[str, Whereabouts]:
+        """Return where laid out envelopes are, by key; `wanted` holds the name under which each was put."""
+        return await self._run(lambda: whereabouts(self._other(agent).folder, wanted, self._files))
+
+    async def withdraw(self, agent: str, name: str) -> bool:
+        """Take back an envelope that nobody has claimed; False if somebody has."""
+        return await self._run(lambda: self._other(agent).withdraw(name))
 
     async def claim(self, limit: int) -> list[Delivery]:
         """Take up to `limit` envelopes that wait, agent by agent, each agent's in order. Raises Exhausted, OSError."""
@@ -95,9 +134,13 @@ class Mailboxes:
     async def adopt(self) -> list[Delivery]:
         """Return what an earlier process claimed and never archived."""
         return await self._run(
-            lambda: [
-                Delivery(agent=agent, claimed=item) for agent, inbox in self._inboxes.items() for item in inbox.adopt()
-            ]
+            lambda: self._received(
+                [
+                    Delivery(agent=agent, claimed=item)
+                    for agent, inbox in self._inboxes.items()
+                    for item in inbox.adopt()
+                ]
+            )
         )
 
     async def archive(self, delivery: Delivery) -> None:
@@ -135,36 +178,83 @@ class Mailboxes:
                     done.set_result(None) if failure is None else done.set_exception(failure)
 
     def _archive(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._acknowledge(delivery.claimed)
         for agent, inbox in self._inboxes.items():
             inbox.archive_all([delivery.claimed for delivery in deliveries if delivery.agent == agent])
 
-    def _put(self, envelopes: Sequence[Envelope]) -> list[TurnkeeperError | None]:
-        answers: dict[int, TurnkeeperError | None] = {}
-        for agent, inbox in self._inboxes.items():
-            own = [envelope for envelope in envelopes if envelope.to == agent]
-            for envelope, answer in zip(own, inbox.put_each(own) if own else [], strict=True):
-                answers[id(envelope)] = answer if isinstance(answer, TurnkeeperError) else None
-        return [answers[id(envelope)] for envelope in envelopes]
+    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Write receipts; what a full disk refuses is written with the next, since what was claimed must go on."""
+        self._unwritten += [delivery.claimed for delivery in deliveries]
+        with contextlib.suppress(Exhausted):
+            self._ledger.received_all(self._unwritten, durable=False)
+            self._unwritten.clear()
+        return deliveries
+
+    def _acknowledge(self, claimed: Claimed) -> None:
+        """Put an ack into the inbox of a sender that asked for one and has an inbox."""
+        sender = claimed.envelope.sender
+        if not claimed.envelope.requires_ack or sender in NOT_AGENTS:
+            return
+        if sender in self._inboxes or self._home.inbox(sender).is_dir():
+            inbox = self._inboxes.get(sender) or self._other(sender)
+            inbox.put(ack_of(claimed.envelope, at=self._clock.now()))
+
+    def _put(self, items: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
+        answers: dict[int, Put | TurnkeeperError] = {}
+        for agent in {envelope.to for envelope, _ in items}:
+            own = [item for item in items if item[0].to == agent]
+            inbox = self._inboxes.get(agent) or self._other(agent)
+            for (envelope, _), answer in zip(own, inbox.put_encoded(own), strict=True):
+                answers[id(envelope)] = answer
+        return [answers[id(envelope)] for envelope, _ in items]
+
+    def _other(self, agent: str) -> Inbox:
+        if agent not in self._others:
+            self._others[agent] = self._open(agent, settles_keys=True)  # their reader has no rows for keys
+        return self._others[agent]
+
+    def _open(self, agent: str, *, settles_keys: bool) -> Inbox:
+        return Inbox(
+            self._home.inbox(agent),
+            files=self._files,
+            clock=self._clock,
+            entropy=self._entropy,
+            settles_keys=settles_keys,
+        )
 
     def _claim(self, limit: int) -> list[Delivery]:
         taken: list[Delivery] = []
         for agent, inbox in self._inboxes.items():
             if left := limit - len(taken):
                 taken += [Delivery(agent=agent, claimed=item) for item in inbox.claim(left)]
-        return taken
+        return self._received(taken)
 
     def _read_all(self) -> dict[str, Lying]:
         found: dict[str, Lying] = {}
         for inbox in self._inboxes.values():
-            for name in ("claimed", "inbox"):
-                folder = inbox.folder / name
-                for file in self._files.names(folder):
-                    # What cannot be read is quarantined, with its reason, when it is claimed.
-                    with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
-                        trigger = from_envelope(decode(self._files.read(folder / file, LARGEST_BYTES)))
-                        found[trigger.key] = _lying(trigger)
+            found |= {trigger.key: _lying(trigger) for trigger, _ in self._read(inbox)}
             # A crash may have come between a link and its sync; nobody is told "duplicate" of what is not on disk.
             self._files.sync_folder(inbox.folder / "inbox")
+        return found
+
+    def _read_others(self) -> list[tuple[Trigger, str]]:
+        found: list[tuple[Trigger, str]] = []
+        for agent in agents_with_inboxes(self._home):
+            if agent not in self._inboxes:
+                found += self._read(self._other(agent))
+                self._files.sync_folder(self._other(agent).folder / "inbox")
+        return [(trigger, name) for trigger, name in found if trigger.source == "fire"]
+
+    def _read(self, inbox: Inbox) -> list[tuple[Trigger, str]]:
+        found = []
+        for place in ("claimed", "inbox"):
+            for name in self._files.names(inbox.folder / place):
+                # What cannot be read is quarantined, with its reason, when it is claimed.
+                with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
+                    found.append(
+                        (from_envelope(decode(self._files.read(inbox.folder / place / name, LARGEST_BYTES))), name)
+                    )
         return found
 
 

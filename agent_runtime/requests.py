@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NoReturn
@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from agent_runtime.inboxes.hosted import FIRST_AGENT, NOT_AGENTS
 from agent_runtime.model import Category
 from agent_runtime.triggers import Trigger, fire_key, message_key, turn_id_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -17,7 +18,6 @@ from turnkeeper.bus.envelope import DEEPEST, check_text
 from turnkeeper.clock import EPOCH
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
-FIRST_AGENT = "agent0"
 CONVERSATION = "conversation"
 LONGEST_PROMPT = 1 << 20  # bytes
 LONGEST_PAYLOAD = 1 << 20
@@ -33,12 +33,12 @@ _EARLIEST_S, _LATEST_S = 0, 7_258_118_400  # 1970 up to 2200
 GetCategory = Callable[[str], Category]
 
 
-def read_fire(request: wire.FireRequest, get_category: GetCategory, agents: Collection[str]) -> Trigger:
+def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
     """Return a fire as a trigger.
 
     Raises:
         InvalidInput: a field is malformed; `where` names it.
-        Conflict: the category or the agent does not exist or cannot be used.
+        Conflict: the category does not exist or cannot be used.
     """
     attempt = _between(request.attempt, 1, MOST_ATTEMPTS, "attempt")
     fire_id = _matching(_ID, request.fire_id, "fire_id")
@@ -49,7 +49,7 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory, agents: Coll
         turn_id=turn_id_of(fire_id, attempt),
         thread_id=read_label(request.thread_id, "thread_id"),
         channel=read_label(request.channel, "channel"),
-        agent=_agent(request.agent, agents),
+        agent=_agent(request.agent),
         grant=usable(read_label(request.category, "category"), get_category),
         prompt=_text(request.prompt, LONGEST_PROMPT, "prompt"),
         payload_json=_payload(request.payload_json),
@@ -72,14 +72,14 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory, agents: Coll
 
 
 def read_again(request: wire.FireRequest) -> Trigger:
-    """Return a fire as it reads where its category and agent are not looked up: good for comparing, not for running.
+    """Return a fire as it reads where its category is not looked up: good for comparing, not for running.
 
-    Its digest is that of the fire as it was accepted, since neither a grant nor an inbox is part of that.
+    Its digest is that of the fire as it was accepted, since a grant is no part of that.
 
     Raises:
         InvalidInput: a field is malformed; `where` names it.
     """
-    return read_fire(request, lambda name: Category(name=name), (request.agent or FIRST_AGENT,))
+    return read_fire(request, lambda name: Category(name=name))
 
 
 def read_message(
@@ -122,10 +122,11 @@ def usable(name: str, get_category: GetCategory) -> Category:
         raise Conflict(error.what, where="category", hint=error.hint) from error
 
 
-def _agent(name: str, agents: Collection[str]) -> str:
+def _agent(name: str) -> str:
+    """Return an agent's name. Whether the runtime hosts it is no matter here: any other reads in a terminal."""
     found = _matching(_AGENT, name or FIRST_AGENT, "agent")
-    if found not in agents:
-        raise Conflict(f"no agent {found}", where="agent", hint=f"there are {', '.join(sorted(agents))}")
+    if found in NOT_AGENTS:
+        raise InvalidInput(f"{found} has no inbox", where="agent")
     return found
 
 

@@ -215,8 +215,8 @@ class Servicer:
     def _queue(self, request: wire.FireRequest) -> "asyncio.Future[Receipt]":
         acceptor, get_category = self._runtime.acceptor, self._runtime.categories.get
         try:
-            return acceptor.queue(read_fire(request, get_category, self._runtime.mailboxes.agents))
-        except Conflict as refusal:  # what was accepted before its category or agent went is still a duplicate
+            return acceptor.queue(read_fire(request, get_category))
+        except Conflict as refusal:  # what was accepted before its category went is still a duplicate
             return acceptor.queue(read_again(request), refusal=refusal)
 
     def _check_accepting(self) -> None:

@@ -349,6 +349,10 @@ class Store:
             writing.add_event(connection, what, Happened(state="RELEASED", trigger="fire", at=at))
         return tuple(what.turn_id for what in held)
 
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
+        return await self._write(work)
+
     async def _write(self, work: Callable[[Connection], T]) -> T:
         def fenced(connection: Connection) -> T:
             if queries.get_meta(connection, "epoch") != str(self.epoch):

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_runtime.bell import Bell
 from agent_runtime.decide import Asked
+from agent_runtime.laidout import LaidOut
 from agent_runtime.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
 from agent_runtime.mailboxes import Delivery, Mailboxes
 from agent_runtime.notify import Notice, Notifier
@@ -39,8 +40,18 @@ class _Stuck:
 class Worker:
     """Everything between an envelope in an inbox and its archive."""
 
-    def __init__(self, parts: Parts, *, arrived: Bell, notifier: Notifier, clock: Clock, most_at_once: int) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        laid_out: LaidOut,
+        arrived: Bell,
+        notifier: Notifier,
+        clock: Clock,
+        most_at_once: int,
+    ) -> None:
         """Take the parts that turns are made with; `arrived` rings when something was put into an inbox."""
+        self._laid_out = laid_out
         self._store: Store = parts.store
         self._mailboxes: Mailboxes = parts.mailboxes
         self._engine = parts.engine
@@ -64,7 +75,7 @@ class Worker:
 
     async def start(self) -> None:
         """Go on with what an earlier process left, in the order in which it came; then claim."""
-        await self._mailboxes.open()
+        await self._laid_out.start(await self._mailboxes.open())
         for turn in await self._store.read(unfinished_turns):
             if turn.paused_until is not None and turn.status == "paused":
                 self.paused(turn.thread_id, turn.paused_until)
@@ -80,6 +91,7 @@ class Worker:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        await self._laid_out.stop()
         self._engine.drain()
         await self._lanes.stop(grace_s)
         await self._notifier.close()

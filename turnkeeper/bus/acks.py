@@ -8,7 +8,7 @@ archived; a crash in between makes them again, under the same ids.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,25 +29,32 @@ class AckLedger:
 
     def received(self, claimed: Claimed, *, durable: bool = True) -> None:
         """Append a received line; with `durable`, return only when it is on disk. Raises Exhausted."""
-        envelope, at = claimed.envelope, rfc3339(self._clock.now())
-        record = {
-            "at": at,
-            "process": self._process,
-            "pid": os.getpid(),
-            "event": "envelope.received",
-            "id": ack_id(envelope),
-            "envelope": envelope.id,
-            "name": claimed.name,
-            "from": envelope.sender,
-            "agent": envelope.to,
-            "kind": envelope.kind,
-            "thread": envelope.thread,
-            "requires_ack": envelope.requires_ack,
-        }
-        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        self.received_all([claimed], durable=durable)
+
+    def received_all(self, claimed: Sequence[Claimed], *, durable: bool) -> None:
+        """Append a received line for each, in one write. Raises Exhausted."""
+        if not claimed:
+            return
+        at = rfc3339(self._clock.now())
+        first = {"at": at, "process": self._process, "pid": os.getpid(), "event": "envelope.received"}
+        lines = (json.dumps(first | _receipt(item), separators=(",", ":")) for item in claimed)
         path = self._folder / f"channel-acks-{at[:10]}.jsonl"
         with machine_errors(path):
-            _append(path, line, durable=durable)
+            _append(path, "".join(f"{line}\n" for line in lines).encode(), durable=durable)
+
+
+def _receipt(claimed: Claimed) -> dict[str, Any]:
+    envelope = claimed.envelope
+    return {
+        "id": ack_id(envelope),
+        "envelope": envelope.id,
+        "name": claimed.name,
+        "from": envelope.sender,
+        "agent": envelope.to,
+        "kind": envelope.kind,
+        "thread": envelope.thread,
+        "requires_ack": envelope.requires_ack,
+    }
 
 
 def _append(path: Path, line: bytes, *, durable: bool) -> None:

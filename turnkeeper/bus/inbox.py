@@ -162,6 +162,17 @@ class Inbox:
             for item in claimed:
                 self._hints.pop(item.envelope.idempotency_key, None)
 
+    def withdraw(self, name: str) -> bool:
+        """Archive a waiting envelope without handing it out; False if a reader has claimed it. Raises Exhausted."""
+        target = self._free_name("claimed", name)
+        try:
+            with machine_errors(self.folder):
+                self._files.rename(self._places["inbox"] / name, self._places["claimed"] / target)
+        except FileNotFoundError:
+            return False
+        self._deliver([target])
+        return True
+
     def quarantine(self, name: str, reason: str) -> None:
         """Move a claimed file aside, whole, with the reason beside it."""
         self._quarantine.put(name, reason)

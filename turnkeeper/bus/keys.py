@@ -65,6 +65,13 @@ class KeyLinks:
                             return entry.name
         return ""
 
+    def inode_of(self, key: str) -> int | None:
+        """Return the file of the envelope that owns a key; None where none was claimed, or its file is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            found = self._link(key).stat()
+            return found.st_ino if found.st_nlink > 1 else None
+        return None
+
     def by_inode(self) -> dict[int, str]:
         """Return the names of all key links by the file they are a name of."""
         with os.scandir(self._delivered) as entries:
