@@ -10,6 +10,7 @@ from agent_runtime.server import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.home import Home
+from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.settings import load_settings
 
@@ -34,9 +35,11 @@ async def serve(home: Home) -> None:
         server.announce(agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"])
         await server.start()
         runtime.log.emit("process.started")
+        progress = asyncio.create_task(Progress(home, PROCESS, os.getpid()).run(runtime.clock), name="progress")
         try:
             await stop.wait()
         finally:
+            progress.cancel()
             runtime.log.emit("process.draining")
             servicer.refuse_fires()
             await runtime.worker.stop(DRAIN_GRACE_S)

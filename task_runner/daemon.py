@@ -19,6 +19,7 @@ from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
 from turnkeeper.eventlog import EventLog
 from turnkeeper.home import Home
 from turnkeeper.locking import ProcessLock
+from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
 
 _STOP_GRACE_S = 2.0
@@ -39,18 +40,19 @@ async def serve(home: Home) -> None:
         await server.start()
         log.emit("process.started")
         try:
-            await _work_until(stop, runner)
+            await _work_until(stop, runner, Progress(home, PROCESS, os.getpid()))
         finally:
             await server.stop(_STOP_GRACE_S)
             log.emit("process.stopped", durable=True)
 
 
-async def _work_until(stop: asyncio.Event, runner: Runner) -> None:
+async def _work_until(stop: asyncio.Event, runner: Runner, progress: Progress) -> None:
     """Run the parts until told to stop; a part that fails ends the process, which its supervisor starts again."""
     parts = [
         asyncio.create_task(part.run(), name=type(part).__name__)
         for part in (runner.loop, runner.dispatcher, runner.follower)
     ]
+    parts.append(asyncio.create_task(progress.run(SystemClock()), name="Progress"))
     stopping = asyncio.create_task(stop.wait())
     done, rest = await asyncio.wait([*parts, stopping], return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
