@@ -135,8 +135,9 @@ class LaidOut:
         self._mailboxes.forget(laid.key)
         self._missing.discard(laid.key)
         if first:
-            about = {"fire_id": laid.fire_id, "attempt": laid.attempt, "agent": laid.agent, "name": laid.name}
-            self._log.emit("fire.laid_out_settled", turn_id=laid.turn_id, state=state, **about)
+            self._log.emit(
+                f"fire.{state}", turn_id=laid.turn_id, fire_id=laid.fire_id, attempt=laid.attempt, agent=laid.agent
+            )
 
     def _remember(self, laid: Laid) -> None:
         lying = Lying(

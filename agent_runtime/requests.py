@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent_runtime.inboxes.hosted import FIRST_AGENT, NOT_AGENTS
+from agent_runtime.inboxes import hosted
 from agent_runtime.model import Category
 from agent_runtime.triggers import Trigger, fire_key, message_key, turn_id_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -18,6 +18,7 @@ from turnkeeper.bus.envelope import DEEPEST, check_text
 from turnkeeper.clock import EPOCH
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
+FIRST_AGENT = hosted.FIRST_AGENT
 CONVERSATION = "conversation"
 LONGEST_PROMPT = 1 << 20  # bytes
 LONGEST_PAYLOAD = 1 << 20
@@ -125,7 +126,7 @@ def usable(name: str, get_category: GetCategory) -> Category:
 def _agent(name: str) -> str:
     """Return an agent's name. Whether the runtime hosts it is no matter here: any other reads in a terminal."""
     found = _matching(_AGENT, name or FIRST_AGENT, "agent")
-    if found in NOT_AGENTS:
+    if found in hosted.NOT_AGENTS:
         raise InvalidInput(f"{found} has no inbox", where="agent")
     return found
 

@@ -60,7 +60,7 @@ async def test_a_row_without_input_is_given_its_input(bench: Bench) -> None:
     store = bench.runtime.store
     worker: Any = bench.runtime.worker
     worker._claiming.cancel()
-    trigger = read_fire(bench.fire(), bench.runtime.categories.get, bench.runtime.mailboxes.agents)
+    trigger = read_fire(bench.fire(), bench.runtime.categories.get)
     envelope = to_envelope(trigger, envelope_id="1", at=bench.runtime.clock.now())
     await bench.runtime.mailboxes.put([(trigger, envelope)])
     await bench.runtime.mailboxes.claim(1)

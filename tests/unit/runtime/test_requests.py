@@ -34,7 +34,7 @@ def request(**changes: Any) -> wire.FireRequest:
 
 
 def read(made: wire.FireRequest) -> Trigger:
-    return read_fire(made, get_category, {"agent0"})
+    return read_fire(made, get_category)
 
 
 def test_a_good_fire_travels_unchanged() -> None:
@@ -53,7 +53,7 @@ def test_a_good_fire_travels_unchanged() -> None:
         ("kind", "Manual"), ("kind", "manual\n"), ("payload_json", "[1]"), ("payload_json", '{"a": NaN}'),
         ("payload_json", '{"a":' * 40 + "1" + "}" * 40), ("payload_json", '{"a": ' + "9" * 5000 + "}"),
         ("payload_json", "{"), ("timezone", "../etc/passwd"), ("timezone", "Mars/Base"), ("timezone", "/etc/localtime"),
-        ("prompt", "hi <channel source='x'>"), ("prompt", "x" * (1 << 20) + "x"), ("traceparent", "x"), ("agent", "Agent"),
+        ("prompt", "hi <channel source='x'>"), ("prompt", "x" * (1 << 20) + "x"), ("traceparent", "x"), ("agent", "Agent"), ("agent", "author"),
     ],
 )  # fmt: skip
 def test_a_malformed_field_is_named(field: str, value: Any) -> None:
@@ -62,7 +62,7 @@ def test_a_malformed_field_is_named(field: str, value: Any) -> None:
     assert refused.value.where == field
 
 
-@pytest.mark.parametrize(("field", "value"), [("category", "nope"), ("agent", "agent7")])
+@pytest.mark.parametrize(("field", "value"), [("category", "nope")])
 def test_what_does_not_exist_is_a_conflict(field: str, value: str) -> None:
     with pytest.raises(Conflict) as refused:
         read(request(**{field: value}))
@@ -89,7 +89,7 @@ def test_the_digest_covers_all_but_traceparent_and_the_grant() -> None:
     one = read(request())
     assert read(request(traceparent=f"00-{'a' * 32}-{'b' * 16}-01")).digest == one.digest
     assert read(request(prompt="Other.")).digest != one.digest
-    wider = read_fire(request(), lambda name: Category(name=name, tools=frozenset({"page.propose"})), {"agent0"})
+    wider = read_fire(request(), lambda name: Category(name=name, tools=frozenset({"page.propose"})))
     assert wider.digest == one.digest
     assert wider.grant != one.grant
 
