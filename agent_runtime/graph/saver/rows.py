@@ -159,7 +159,7 @@ def matching(
 
 def ancestors(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[Found]:
     """Yield the checkpoints before one, nearest first, with their writes; a chain that bites its tail ends there."""
-    seen: set[str] = set()
+    seen = {checkpoint_id}
     found = get(connection, thread_id, namespace, checkpoint_id)
     while found is not None and found.parent_id and found.parent_id not in seen:
         seen.add(found.parent_id)

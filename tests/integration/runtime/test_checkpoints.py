@@ -104,7 +104,7 @@ async def test_what_was_put_is_read_by_whoever_asks_next(saver: GroupedSaver) ->
 
 
 async def test_a_write_that_fails_fails_alone(saver: GroupedSaver, held: threading.Event) -> None:
-    bad = saver.aput_writes(at("t", "000"), [("x", 1)], UNSTORABLE)
+    bad = saver.aput_writes(at("t", "000"), [("x", 1), ("y", 1), (UNSTORABLE, 1)], "another")
     good = saver.aput_writes(at("t", "000"), [("x", 2)], "task")
     tasks = await asked(put(saver, 0), bad, good, put(saver, 1))
     held.set()

@@ -128,7 +128,7 @@ def joined(state: list[str], written: list[list[str]]) -> list[str]:
 
 
 class Changes(TypedDict):
-    notes: Annotated[list[str], DeltaChannel(joined, snapshot_frequency=3)]
+    notes: Annotated[list[str], DeltaChannel(joined, snapshot_frequency=5)]
 
 
 async def test_a_channel_that_is_kept_as_changes_keeps_them_back_to_its_last_whole_value(path: Path) -> None:
