@@ -82,7 +82,7 @@ def ask(
     return {
         "kind": kind,
         "tool": tool,
-        "args": dict(args),
+        "args": json.loads(canonical(args)),  # as the author reads them, and as a checkpoint can hold them
         "args_hash": hash_args(args),
         "call_id": call_id,
         "scope": scope,

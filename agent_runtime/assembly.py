@@ -1,7 +1,7 @@
 """Putting the runtime together: for the daemon, and for tests that run it in their own process."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from agent_runtime.accept import Acceptor
@@ -12,12 +12,13 @@ from agent_runtime.graph.build import Build
 from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
 from agent_runtime.graph.default import build_graph
 from agent_runtime.graph.engine import Engine
-from agent_runtime.graph.guard import guard_middleware
+from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.models.calls import Surroundings, model_calls
 from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.intervals import Intervals
 from agent_runtime.laidout import LaidOut
 from agent_runtime.mailboxes import Mailboxes
+from agent_runtime.narrowing import Narrowing
 from agent_runtime.notify import Notifier
 from agent_runtime.permissions import judge
 from agent_runtime.requests import FIRST_AGENT
@@ -101,7 +102,11 @@ async def assemble(
             default: Build = lambda specs, middleware, saver: build_graph(  # noqa: E731
                 settings, home, specs, middleware=middleware, checkpointer=saver, clock=clock, environ=environ
             )
-            yield await _wire(home, settings, environ, clock, entropy, log, database, checkpoints, build or default)
+            with ExitStack() as guards:
+                wired = _wire(
+                    home, settings, environ, clock, entropy, log, database, checkpoints, build or default, guards
+                )
+                yield await wired
         finally:
             await checkpoints.close()
     finally:
@@ -119,20 +124,23 @@ async def _wire(
     database: Database,
     checkpoints: Checkpoints,
     build: Build,
+    guards: ExitStack,
 ) -> Runtime:
     failpoints, arrived = Failpoints(environ), Bell()
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
     world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields))
     specs = toolbox(world)
-    guard = guard_middleware({spec.tool.name: spec for spec in specs}, judge)
+    narrowing = Narrowing(categories.get)
+    desk = Desk({spec.tool.name: spec for spec in specs}, judge, narrowing)
+    guards.enter_context(watching(desk))
     cap = Allowance(settings.model.daily_token_cap, store, clock)
     around = Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
     calls = model_calls(settings.model, home, [spec.tool.name for spec in specs], environ, around)
-    engine = Engine(build(specs, [guard, *calls], checkpoints.saver), checkpoints)
+    engine = Engine(build(specs, [Guard(desk), *calls], checkpoints.saver), checkpoints)
     mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
     laid_out = LaidOut(store, mailboxes, home=home, clock=clock, log=log)
-    intervals = Intervals(store=store, engine=engine, get_category=categories.get, log=log, failpoints=failpoints)
+    intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
     notifier = Notifier(settings.notify, log, environ)
     return Runtime(

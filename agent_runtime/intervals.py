@@ -1,29 +1,27 @@
 """One interval of a turn: the graph runs under the turn's grant, can be cancelled, and is recorded as it goes."""
 
 import asyncio
-from collections.abc import Callable
 
+from agent_runtime.approvals import canonical
 from agent_runtime.graph.engine import Ended, Engine, Order, Step
 from agent_runtime.model import Category, TurnContext
-from agent_runtime.permissions import intersect
-from agent_runtime.records import TurnRecord
+from agent_runtime.narrowing import Narrowing
+from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.store import Store
-from turnkeeper.errors import InvalidInput, NotFound
+from agent_runtime.stores.queries import asked_in_turn
 from turnkeeper.eventlog import EventLog
 from turnkeeper.failpoints import Failpoints
-
-GetCategory = Callable[[str], Category]
 
 
 class Intervals:
     """Runs intervals, and knows which turns run now."""
 
     def __init__(
-        self, *, store: Store, engine: Engine, get_category: GetCategory, log: EventLog, failpoints: Failpoints
+        self, *, store: Store, engine: Engine, narrowing: Narrowing, log: EventLog, failpoints: Failpoints
     ) -> None:
         self._store = store
         self._engine = engine
-        self._get_category = get_category
+        self._narrowing = narrowing
         self._log = log
         self._failpoints = failpoints
         self._running: dict[str, asyncio.Task[Ended]] = {}
@@ -50,7 +48,8 @@ class Intervals:
         """
         recording = _Recording(self._store, self._failpoints, turn.turn_id)
         self._log_start(turn, mode)
-        work = self._engine.run(order, self._context(turn), turn.after_message, recording.step)
+        context = await self._context(turn)
+        work = self._engine.run(order, context, turn.after_message, recording.step)
         task = asyncio.create_task(work, name=f"turn-{turn.turn_id}")
         self._running[turn.turn_id] = task
         try:
@@ -65,15 +64,19 @@ class Intervals:
             await asyncio.wait([task])
             del self._running[turn.turn_id]
             await recording.finished()
+            await self._pin(turn, self._narrowing.end(turn.turn_id))
         return None if task.cancelled() else task.result()
 
-    def _context(self, turn: TurnRecord) -> TurnContext:
+    async def _context(self, turn: TurnRecord) -> TurnContext:
+        category = self._narrowing.begin(turn.turn_id, turn.grant)
+        await self._pin(turn, category)
+        asked = await self._store.read(lambda connection: asked_in_turn(connection, turn))
         return TurnContext(
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
             channel=turn.channel,
             agent=turn.agent,
-            category=intersect(turn.grant, self._category_now(turn.category)),
+            category=category,
             read_only=turn.read_only,
             fire_id=turn.fire_id,
             task_name=turn.task_name,
@@ -81,13 +84,14 @@ class Intervals:
             started_by="fire" if turn.trigger == "fire" else "author",
             nominal_at=turn.nominal_at,
             stands_for=turn.stands_for,
+            asked=frozenset(one.call_id for one in asked if one.call_id),
+            writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
         )
 
-    def _category_now(self, name: str) -> Category | None:
-        try:
-            return self._get_category(name)
-        except (NotFound, InvalidInput):
-            return None  # it is gone: nothing is granted any more, and every call asks
+    async def _pin(self, turn: TurnRecord, category: Category) -> None:
+        """Keep what is left of a turn's grant: what was narrowed stays narrow, whatever its category becomes."""
+        if category != turn.grant:
+            await self._store.narrow(turn.turn_id, canonical(category.to_dict()))
 
     def _log_start(self, turn: TurnRecord, mode: str) -> None:
         self._log.emit(
@@ -100,6 +104,10 @@ class Intervals:
             trigger=turn.trigger,
             mode=mode,
         )
+
+
+def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
+    return asked.turn_id == turn_id and asked.kind == "proposal" and asked.decision in {"approve", "edit"}
 
 
 class _Recording:

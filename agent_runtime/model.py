@@ -80,6 +80,9 @@ class TurnContext:
         started_by: a fire or an author.
         nominal_at: the instant the fire stands for.
         stands_for: how many nominal instants the fire stands for, itself included.
+        asked: ids of the tool calls that were put to the author before this interval: he decides them, whatever is
+            granted by now.
+        writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
     """
 
     turn_id: str
@@ -94,6 +97,8 @@ class TurnContext:
     started_by: Literal["fire", "author"] = "fire"
     nominal_at: datetime | None = None
     stands_for: int = 1
+    asked: frozenset[str] = frozenset()
+    writes_approved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent_runtime.model import ALLOWED, Category, TurnContext, Verdict
+from turnkeeper.errors import Denied
 
 EFFECTS = frozenset({"read", "external-read", "write"})
 WRITES = frozenset({"candidate-page", "candidate-summary", "deviation", "derivation"})
 TIERS = ("conversation", "channel", "workspace", "account")
 ANY_HOST = "*"
 FOREIGN = "tool:"
+REQUEST = "permission.request"  # the scope of the tool that asks for another; it grants nothing and needs no grant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,22 @@ def intersect(grant: Category, now: Category | None) -> Category:
         tool_calls=min(grant.tool_calls, now.tool_calls),
         tokens=min(grant.tokens, now.tokens),
     )
+
+
+def narrowed(context: TurnContext, category: Category) -> TurnContext:
+    """Return the turn as a subagent runs it: under what both its category and the turn grant.
+
+    Args:
+        context: the turn that starts the subagent, as it is at that moment.
+        category: the subagent's own; the turn's must name it among its `subagents`.
+
+    Raises:
+        Denied: the turn's category does not let it start this subagent.
+    """
+    if category.name not in context.category.subagents:
+        what = f"category {context.category.name} does not let the turn start the subagent {_short(category.name)}"
+        raise Denied(what, where=f"subagents:{_short(category.name)}")
+    return replace(context, category=intersect(context.category, category))
 
 
 def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:

@@ -219,6 +219,10 @@ class Store:
         """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
         await self._write(lambda connection: writing.change_turn(connection, turn_id, wake_after_s=after_s))
 
+    async def narrow(self, turn_id: str, grant_json: str) -> None:
+        """Write what is left of a turn's grant."""
+        await self._write(lambda connection: writing.change_turn(connection, turn_id, grant_json=grant_json))
+
     async def interrupted(self, turn_id: str, raised: Sequence[Raised]) -> list[str]:
         """Write that a turn waits for its author. Return the ids of what is newly asked."""
         at = self._clock.now()

@@ -21,10 +21,10 @@ def current_turn() -> TurnContext | None:
 
 
 @contextmanager
-def turn_around(turn: TurnContext) -> Iterator[None]:
+def turn_around(turn: TurnContext) -> Iterator[TurnContext]:
     """Make `turn` the current one for the block, and for every task and copied context that is begun in it."""
     token = _TURN.set(turn)
     try:
-        yield
+        yield turn
     finally:
         _TURN.reset(token)

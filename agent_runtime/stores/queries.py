@@ -96,6 +96,16 @@ def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, 
     return found
 
 
+def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRecord]:
+    """Return what a turn asked, and what the paused turns asked that it goes on with, in order."""
+    chain, before = [turn.turn_id], turn.resumes
+    while before and before not in chain:
+        chain.append(before)
+        before = connection.execute(select(turns.c.resumes).where(turns.c.turn_id == before)).scalar() or ""
+    found = interrupts_of(connection, chain)
+    return [one for turn_id in reversed(chain) for one in found[turn_id]]
+
+
 def list_interrupts(
     connection: Connection, *, channel: str = "", include_settled: bool = False
 ) -> list[InterruptRecord]:

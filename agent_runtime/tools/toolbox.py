@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from agent_runtime.tools.asking import permission_request
 from agent_runtime.tools.calls import Runtime, call_of, spec
 from agent_runtime.tools.spec import ToolSpec
 from agent_runtime.world.model import PageDraft, SummaryDraft, slug
@@ -23,7 +24,7 @@ Since = Annotated[
 
 def toolbox(world: World) -> list[ToolSpec]:
     """Return every tool there is, over `world`."""
-    return [*_workspace(world), *_conversation(world), *_memory(world), *_proposals(world)]
+    return [*_workspace(world), *_conversation(world), *_memory(world), *_proposals(world), permission_request()]
 
 
 def _workspace(world: World) -> list[ToolSpec]:

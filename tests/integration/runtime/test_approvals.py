@@ -233,7 +233,7 @@ async def test_a_turn_cancelled_before_it_began_hides_no_question(bench: Bench) 
     assert bench.noted == ["x"]
 
 
-async def test_plain_langgraph_loses_the_question_that_we_keep(bench: Bench) -> None:
+async def test_plain_langgraph_loses_a_question_to_new_input() -> None:
     def ask_first(text: str) -> str:
         """Ask."""
         return str(interrupt({"may I": text}))
@@ -249,6 +249,8 @@ async def test_plain_langgraph_loses_the_question_that_we_keep(bench: Bench) -> 
     late = await graph.ainvoke(Command(resume={pending[0].id: "yes"}), config)
     assert "yes" not in [message.content for message in late["messages"]], "and the answer came to nothing"
 
+
+async def test_new_input_leaves_a_question_as_it_is(bench: Bench) -> None:
     event, question = await asked(bench)
     await bench.run(2, prompt="new")
     await bench.send("new")

@@ -1,17 +1,20 @@
 """The guard around a real agent's tool calls: what it lets through, what it asks, and what it refuses."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from agent_runtime.approvals import Decided, answer_to, read_interrupt
+from agent_runtime.graph.current import turn_around
 from agent_runtime.graph.guard import guard_middleware
+from agent_runtime.graph.guard.desk import as_it_is
 from agent_runtime.model import ALLOWED, Category, TurnContext, Verdict
 from agent_runtime.permissions import judge
 from agent_runtime.tools import ToolSpec
@@ -28,6 +31,11 @@ def note(text: str) -> str:
     return f"noted {text}"
 
 
+def another_note() -> Any:
+    """Return a tool that is called `note` too."""
+    return StructuredTool.from_function(func=lambda text: f"ours: {text}", name="note", description="Note.")
+
+
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     ran.clear()
@@ -42,9 +50,11 @@ def context(*scopes: str, **changes: Any) -> TurnContext:
 class Agent:
     """An agent that calls `note` once, or as its script says."""
 
-    def __init__(self, *lines: Any, specs: dict[str, ToolSpec] | None = None, ask: Any = judge) -> None:
+    def __init__(
+        self, *lines: Any, specs: dict[str, ToolSpec] | None = None, ask: Any = judge, narrow: Any = as_it_is
+    ) -> None:
         model = ScriptedModel(script={"go": list(lines) or [calls(("note", {"text": "x"}))]})
-        guard = guard_middleware(specs or {}, ask)
+        guard = guard_middleware(specs or {}, ask, narrow)
         self.graph: Any = create_agent(
             model, [note], middleware=[guard], context_schema=TurnContext, checkpointer=InMemorySaver()
         )
@@ -58,10 +68,12 @@ class Agent:
         decided = Decided(decision=decision, args=changes.pop("args", None), message=changes.pop("message", ""))
         answer = answer_to(raised.kind, raised.args_hash, raised.call_id, "thread-a", decided)
         assert isinstance(answer, dict)
+        turn = replace(turn, asked=frozenset({raised.call_id}))
         return self._tell(Command(resume={asked.id: answer | changes}), turn)
 
     def _tell(self, what: Any, turn: TurnContext | None) -> list[str]:
-        result = self.graph.invoke(what, CONFIG, context=turn)
+        with turn_around(turn) if turn else nullcontext():
+            result = self.graph.invoke(what, CONFIG, context=turn)
         return [str(message.content) for message in result["messages"] if isinstance(message, ToolMessage)]
 
 
@@ -70,20 +82,76 @@ def test_in_scope_runs() -> None:
 
 
 async def test_in_scope_runs_in_the_asynchronous_path_too() -> None:
-    result = await Agent().graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG, context=context("tool:note"))
+    with turn_around(context("tool:note")) as turn:
+        result = await Agent().graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG, context=turn)
     assert ran == ["x"]
     assert "__interrupt__" not in result
 
 
 async def test_out_of_scope_asks_in_the_asynchronous_path_too() -> None:
-    result = await Agent().graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG, context=context())
+    with turn_around(context()) as turn:
+        result = await Agent().graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG, context=turn)
     assert ran == []
     assert result["__interrupt__"][0].value["scope"] == "tool:note"
 
 
-def test_no_context_is_no() -> None:
+def test_no_turn_is_no() -> None:
     assert Agent().go(None) == ["this call stands outside a turn; it was not run"]
     assert ran == []
+
+
+def test_a_context_without_a_turn_around_it_is_no() -> None:
+    made_up = context("tool:note")
+    Agent().graph.invoke({"messages": [HumanMessage("go")]}, CONFIG, context=made_up)
+    assert ran == []
+
+
+def test_a_context_narrows_the_turn_and_never_widens_it() -> None:
+    for turn, given, asks in (
+        (context("tool:note"), context(), True),
+        (context(), context("tool:note"), True),
+        (context("tool:note"), context("tool:note"), False),
+        (context("tool:note"), context("tool:note", read_only=True), True),
+    ):
+        agent = Agent()
+        with turn_around(turn):
+            agent.graph.invoke({"messages": [HumanMessage("go")]}, CONFIG, context=given)
+        assert bool(agent.graph.get_state(CONFIG).interrupts) is asks
+    assert ran == ["x"]
+
+
+def test_a_context_of_another_turn_is_no() -> None:
+    agent = Agent()
+    with turn_around(context("tool:note")):
+        agent.graph.invoke({"messages": [HumanMessage("go")]}, CONFIG, context=context("tool:note", turn_id="turn-2"))
+    assert ran == []
+
+
+def test_a_category_is_asked_for_at_each_call() -> None:
+    left = [context("tool:note").category, context().category]
+    agent = Agent(
+        calls(("note", {"text": "x"})),
+        calls(("note", {"text": "y"})),
+        narrow=lambda turn: replace(turn, category=left.pop(0)),
+    )
+    agent.go(context("tool:note"))
+    assert ran == ["x"]
+    assert len(agent.graph.get_state(CONFIG).interrupts) == 1
+
+
+def test_what_the_author_was_asked_is_his_to_decide_though_it_is_granted_by_now() -> None:
+    agent = Agent()
+    agent.go(context())
+    assert agent.decide(context("tool:note"), "reject", message="no") == ["the author refused this call: no"]
+    assert ran == []
+
+
+def test_a_tool_of_ours_is_known_by_itself_and_not_by_its_name() -> None:
+    spec = ToolSpec(tool=another_note(), scope="workspace.read", effect="read")
+    agent = Agent(specs={"note": spec})
+    agent.go(context("workspace.read"))
+    assert ran == []
+    assert agent.graph.get_state(CONFIG).interrupts[0].value["scope"] == "tool:note"
 
 
 def test_a_tool_that_nobody_specified_is_a_write_of_its_own_scope() -> None:
@@ -110,29 +178,28 @@ def test_read_only_turns_ask_before_a_write() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"args_hash": "0" * 64}, "not about this call"),
-        ({"call_id": "another"}, "not about this call"),
-        ({"thread_id": "another"}, "not about this call"),
-        ({"decision": "yes"}, "not about this call"),
-    ],
+    "changes", [{"args_hash": "0" * 64}, {"call_id": "another"}, {"thread_id": "another"}, {"decision": "yes"}]
 )
-def test_an_answer_about_something_else_is_refused(changes: dict[str, Any], text: str) -> None:
-    agent = Agent()
-    agent.go(context())
-    told = agent.decide(context(), changes.pop("decision", "approve"), **changes)
-    assert text in told[0]
-    assert ran == []
-
-
-@pytest.mark.parametrize("answer", [True, "approve", None, {}, ["approve"]])
-def test_an_answer_that_is_none_of_ours_is_refused(answer: object) -> None:
+def test_an_answer_about_something_else_counts_for_nothing(changes: dict[str, Any]) -> None:
     agent = Agent()
     agent.go(context())
     (asked,) = agent.graph.get_state(CONFIG).interrupts
-    agent.graph.invoke(Command(resume={asked.id: answer}), CONFIG, context=context())
+    assert agent.decide(context(), changes.pop("decision", "approve"), **changes) == []
     assert ran == []
+    (anew,) = agent.graph.get_state(CONFIG).interrupts
+    assert anew.id != asked.id, "the author is asked anew"
+    assert agent.decide(context(), "approve") == ["noted x"]
+
+
+@pytest.mark.parametrize("answer", [True, "approve", None, {}, ["approve"]])
+def test_an_answer_that_is_none_of_ours_counts_for_nothing(answer: object) -> None:
+    agent = Agent()
+    agent.go(context())
+    (asked,) = agent.graph.get_state(CONFIG).interrupts
+    with turn_around(context()) as turn:
+        agent.graph.invoke(Command(resume={asked.id: answer}), CONFIG, context=turn)
+    assert ran == []
+    assert len(agent.graph.get_state(CONFIG).interrupts) == 1
 
 
 def test_approve_edit_reject() -> None:

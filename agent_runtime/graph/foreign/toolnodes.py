@@ -1,0 +1,194 @@
+"""What tools a graph reaches, and what in it the guard cannot stand before.
+
+The guard stands under every tool call of the process (:mod:`agent_runtime.graph.guard.hooks`), so a graph needs no
+change. This module looks at one before it runs: over its nodes and subgraphs, and over what their functions hold on to.
+"""
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from langchain_core.runnables import (
+    RunnableBinding,
+    RunnableLambda,
+    RunnableParallel,
+    RunnableSequence,
+)
+from langchain_core.tools import BaseTool
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+from langgraph.pregel._utils import get_function_nonlocals
+from langgraph.pregel.remote import RemoteGraph
+
+from agent_runtime.graph.guard import Judge, Spec, watched
+
+Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
+MOST_LOOKED_AT = 20_000  # objects; a graph that holds on to more is looked at so far
+_OF_LIBRARIES = ("langchain", "langgraph", "langsmith", "pydantic", "openai", "anthropic", "httpx", "builtins")
+_NODE_METHODS = (
+    "invoke",
+    "ainvoke",
+    "_func",
+    "_afunc",
+    "_run_one",
+    "_arun_one",
+    "_execute_tool_sync",
+    "_execute_tool_async",
+)
+_TOOL_METHODS = ("invoke", "ainvoke", "run", "arun")
+_LEAVES = (str, bytes, int, float, type, types.ModuleType, types.NoneType)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unguardable:
+    """A place where a tool may run past the guard: the path of nodes to it, and why."""
+
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was found in a graph.
+
+    Attributes:
+        tools: names of the tools that it reaches, in order of their names.
+        unguardable: what makes it a graph that runs only if the author trusts it.
+    """
+
+    tools: tuple[str, ...]
+    unguardable: tuple[Unguardable, ...]
+
+
+def guard_graph(graph: Graph, _specs: Mapping[str, Spec], _judge: Judge) -> Graph:
+    """Return the graph as it may run: itself, as every tool call of a process that watches is guarded.
+
+    Raises:
+        RuntimeError: the process does not watch; a graph must not run in it.
+    """
+    if not watched():
+        raise RuntimeError("no guard watches the tool calls of this process")
+    return graph
+
+
+def inspect(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
+    """Look at a graph without running anything of it. Finds no less than its nodes, subgraphs and their closures."""
+    tools: set[str] = set()
+    problems: dict[Unguardable, None] = {}
+    for where, value in _reached(graph):
+        if isinstance(value, BaseTool):
+            tools.add(value.name)
+        if why := _why_not(value):
+            problems[Unguardable(where=where, why=why)] = None
+    return Inspection(tools=tuple(sorted(tools)), unguardable=tuple(problems))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offered:
+    """A list of tools as a model is given it: tools, functions, or what a provider runs by itself."""
+
+    tools: Sequence[Any]
+
+
+def _reached(graph: Pregel[Any, Any, Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each object that the graph's nodes hold on to, once, with the path of nodes that led to it."""
+    waiting: list[tuple[str, Any]] = [("", graph)]
+    seen: dict[int, Any] = {}  # keeps what it has seen alive: an id must not be used again
+    while waiting and len(seen) < MOST_LOOKED_AT:
+        where, value = waiting.pop()
+        if id(value) in seen or isinstance(value, _LEAVES):
+            continue
+        seen[id(value)] = value
+        yield where, value
+        if isinstance(value, Pregel):
+            waiting.extend((_path(where, name), node.bound) for name, node in value.nodes.items())
+        else:
+            waiting.extend((where, inner) for inner in _inside(value))
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """Return what an object holds on to, as far as a tool may hide there."""
+    for kinds, look in _LOOKS:
+        if isinstance(value, kinds):
+            return look(value)
+    if type(value).__module__.startswith(_OF_LIBRARIES):
+        return ()
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _of_node(node: ToolNode) -> Iterator[Any]:
+    yield from (node.func, node.afunc, node._wrap_tool_call, node._awrap_tool_call)  # noqa: SLF001
+    yield from node.tools_by_name.values()
+
+
+def _of_callable(value: Any) -> Iterator[Any]:
+    yield from (getattr(value, name, None) for name in ("func", "afunc", "coroutine"))
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Any]:
+    yield from get_function_nonlocals(function)
+    yield from function.__defaults__ or ()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        held = _content(cell)
+        yield held
+        if name.endswith("tools") and isinstance(held, list | tuple):
+            yield _Offered(tools=held)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a function that is not yet bound to its own name
+        return None
+
+
+def _why_not(value: Any) -> str:
+    """Return why the guard cannot stand before this, or nothing."""
+    if isinstance(value, RemoteGraph):
+        return "it runs on another server, which asks nobody here"
+    if isinstance(value, ToolNode) and (changed := _changed(type(value), ToolNode, _NODE_METHODS)):
+        return f"{type(value).__name__} runs its tools in a way of its own ({changed})"
+    if isinstance(value, BaseTool) and (changed := _changed(type(value), BaseTool, _TOOL_METHODS)):
+        return f"the tool {value.name} runs in a way of its own ({changed})"
+    if isinstance(value, _Offered):
+        served = [kind for tool in value.tools if isinstance(tool, Mapping) and (kind := _served(tool))]
+        if served:
+            return f"the model's provider runs {', '.join(served)} by itself"
+    return ""
+
+
+def _changed(kind: type, base: type, methods: Sequence[str]) -> str:
+    """Return which of the methods a class of the author's has changed."""
+    own = [one for one in kind.__mro__ if issubclass(one, base) and not one.__module__.startswith(_OF_LIBRARIES)]
+    return ", ".join(name for name in methods if any(name in vars(one) for one in own))
+
+
+def _served(tool: Mapping[Any, Any]) -> str:
+    """Return the name of a tool that a model's provider runs; nothing for one that the graph runs."""
+    if {"function", "input_schema", "function_declarations", "parameters"} & set(tool):
+        return ""
+    if tool.get("type") in {"function", "custom"}:
+        return ""
+    return str(tool.get("type") or next(iter(tool), "a tool"))
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}/{name}" if where else name
+
+
+_LOOKS: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
+    (RunnableSequence | RunnableSeq, lambda value: value.steps),
+    (RunnableParallel, lambda value: value.steps__.values()),
+    (RunnableBinding, lambda value: (value.bound, _Offered(tools=value.kwargs.get("tools") or ()))),
+    (_Offered, lambda value: value.tools),
+    (ToolNode, _of_node),
+    (RunnableCallable | RunnableLambda | BaseTool, _of_callable),
+    (functools.partial, lambda value: (value.func, *value.args, *value.keywords.values())),
+    (types.MethodType, lambda value: (value.__self__, value.__func__)),
+    (types.FunctionType, _of_function),
+    (Mapping, lambda value: list(value.values())),
+    (list | tuple | set | frozenset, list),
+)

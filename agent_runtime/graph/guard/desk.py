@@ -1,0 +1,186 @@
+"""Deciding about one tool call: may it run, must the author be asked, or is it refused.
+
+Nothing is allowed by default. A call without a turn around it never runs. A tool has one of our scopes only if it is
+that very tool, whatever its name; any other is `tool:<name>` and counts as a write. An approval holds for one call with
+exactly the arguments that the author saw; an answer that does not fit counts for nothing, and the author is asked anew.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from langchain_core.tools import BaseTool
+from langgraph.types import interrupt
+
+from agent_runtime.approvals import ask, binds
+from agent_runtime.graph.current import current_turn
+from agent_runtime.model import TurnContext, Verdict
+from agent_runtime.permissions import FOREIGN, approve_once, intersect, needs_proposal
+
+Judge = Callable[[str, str, Mapping[str, Any], TurnContext], Verdict]
+Narrow = Callable[[TurnContext], TurnContext]
+
+
+class Spec(Protocol):
+    """What the guard must know of a tool."""
+
+    @property
+    def tool(self) -> BaseTool:
+        """The tool itself; only this very object has the scope."""
+
+    @property
+    def scope(self) -> str:
+        """The scope that a category must grant."""
+
+    @property
+    def effect(self) -> str:
+        """read, external-read or write."""
+
+
+class LimitReached(RuntimeError):
+    """A turn went on calling tools long after its category's limit; it fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A tool call that somebody wants to make.
+
+    Attributes:
+        tool: the tool; None where there is none of that name.
+        name: the name it was called by.
+        call_id: equal whenever LangGraph runs this call again.
+        args: the arguments that a model or a graph chose, without those that LangGraph injects.
+        why: what the caller says that it is good for; empty for nothing.
+    """
+
+    tool: BaseTool | None
+    name: str
+    call_id: str
+    args: Mapping[str, Any]
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """A call that may run, as it may run.
+
+    Attributes:
+        args: its arguments, which the author may have edited.
+        context: the turn under what is granted to this call; for this call only.
+    """
+
+    args: Mapping[str, Any]
+    context: TurnContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A call that does not run, and what the model is told of it."""
+
+    text: str
+
+
+OUTSIDE = Refused(text="this call stands outside a turn; it was not run")
+
+
+def over_limit(number: int, most: int) -> str:
+    """Return why a turn's call is one too many, or nothing.
+
+    Args:
+        number: the call's number in its turn, from 1.
+        most: its category's limit.
+
+    Raises:
+        LimitReached: the turn was told, and does not take the hint.
+    """
+    if number <= most:
+        return ""
+    if number > 2 * most + 10:
+        raise LimitReached(f"called tools {number} times, its category allows {most}")
+    return f"the category's limit of {most} tool calls a turn is used up; finish without further calls"
+
+
+def as_it_is(context: TurnContext) -> TurnContext:
+    """Narrow nothing: for graphs that run without a runtime around them."""
+    return context
+
+
+class Desk:
+    """Decides about calls. Holds no state: the turn tells what the author was asked and approved before."""
+
+    def __init__(self, specs: Mapping[str, Spec], judge: Judge, narrow: Narrow = as_it_is) -> None:
+        """Take what decisions are made with.
+
+        Args:
+            specs: by tool name.
+            judge: the pure function that knows what a category grants.
+            narrow: gives the turn under its category as it is at this moment; must never widen it.
+        """
+        self._specs = specs
+        self._judge = judge
+        self._narrow = narrow
+
+    def turn(self, given: object = None) -> TurnContext | None:
+        """Return the turn around this line of code as it is now; None where there is none, which means: refuse.
+
+        Args:
+            given: LangGraph's runtime context, which whoever starts a graph chooses. It can narrow the turn, as it does
+                for a subagent; it can neither widen it nor make one.
+        """
+        turn = current_turn()
+        if turn is None:
+            return None
+        if isinstance(given, TurnContext) and given is not turn:
+            if given.turn_id != turn.turn_id or given.thread_id != turn.thread_id:
+                return None
+            category = intersect(turn.category, given.category)
+            turn = replace(turn, category=category, read_only=turn.read_only or given.read_only)
+        return self._narrow(turn)
+
+    def admit(self, wanted: Wanted, turn: TurnContext) -> Admitted | Refused:
+        """Decide; where the author must be asked, interrupt the graph.
+
+        Raises:
+            GraphInterrupt: the author has not decided yet. When the graph is resumed, this same call comes here again.
+        """
+        scope, effect = self.named(wanted)
+        verdict = self._judge(scope, effect, wanted.args, turn)
+        if not verdict.allowed:
+            return self._put_to_author(wanted, turn, "permission", verdict)
+        halts = needs_proposal(scope, effect, turn)
+        # A call that was put to the author is his to decide, though by now it might run without him.
+        if wanted.call_id in turn.asked or (halts and not turn.writes_approved):
+            name = turn.category.name
+            why = f"category {name} does not act by itself; approving covers this turn's other writes"
+            asked_before = Verdict(allowed=False, missing_scope=scope, reason=why if halts else "it was asked before")
+            return self._put_to_author(wanted, turn, "proposal" if halts else "permission", asked_before)
+        return Admitted(args=wanted.args, context=turn)
+
+    def named(self, wanted: Wanted) -> tuple[str, str]:
+        """Return a call's scope and effect."""
+        spec = self._specs.get(wanted.name)
+        if spec is None or wanted.tool is None or spec.tool is not wanted.tool:
+            return f"{FOREIGN}{wanted.name}", "write"
+        return spec.scope, spec.effect
+
+    def _put_to_author(
+        self, wanted: Wanted, turn: TurnContext, kind: Literal["permission", "proposal"], verdict: Verdict
+    ) -> Admitted | Refused:
+        """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
+        why = f"{verdict.reason}; the agent says: {wanted.why}" if wanted.why else verdict.reason
+        args, call_id = wanted.args, wanted.call_id
+        question = ask(kind, tool=wanted.name, args=args, call_id=call_id, scope=verdict.missing_scope, why=why)
+        answer = interrupt(question)
+        while not binds(answer, args=args, call_id=call_id, thread_id=turn.thread_id):
+            answer = interrupt(question)  # ends: each round takes up one answer, or stops the graph to wait for one
+        decision, edited = answer["decision"], answer.get("args")
+        if decision == "approve":
+            return self._approved(wanted, turn, wanted.args)
+        if decision == "edit" and isinstance(edited, dict):
+            return self._approved(wanted, turn, edited)
+        because = str(answer.get("message", ""))
+        return Refused(text=f"the author refused this call: {because}" if because else "the author refused this call")
+
+    def _approved(self, wanted: Wanted, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
+        scope, effect = self.named(wanted)
+        return Admitted(args=args, context=approve_once(scope, effect, args, turn))

@@ -1,0 +1,299 @@
+"""The guard under every tool call of the process, whoever makes it and however it came to its tool.
+
+A graph that an author brings binds its own tools: to a `ToolNode`, to an agent inside a node or inside another tool, or
+to nothing, and calls `tool.invoke` by itself. All of these end in `BaseTool.run` or `BaseTool.arun`. While a runtime
+watches, both ask the desk first. A call that the guard of our own agent let through passes once, and what is called
+inside a tool is a call of its own.
+
+A plain `ToolNode` runs all calls of a message as one task: on a resume, calls that had run would run again, and answers
+would pair with calls in the order in which these arrive. So while a runtime watches, each of its calls is made a task
+of its own, as the agents of LangChain make them: its result is kept, and its question has its own id.
+
+Both are replaced for the process, not on graphs: a graph that is called inside a node's function cannot be found.
+"""
+
+import asyncio
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, ToolException
+from langgraph.config import get_config
+from langgraph.errors import GraphInterrupt
+from langgraph.func import task
+from langgraph.prebuilt import ToolNode
+
+from agent_runtime.approvals import canonical, hash_args
+from agent_runtime.graph.guard.desk import OUTSIDE, Desk, Refused, Wanted, over_limit
+from agent_runtime.graph.guard.injected import injected_names
+from agent_runtime.model import TurnContext
+
+MOST_TURNS_COUNTED = 1024
+_TEXT = "input"  # the name of a tool's only argument where it is called with a text
+_IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
+
+
+@dataclass(kw_only=True)
+class _Pass:
+    """Leave for one call that was judged already. Used once: a wrapper that tries again is judged again."""
+
+    tool: BaseTool | None
+    call_id: str
+    args_hash: str
+    used: bool = False
+
+    def fits(self, tool: BaseTool, call_id: str, args: Mapping[str, Any]) -> bool:
+        """Return whether this is the call, and it has not run yet."""
+        about = (self.tool is tool, self.call_id == call_id, self.args_hash == hash_args(args))
+        return all(about) and not self.used
+
+
+_PASS: ContextVar[_Pass | None] = ContextVar("turnkeeper_pass", default=None)
+_DESKS: list[Desk] = []
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def watching(desk: Desk) -> Iterator[None]:
+    """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
+    with _LOCK:
+        if not _DESKS:
+            _put_hooks()
+        _DESKS.append(desk)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _DESKS.remove(desk)
+            if not _DESKS:
+                _take_hooks()
+
+
+def watched() -> bool:
+    """Return whether tool calls are guarded now."""
+    return bool(_DESKS)
+
+
+@contextmanager
+def let_pass(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
+    """Let exactly this call, judged already, through once within the block."""
+    token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(_shown(tool, args))))
+    try:
+        yield
+    finally:
+        _PASS.reset(token)
+
+
+class _Counted:
+    """How many calls each turn has made; a call that is run again counts once. A new process counts anew."""
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, set[str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def number(self, turn_id: str, call: str) -> int:
+        """Return how many calls the turn has made, this one included."""
+        with self._lock:
+            calls = self._turns.setdefault(turn_id, set())
+            self._turns.move_to_end(turn_id)
+            while len(self._turns) > MOST_TURNS_COUNTED:
+                self._turns.popitem(last=False)
+            calls.add(call)
+            return len(calls)
+
+
+_COUNTED = _Counted()
+
+
+def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, Refused | None]:
+    """Return what the tool is run with, or why it is not.
+
+    Raises:
+        GraphInterrupt: the author must decide.
+        LimitReached: the turn goes on calling tools past its limit.
+    """
+    args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
+    shown = _shown(tool, args)
+    if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
+        leave.used = True
+        return tool_input, None
+    desk = _DESKS[-1]
+    turn = desk.turn()
+    if turn is None:
+        return tool_input, OUTSIDE
+    return _decided(desk, tool, tool_input, shown, call_id, turn)
+
+
+def _decided(
+    desk: Desk, tool: BaseTool, tool_input: Any, shown: Mapping[str, Any], call_id: str | None, turn: TurnContext
+) -> tuple[Any, Refused | None]:
+    place = _place()
+    known_as = call_id or _made_id(place, tool.name, shown)
+    if over := over_limit(_COUNTED.number(turn.turn_id, f"{place}|{known_as}"), turn.category.tool_calls):
+        return tool_input, Refused(text=over)
+    decided = desk.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
+    if isinstance(decided, Refused):
+        return tool_input, decided
+    if not isinstance(tool_input, dict):
+        return decided.args.get(_TEXT, tool_input), None
+    if decided.args == shown:
+        return tool_input, None
+    kept = {name: value for name, value in tool_input.items() if name not in shown}
+    return {**kept, **{name: value for name, value in decided.args.items() if name not in kept}}, None
+
+
+def _shown(tool: BaseTool | None, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that somebody chose, without those that LangGraph injects."""
+    hidden = injected_names(tool) if tool is not None else frozenset()
+    return {name: value for name, value in args.items() if name not in hidden}
+
+
+def _made_id(place: str, name: str, args: Mapping[str, Any]) -> str:
+    """Return an id for a call that has none: equal whenever its node is run again."""
+    return "direct-" + hashlib.sha256(canonical([place, name, args]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def _place() -> str:
+    """Return the checkpoint namespace of the running node, or nothing outside a graph."""
+    try:
+        return str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
+    except RuntimeError:
+        return ""
+
+
+def _refusal(tool: BaseTool, refused: Refused, call_id: str | None) -> ToolMessage:
+    """Answer as a tool that failed does: with a message where a model called, else by raising."""
+    if not call_id:
+        raise ToolException(refused.text)
+    return ToolMessage(content=refused.text, name=tool.name, tool_call_id=call_id, status="error")
+
+
+def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+    given, refused = _judged(self, tool_input, kwargs.get("tool_call_id"))
+    if refused is not None:
+        return _refusal(self, refused, kwargs.get("tool_call_id"))
+    token = _PASS.set(None)
+    try:
+        return _ORIGINALS.run(self, given, *args, **kwargs)
+    finally:
+        _PASS.reset(token)
+
+
+async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+    given, refused = _judged(self, tool_input, kwargs.get("tool_call_id"))
+    if refused is not None:
+        return _refusal(self, refused, kwargs.get("tool_call_id"))
+    token = _PASS.set(None)
+    try:
+        return await _ORIGINALS.arun(self, given, *args, **kwargs)
+    finally:
+        _PASS.reset(token)
+
+
+def _invoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  its name there
+    split = _split(self, input, config)
+    if split is None:
+        return _ORIGINALS.invoke(self, input, config, **kwargs)
+    calls, kind, state = split
+
+    def one(call: Any) -> Any:
+        return _ORIGINALS.invoke(self, _alone(call, state), get_config(), **kwargs)
+
+    start = _as_task(self, one)
+    futures = [start(call) for call in calls]  # all are begun, in their order, before one is waited for
+    return _joined(self, [_result(future.result) for future in futures], kind)
+
+
+async def _ainvoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  likewise
+    split = _split(self, input, config)
+    if split is None:
+        return await _ORIGINALS.ainvoke(self, input, config, **kwargs)
+    calls, kind, state = split
+
+    async def one(call: Any) -> Any:
+        return await _ORIGINALS.ainvoke(self, _alone(call, state), get_config(), **kwargs)
+
+    start = _as_task(self, one)
+    return _joined(self, await asyncio.gather(*[start(call) for call in calls], return_exceptions=True), kind)
+
+
+def _as_task(node: ToolNode, one: Any) -> Any:
+    """Return the function that starts a call as a task of its own, whose result LangGraph keeps."""
+    return task(name=node.name)(one)
+
+
+def _split(node: ToolNode, given: Any, config: Any) -> tuple[list[Any], Any, Any] | None:
+    """Return the calls, the form of the input and the state; None where there is one call, or no graph around."""
+    try:
+        around = get_config()
+    except RuntimeError:
+        return None
+    if _IN_TASK not in around.get("configurable", {}):
+        return None
+    calls, kind = node._parse_input(given)  # noqa: SLF001  nothing public says which calls a node is about to make
+    if len(calls) < 2:
+        return None
+    return calls, kind, node._extract_state(given, config or around)  # noqa: SLF001  likewise
+
+
+def _alone(call: Any, state: Any) -> dict[str, Any]:
+    return {"__type": "tool_call_with_context", "tool_call": {**call, "type": "tool_call"}, "state": state}
+
+
+def _result(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  raised again once all calls have come to something
+        return error
+
+
+def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
+    """Return what the node would have returned; raise what went wrong, or all that the calls ask."""
+    failed = [one for one in results if isinstance(one, BaseException)]
+    for error in failed:
+        if not isinstance(error, GraphInterrupt):
+            raise error
+    if failed:
+        raise GraphInterrupt(tuple(question for error in failed for question in error.args[0]))
+    outputs: list[Any] = []
+    for result in results:
+        for item in result if isinstance(result, list) else [result]:
+            outputs.extend(item[node._messages_key] if isinstance(item, dict) else [item])  # noqa: SLF001
+    return node._combine_tool_outputs(outputs, kind)  # noqa: SLF001  one answer of many, as the node makes it
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Originals:
+    """The functions that the hooks stand before."""
+
+    run: Any
+    arun: Any
+    invoke: Any
+    ainvoke: Any
+
+
+_ORIGINALS = _Originals(run=BaseTool.run, arun=BaseTool.arun, invoke=ToolNode.invoke, ainvoke=ToolNode.ainvoke)
+
+
+def _put_hooks() -> None:
+    for owner, hooks in _HOOKS:
+        for name, hook in hooks.items():
+            setattr(owner, name, hook)
+
+
+def _take_hooks() -> None:
+    BaseTool.run, BaseTool.arun = _ORIGINALS.run, _ORIGINALS.arun  # type: ignore[method-assign]
+    for name in ("invoke", "ainvoke"):
+        delattr(ToolNode, name)  # a ToolNode inherits its own
+
+
+_HOOKS: tuple[tuple[type, dict[str, Any]], ...] = (
+    (BaseTool, {"run": _run, "arun": _arun}),
+    (ToolNode, {"invoke": _invoke, "ainvoke": _ainvoke}),
+)

@@ -1,0 +1,43 @@
+"""The categories of running turns as they are now: a look can narrow one, and nothing widens it again in that turn."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from agent_runtime.model import Category, TurnContext
+from agent_runtime.permissions import intersect
+from turnkeeper.errors import InvalidInput, NotFound
+
+GetCategory = Callable[[str], Category]
+
+
+class Narrowing:
+    """What each running turn may still do. A category that is gone or cannot be read grants nothing."""
+
+    def __init__(self, get_category: GetCategory) -> None:
+        """Take the function that gives a category as it is at this moment; it raises NotFound or InvalidInput."""
+        self._get = get_category
+        self._held: dict[str, Category] = {}
+
+    def begin(self, turn_id: str, grant: Category) -> Category:
+        """Return what a turn may do as it begins or goes on: what was left of its grant, and is still granted now."""
+        return self._look(turn_id, grant)
+
+    def end(self, turn_id: str) -> Category:
+        """Return what is left of a turn's grant, and forget the turn. It must have begun."""
+        return self._held.pop(turn_id)
+
+    def __call__(self, context: TurnContext) -> TurnContext:
+        """Return the turn under its category as it is at this moment."""
+        now = self._look(context.turn_id, self._held.get(context.turn_id, context.category))
+        category = intersect(context.category, now)
+        return context if category == context.category else replace(context, category=category)
+
+    def _look(self, turn_id: str, left: Category) -> Category:
+        category = self._held[turn_id] = intersect(left, self._now(left.name))
+        return category
+
+    def _now(self, name: str) -> Category | None:
+        try:
+            return self._get(name)
+        except (NotFound, InvalidInput):
+            return None
