@@ -11,6 +11,7 @@ from agent_runtime.triggers import to_envelope
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
+from turnkeeper.bus.envelope import encode
 from turnkeeper.errors import Conflict
 
 
@@ -62,7 +63,7 @@ async def test_a_row_without_input_is_given_its_input(bench: Bench) -> None:
     worker._claiming.cancel()
     trigger = read_fire(bench.fire(), bench.runtime.categories.get)
     envelope = to_envelope(trigger, envelope_id="1", at=bench.runtime.clock.now())
-    await bench.runtime.mailboxes.put([(trigger, envelope)])
+    await bench.runtime.mailboxes.put([(trigger, (envelope, encode(envelope)))])
     await bench.runtime.mailboxes.claim(1)
     await store.begin(trigger)
     await bench.crash()

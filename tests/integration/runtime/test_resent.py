@@ -1,12 +1,11 @@
 """A fire that is sent again after its category or agent has gone."""
 
-from typing import Any
-
 import pytest
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.errors import Conflict
+from turnkeeper.settings import AgentSettings
 
 
 @pytest.mark.parametrize("gone", ["removed", "unreadable"])
@@ -24,11 +23,17 @@ async def test_a_fire_is_a_duplicate_also_when_its_category_has_gone(bench: Benc
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
 
 
-async def test_a_fire_is_a_duplicate_also_when_its_agent_has_gone(bench: Bench) -> None:
-    assert (await bench.run()).state == STATES.SUCCEEDED
-    mailboxes: Any = bench.runtime.mailboxes
-    mailboxes._inboxes = {"agent1": mailboxes._inboxes["agent0"]}
-    again = await bench.service.Fire(bench.fire(), None)
+async def test_a_fire_is_a_duplicate_also_when_its_worker_has_gone_and_a_new_one_waits_for_it(bench: Bench) -> None:
+    few = bench.settings
+    bench.settings = few.model_copy(update={"agents": {"agent0": AgentSettings(workers=1)}})
+    await bench.crash()
+    assert (await bench.run(agent="agent1")).state == STATES.SUCCEEDED
+    await bench.rest()
+    bench.settings = few
+    await bench.crash()
+    again = await bench.service.Fire(bench.fire(agent="agent1"), None)
     assert again.disposition == wire.FireReceipt.DUPLICATE
-    with pytest.raises(Conflict, match="no agent"):
-        await bench.service.Fire(bench.fire(2), None)
+    new = await bench.service.Fire(bench.fire(2, agent="agent1"), None)
+    assert new.disposition == wire.FireReceipt.ACCEPTED
+    assert (await bench.turn(new.turn_id)).status == "accepted", "it lies in the inbox, as for any agent in a terminal"
+    assert await bench.history() == ["STARTED", "SUCCEEDED"]
