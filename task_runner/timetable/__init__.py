@@ -1,4 +1,4 @@
-"""When a task fires: pure timetables of cron expressions, intervals and single instants.
+"""When a task fires: pure timetables of cron expressions, recurrence rules, intervals and single instants.
 
 Nothing here reads a clock or does I/O of its own; time is an argument. Nominal times are whole seconds in UTC.
 """
@@ -6,9 +6,11 @@ Nothing here reads a clock or does I/O of its own; time is an argument. Nominal 
 from task_runner.timetable.bounds import Bounded
 from task_runner.timetable.cron import CronTimetable, parse_cron
 from task_runner.timetable.every import EveryTimetable, parse_every
+from task_runner.timetable.excluding import check_excluded, excluding
 from task_runner.timetable.invalid import InvalidCron
 from task_runner.timetable.once import Once
 from task_runner.timetable.protocol import Timetable
+from task_runner.timetable.rrule import RruleTimetable, parse_rrule
 from task_runner.timetable.zones import zone
 
 __all__ = [
@@ -17,8 +19,12 @@ __all__ = [
     "EveryTimetable",
     "InvalidCron",
     "Once",
+    "RruleTimetable",
     "Timetable",
+    "check_excluded",
+    "excluding",
     "parse_cron",
     "parse_every",
+    "parse_rrule",
     "zone",
 ]

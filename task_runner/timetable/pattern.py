@@ -1,15 +1,28 @@
-"""A cron expression as a set of local times: no zone, no instants.
+"""A schedule as a set of local times: no zone, no instants.
 
 Local times are seconds since 1970 as the wall clock of some zone would count them.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from task_runner.timetable.days import Days
 from task_runner.timetable.instants import SECONDS_PER_DAY
 
 _HOUR = 3600
 _MINUTE = 60
+
+
+class DaySet(Protocol):
+    """Some calendar days, numbered from 1 January 1970, which is day 0."""
+
+    def first_from(self, day: int, last: int) -> int | None:
+        """Return the first such day from `day` on; it may lie behind `last`, up to which is searched."""
+
+    def last_until(self, day: int, first: int) -> int | None:
+        """Return the last such day up to `day`; it may lie before `first`, down to which is searched."""
+
+    def count(self, low: int, high: int) -> int:
+        """Return how many such days lie in [low, high)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,7 @@ class DayTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalPattern:
-    """The local times of a cron expression.
+    """The local times of a schedule: named times on named days.
 
     Attributes:
         days: which days.
@@ -87,7 +100,7 @@ class LocalPattern:
         fixed: hour and minute are plain lists, without wildcard and step.
     """
 
-    days: Days
+    days: DaySet
     times: DayTimes
     fixed: bool
 

@@ -1,0 +1,74 @@
+"""Exclusions: days of a zone and spans of time that a schedule leaves out."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from task_runner.timetable import Timetable, check_excluded, excluding, parse_cron, parse_every, zone
+from turnkeeper.errors import InvalidInput
+
+T0 = datetime(2026, 12, 20, tzinfo=UTC)
+
+
+def hourly(*texts: str, place: str = "UTC") -> Timetable:
+    table = parse_cron("0 * * * *", name="a", zone=zone(place))
+    return excluding(table, check_excluded(texts, zone(place)), zone(place))
+
+
+def test_a_day_is_a_day_of_the_tasks_zone() -> None:
+    table = hourly("2026-12-25", place="Europe/Riga")
+    assert table.last_at_or_before(datetime(2026, 12, 25, 12, tzinfo=UTC)) == datetime(2026, 12, 24, 21, tzinfo=UTC)
+    assert table.next_after(datetime(2026, 12, 24, 21, tzinfo=UTC)) == datetime(2026, 12, 25, 22, tzinfo=UTC)
+
+
+def test_ranges_include_their_last_day_and_spans_do_not_include_their_end() -> None:
+    table = hourly("2026-12-24..2026-12-26", "2026-12-27T10:00:00Z..2026-12-27T12:00:00Z")
+    assert table.count(T0, T0 + timedelta(days=10)) == 240 - 72 - 2
+    assert table.next_after(datetime(2026, 12, 27, 9, tzinfo=UTC)) == datetime(2026, 12, 27, 12, tzinfo=UTC)
+
+
+def test_a_day_that_the_zone_skipped_excludes_nothing() -> None:
+    assert hourly("2011-12-30", place="Pacific/Apia").count(
+        datetime(2011, 12, 29, tzinfo=UTC), datetime(2012, 1, 1, tzinfo=UTC)
+    ) == 72  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        (["25 December"], "not a day"),
+        (["2026-13-01"], "not a day"),
+        (["2026-12-26..2026-12-24"], "ends before"),
+        (["2026-12-24T10:00..2026-12-24T12:00"], "not a day"),
+        (["2026-12-24T12:00:00Z..2026-12-24T12:00:00Z"], "ends before"),
+        ([f"{2000 + n // 300}-{n % 12 + 1:02}-{n % 25 + 1:02}" for n in range(12000)], "more than"),
+    ],
+)
+def test_what_is_no_exclusion_is_refused(texts: list[str], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        check_excluded(texts, zone("UTC"))
+
+
+spans = st.lists(
+    st.tuples(st.integers(0, 5000), st.integers(1, 400)).map(
+        lambda pair: (
+            f"{(T0 + timedelta(minutes=pair[0])).isoformat()}..{(T0 + timedelta(minutes=sum(pair))).isoformat()}"
+        )
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=spans, minutes=st.integers(1, 90), after=st.integers(-100, 5500), width=st.integers(0, 3000))
+def test_it_is_the_timetable_less_the_spans(texts: list[str], minutes: int, after: int, width: int) -> None:
+    plain = parse_every(f"{minutes}m", anchor=T0)
+    table = excluding(plain, texts, zone("UTC"))
+    start = T0 + timedelta(minutes=after)
+    end = start + timedelta(minutes=width)
+    bounds = [tuple(map(datetime.fromisoformat, text.split(".."))) for text in texts]
+    expected = [at for at in plain.first_n(start, end, 9999) if not any(low <= at < high for low, high in bounds)]
+    assert table.first_n(start, end, 9999) == table.last_n(start, end, 9999) == expected
+    assert table.count(start, end) == len(expected)
