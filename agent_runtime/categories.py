@@ -203,6 +203,18 @@ def lint(path: Path) -> list[Finding]:
     ]
 
 
+def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
+    """Read a category from a file of any name. Return it, and whether the file declares it autonomous.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidInput: it is no category; with file, line and key.
+    """
+    file = read_toml(path).validate(_File)
+    allowed = file.name in settings.categories.autonomous_allowed
+    return _to_category(file, autonomous=file.autonomous and allowed), file.autonomous
+
+
 def _read_file(path: Path) -> _File:
     """Read a category file. Raises NotFound, or InvalidInput with file, line and key."""
     file = read_toml(path).validate(_File)

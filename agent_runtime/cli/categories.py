@@ -12,7 +12,7 @@ import typer
 
 from agent_runtime.cli.rows import Row
 from agent_runtime.model import Category
-from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows
+from turnkeeper.console import Column, LimitOption, Output, OutputOption, home, note, show_record, show_rows, status
 from turnkeeper.errors import EXIT_USAGE, NotFound
 
 if TYPE_CHECKING:
@@ -102,6 +102,33 @@ def check(
         note(f"{len(files)} file{'' if len(files) == 1 else 's'} checked, nothing to say against any")
     if any(finding.level == "error" for finding in found):
         raise typer.Exit(EXIT_USAGE)
+
+
+@app.command("rehearse")
+def rehearse(
+    file: Annotated[Path, typer.Argument(help="The proposed category, in a file of any name.")],
+    channel: Annotated[str, typer.Option("--channel", help="Only turns of this channel.")] = "",
+    task: Annotated[str, typer.Option("--task", help="Only turns of this task, by name or id.")] = "",
+    since: Annotated[str, typer.Option("--since", help="Only turns since then: 7d, 12h, or an instant.")] = "",
+    least: Annotated[
+        bool, typer.Option("--least", help="Print only the least category that would have been enough, as a file.")
+    ] = False,
+    limit: LimitOption = 200,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replay the tool calls of past turns against a proposed category: what would ask, and what would be enough.
+
+    Nothing runs and nothing changes. It reads the store directly, whether or not the daemon runs.
+
+    Example: agent-runtime categories rehearse draft.toml --task digest --since 30d
+    """
+    place = home()
+    place.check()
+    # The tools need LangChain, and the store SQLAlchemy: no other command here waits for either.
+    with status("reading past turns"):
+        rehearsing = import_module("agent_runtime.cli.rehearsing")
+        found = rehearsing.rehearse_file(place, file, channel=channel, task=task, since=since, limit=limit)
+    rehearsing.show(found, output, only_least=least)
 
 
 def _load() -> "Categories":
