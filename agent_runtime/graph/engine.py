@@ -144,7 +144,7 @@ class Engine:
         seen = {str(message.id) for message in messages_of(snapshot.values)}
         seen.add(str((snapshot.metadata or {}).get("turn_id", "")))
         pending = frozenset(item.id for item in snapshot.interrupts)
-        position = Position.INTERRUPTED if pending else Position.OPEN if snapshot.next else Position.END
+        position = Position.INTERRUPTED if pending else Position.OPEN if _steps_left(snapshot) else Position.END
         return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending)
 
     async def last_message(self, thread_id: str) -> str:
@@ -157,9 +157,9 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(thread_id))
         raised = tuple(read_interrupt(item.id, item.value) for item in snapshot.interrupts)
         before = (snapshot.metadata or {}).get(BEFORE, "")
-        step = self._step(snapshot.values, mark, before, at_end=not snapshot.next and not raised)
-        if snapshot.next and not raised:
-            return Ended(stopped="failed", error=f"stopped before {', '.join(snapshot.next)}", step=step)
+        step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
+        if (left := _steps_left(snapshot)) and not raised:
+            return Ended(stopped="failed", error=f"stopped before {', '.join(left)}", step=step)
         return Ended(stopped="interrupted" if raised else "end", interrupts=raised, step=step)
 
     async def run(
@@ -212,7 +212,7 @@ class Engine:
         config = _config(thread_id)
         for _ in range(MOST_SEALS):
             snapshot = await self._graph.aget_state(config)
-            if not snapshot.next:
+            if not _steps_left(snapshot):
                 return snapshot
             await self._graph.aupdate_state(config, None, as_node=END)
         raise RuntimeError(f"thread {thread_id} did not come to its end in {MOST_SEALS} steps")
@@ -297,6 +297,15 @@ def _wake(event: Any, known: int | None) -> int | None:
         raise InvalidInput(what, where=WAKE, hint=f"a number of seconds from 0 to {LONGEST_WAKE_S} is wanted")
     wake_after_s: int = math.ceil(asked)
     return wake_after_s
+
+
+def _steps_left(snapshot: Any) -> list[str]:
+    """Return the names of the steps that a thread has still to take; none at its end.
+
+    `snapshot.next` leaves out what has finished, and is empty too where a crash came between the last of a step's
+    results and the step's checkpoint: there the graph has to go on, or all that follows is lost.
+    """
+    return [task.name for task in snapshot.tasks]
 
 
 def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:

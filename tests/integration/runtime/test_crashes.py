@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolMessage
 
 from agent_runtime.requests import read_fire
 from agent_runtime.triggers import to_envelope
@@ -99,6 +99,59 @@ async def test_a_resume_that_a_crash_cut_is_given_its_answer_again(bench: Bench)
     bench.go.set()
     assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
     assert await bench.history() == ["STARTED", "INTERRUPTED", "RESUMED", "SUCCEEDED"]
+
+
+async def cut_before_a_checkpoint(bench: Bench) -> wire.FireReceipt:
+    """Stop a turn where both results of a step are on disk, and the checkpoint that takes them in is not."""
+    bench.script["go"] = [calls(("note", {"text": "a"}), ("note", {"text": "b"})), calls(("note", {"text": "c"}))]
+    engine: Any = bench.runtime.worker._engine
+    saver, reached = engine._checkpoints.saver, asyncio.Event()
+    put = saver.aput
+
+    async def cut(*args: Any) -> Any:
+        if len(bench.noted) == 2:
+            reached.set()
+            await asyncio.Event().wait()
+        return await put(*args)
+
+    saver.aput = cut
+    receipt = await bench.service.Fire(bench.fire(), None)
+    await soon(reached.wait(), "the step's checkpoint")
+    return receipt
+
+
+async def answers(bench: Bench, thread: str = "thread-a") -> list[str]:
+    """Return what a thread's tools answered, having seen to it that each call has one answer, right behind it."""
+    engine: Any = bench.runtime.worker._engine
+    snapshot = await engine._graph.aget_state({"configurable": {"thread_id": thread}})
+    assert not snapshot.tasks
+    waiting: list[str] = []
+    for message in snapshot.values["messages"]:
+        if isinstance(message, ToolMessage):
+            waiting.remove(message.tool_call_id)
+        else:
+            assert not waiting
+            waiting = [call["id"] for call in getattr(message, "tool_calls", [])]
+    return [message.text for message in snapshot.values["messages"] if isinstance(message, ToolMessage)]
+
+
+async def test_a_crash_between_a_steps_results_and_its_checkpoint_loses_nothing(bench: Bench) -> None:
+    receipt = await cut_before_a_checkpoint(bench)
+    await bench.crash()
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    assert bench.noted == ["a", "b", "c"], "what follows is done, what was done is not done again"
+    assert await answers(bench) == ["noted a", "noted b", "noted c"]
+    assert await bench.history() == ["STARTED", "SUCCEEDED"]
+
+
+async def test_a_cancel_between_a_steps_results_and_its_checkpoint_keeps_the_results(bench: Bench) -> None:
+    receipt = await cut_before_a_checkpoint(bench)
+    await bench.runtime.store.cancel(receipt.turn_id, "enough")
+    await bench.crash()
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.CANCELLED
+    bench.script["later"] = [calls(("note", {"text": "z"}))]
+    assert (await bench.run(2, prompt="later")).state == STATES.SUCCEEDED
+    assert await answers(bench) == ["noted a", "noted b", "noted z"]
 
 
 async def test_a_question_survives_crashes_untouched(bench: Bench) -> None:

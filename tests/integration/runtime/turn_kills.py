@@ -1,0 +1,360 @@
+"""kill -9 at a random moment of a turn, as often as asked: `python -m tests.integration.runtime.turn_kills --rounds 200`.
+
+Each round sends one or two fires to a real daemon, kills it up to three times, at a named failpoint or after a random
+time, and lets the last process finish. Then each fire must have ended in one turn with one input message, its history
+must be valid, and what its tools wrote must be there once. Only the model is scripted. A round depends on nothing but
+its seed, which is printed with what it found.
+
+A daemon is forked from a nursery that has imported everything and started nothing: a process of its own, with its own
+files, locks and threads, that takes a tenth of the time to start.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import random  # noqa: TID251  a round is what its seed says
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from agent_runtime import daemon
+from agent_runtime.graph import default
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.failpoints import VARIABLE
+from turnkeeper.home import Home
+from turnkeeper.rpc.channel import Caller, is_serving
+
+CLOCK = SystemClock()
+PATIENCE_S = 60.0
+MOST_KILLS = 3  # a turn is given up after its fifth try
+LONGEST_DELAY_S = 0.25  # a turn takes about half of it
+PASSES = {"accepted": 1, "claimed": 1, "started": 1, "turn_step": 8, "finished": 1, "recorded": 1}
+OVER = ("SUCCEEDED", "SILENT", "FAILED", "CANCELLED")
+CONFIG = '[categories]\nautonomous_allowed = ["work"]\n'
+CATEGORY = """
+name = "work"
+autonomous = true
+silent = false
+[scopes]
+tools = ["memory.put", "page.propose", "summary.propose"]
+writes = ["candidate-page", "candidate-summary"]
+memory = ["channel"]
+"""
+WRITES = ["memory.put", "memory.put", "page.propose", "summary.propose"]
+
+
+class Steps(BaseChatModel):
+    """Three rounds of tool calls, the first with two at once, then a last word; always the same for a prompt."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "steps"
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        asked = max(at for at, message in enumerate(messages) if isinstance(message, HumanMessage))
+        prompt = str(messages[asked].content)
+        said = sum(isinstance(message, AIMessage) for message in messages[asked:])
+        return ChatResult(generations=[ChatGeneration(message=self._line(prompt, said))])
+
+    def _line(self, prompt: str, said: int) -> AIMessage:
+        note = ("memory_put", {"tier": "channel", "text": f"{prompt}, {said}"})
+        page = ("page_propose", {"title": prompt, "body": "text"})
+        summary = ("summary_propose", {"title": prompt, "body": "text"})
+        lines = [[note, page], [note], [summary]]
+        if said >= len(lines):
+            return AIMessage(f"done with {prompt}")
+        made = [
+            {"name": name, "args": args, "id": f"{prompt}-{said}-{at}".replace(" ", "-")}
+            for at, (name, args) in enumerate(lines[said])
+        ]
+        return AIMessage("", tool_calls=made)
+
+
+def nurse() -> None:
+    """Fork daemons, and end them, as standard input asks; each line a JSON object, each answered by one."""
+    os.environ.update(daemon.ENVIRONMENT)
+    import agent_runtime.serving  # noqa: F401  what a daemon imports is imported here, once
+
+    untyped: Any = default
+    untyped.make_model = lambda *_args, **_kwargs: Steps()
+    gc.freeze()
+    pid = 0
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked["do"] == "start":
+            pid = os.fork()
+            if not pid:
+                be_daemon(asked["home"], asked["failpoint"])
+            answer: Any = pid
+        else:
+            if asked["do"] == "kill":
+                os.kill(pid, signal.SIGKILL)
+            gone, status = os.waitpid(pid, 0 if asked["do"] == "kill" else os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if gone else None
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+def be_daemon(home: str, failpoint: str) -> None:
+    """Be the daemon, until killed."""
+    code = 1
+    try:
+        silence, errors = (
+            os.open(os.devnull, os.O_RDWR),
+            os.open(f"{home}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+        )
+        for descriptor, target in ((silence, 0), (silence, 1), (errors, 2)):
+            os.dup2(descriptor, target)
+        os.environ[VARIABLE] = failpoint
+        code = daemon.main(["--home", home])
+    finally:
+        os._exit(code)
+
+
+class Nursery:
+    """One daemon at a time, on one home."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        argv = [sys.executable, "-m", "tests.integration.runtime.turn_kills", "--nursery"]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.lives = False
+
+    def start(self, failpoint: str = "") -> None:
+        self._ask(do="start", home=str(self.home.root), failpoint=failpoint)
+        self.lives = True
+
+    def kill(self) -> None:
+        """Kill the daemon, and wait until it is gone."""
+        if self.lives:
+            assert self._ask(do="kill") == -signal.SIGKILL, self.errors()
+        self.lives = False
+
+    def died(self) -> bool:
+        """Return whether a failpoint was met."""
+        if self.lives and (code := self._ask(do="poll")) is not None:
+            assert code == -signal.SIGKILL, f"the daemon ended with {code}: {self.errors()}"
+            self.lives = False
+        return not self.lives
+
+    def serving(self) -> Caller | None:
+        """Wait until the daemon answers; None if it died before."""
+        deadline = CLOCK.monotonic() + PATIENCE_S
+        while not is_serving(self.home.socket("agent-runtime")):
+            if self.died():
+                return None
+            assert CLOCK.monotonic() < deadline, "the daemon does not answer"
+            CLOCK.block(0.01)
+        return Caller(self.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime")
+
+    def errors(self) -> str:
+        path = self.home.root / "stderr"
+        return path.read_text()[-2000:] if path.exists() else ""
+
+    def close(self) -> None:
+        self.kill()
+        self._process.communicate(timeout=PATIENCE_S)
+
+    def _ask(self, **asked: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(asked)}\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+@dataclass
+class Sent:
+    """A fire, as its sender knows it."""
+
+    request: wire.FireRequest
+    turn_id: str = ""
+
+
+@dataclass
+class Kills:
+    """Rounds on one home."""
+
+    home: Home
+    done: int = 0
+    nursery: Nursery = field(init=False)
+
+    def __post_init__(self) -> None:
+        (self.home.root / "config.toml").write_text(CONFIG)
+        (self.home.categories / "work.toml").write_text(CATEGORY)
+        self.nursery = Nursery(self.home)
+
+    def round(self, seed: int) -> str:
+        """Run one round; return what it did. Raises AssertionError when something was lost, doubled or invalid."""
+        drawn = random.Random(seed)
+        self.done += 1
+        thread = f"thread-{drawn.randrange(3)}"
+        fires = [Sent(request=fire(10 * self.done + at, thread)) for at in range(drawn.choice([1, 1, 2]))]
+        plans = [plan(drawn) for _ in range(drawn.randint(1, MOST_KILLS))]
+        for failpoint, delay_s in plans:
+            self._life(fires, failpoint, delay_s)
+        self._last_life(fires)
+        told = "; ".join(failpoint or f"{delay_s:.3f} s" for failpoint, delay_s in plans)
+        for sent in fires:
+            self._check(sent)
+        self._check_thread(thread)
+        self._check_rest()
+        return f"{len(fires)} fire(s) on {thread}, killed at {told}"
+
+    def close(self) -> None:
+        self.nursery.close()
+
+    def _life(self, fires: list[Sent], failpoint: str, delay_s: float) -> None:
+        if failpoint or not self.nursery.lives:
+            self.nursery.kill()
+            self.nursery.start(failpoint)
+        caller = self.nursery.serving()
+        if caller is not None:
+            self._send(caller, fires)
+            deadline = CLOCK.monotonic() + (delay_s or 2 * LONGEST_DELAY_S)
+            while not self.nursery.died() and CLOCK.monotonic() < deadline:
+                CLOCK.block(0.002)
+        self.nursery.kill()
+
+    def _last_life(self, fires: list[Sent]) -> None:
+        self.nursery.start()
+        caller = self.nursery.serving()
+        assert caller is not None, self.nursery.errors()
+        self._send(caller, fires)
+        assert all(sent.turn_id for sent in fires)
+        deadline = CLOCK.monotonic() + PATIENCE_S
+        while not all(set(self._states(sent)) & set(OVER) for sent in fires) or self._lying("claimed"):
+            assert CLOCK.monotonic() < deadline, f"no end: {[self._states(sent) for sent in fires]}"
+            CLOCK.block(0.01)
+
+    def _send(self, caller: Caller, fires: list[Sent]) -> None:
+        """Send what has no receipt yet, in order, as the runner does."""
+        with contextlib.suppress(TurnkeeperError):  # killed meanwhile: whether it arrived is unknown
+            for sent in fires:
+                if not sent.turn_id:
+                    sent.turn_id = caller.Fire(sent.request).turn_id
+
+    def _check(self, sent: Sent) -> None:
+        assert self._states(sent) == ["STARTED", "SUCCEEDED"]
+        turn = (sent.turn_id,)
+        assert self._column("SELECT scope FROM effects WHERE turn_id = ? ORDER BY scope", turn) == WRITES
+        assert len(self._column("SELECT entry_id FROM memory WHERE turn_id = ?", turn)) == WRITES.count("memory.put")
+        assert sorted(self._column("SELECT kind FROM candidates WHERE turn_id = ?", turn)) == [
+            "candidate-page",
+            "candidate-summary",
+        ]
+        roles = self._column("SELECT role FROM messages WHERE turn_id = ? ORDER BY position", turn)
+        assert roles == ["trigger", "agent", "tool", "tool", "agent", "tool", "agent", "tool", "agent"]
+
+    def _check_thread(self, thread: str) -> None:
+        turns = self._column("SELECT turn_id FROM turns WHERE thread_id = ? ORDER BY number", (thread,))
+        messages = self._history(thread)
+        assert [message.id for message in messages if isinstance(message, HumanMessage)] == turns
+        open_calls: list[str] = []
+        for message in messages:
+            if isinstance(message, ToolMessage):
+                assert message.tool_call_id in open_calls, "an answer to nothing"
+                open_calls.remove(message.tool_call_id)
+            else:
+                assert not open_calls, "a call without an answer"
+                open_calls = [str(call["id"]) for call in getattr(message, "tool_calls", [])]
+        assert not open_calls
+
+    def _check_rest(self) -> None:
+        assert (self._lying("inbox"), self._lying("claimed"), self._lying("quarantine")) == ([], [], [])
+
+    def _history(self, thread: str) -> list[BaseMessage]:
+        from agent_runtime.graph.saver import GroupedSaver
+
+        saver = GroupedSaver(self.home.checkpoints_db)
+        try:
+            found = saver.get_tuple({"configurable": {"thread_id": thread}})
+            assert found is not None
+            assert not found.pending_writes
+            return list(found.checkpoint["channel_values"]["messages"])
+        finally:
+            saver.close()
+
+    def _states(self, sent: Sent) -> list[str]:
+        return self._column(
+            "SELECT state FROM turn_events WHERE fire_id = ? ORDER BY sequence", (sent.request.fire_id,)
+        )
+
+    def _column(self, query: str, values: tuple[str, ...]) -> list[str]:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.home.agent_db}?mode=ro", uri=True, timeout=10)
+        ) as connection:
+            return [row[0] for row in connection.execute(query, values)]
+
+    def _lying(self, folder: str) -> list[str]:
+        return [path.name for path in (self.home.inbox("agent0") / folder).glob("*.json")]
+
+
+def plan(drawn: random.Random) -> tuple[str, float]:
+    """Return where to kill: at a failpoint, or after a time."""
+    if drawn.random() < 0.5:
+        return "", drawn.uniform(0.0, LONGEST_DELAY_S)
+    name = drawn.choice(list(PASSES))
+    return f"runtime.{name}:{drawn.randint(1, PASSES[name])}", 0.0
+
+
+def fire(number: int, thread: str) -> wire.FireRequest:
+    request = wire.FireRequest(
+        fire_id=f"task-0000000a@{number}", task_id="task-0000000a", task_name="digest", thread_id=thread,
+        channel="main", category="work", prompt=f"fire {number}", kind="manual", attempt=1,
+    )  # fmt: skip
+    request.nominal_at.FromSeconds(1_790_000_000 + number)
+    return request
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; each further one has the next")
+    parser.add_argument("--nursery", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if given.nursery:
+        nurse()
+        return 0
+    failed, kills = [], None
+    for seed in range(given.seed, given.seed + given.rounds):
+        if kills is None:
+            folder = Path(tempfile.mkdtemp(prefix="tk-"))
+            home = Home(root=folder / "home")
+            home.create()
+            kills = Kills(home)
+        try:
+            sys.stdout.write(f"seed {seed}: {kills.round(seed)}\n")
+        except AssertionError as error:
+            failed.append(seed)
+            sys.stdout.write(f"seed {seed}: FAILED, its home is kept at {kills.home.root}: {error}\n")
+            kills.close()
+            kills = None
+        sys.stdout.flush()
+    if kills is not None:
+        kills.close()
+        shutil.rmtree(kills.home.root.parent)
+    sys.stdout.write(f"{given.rounds - len(failed)} of {given.rounds} rounds held; failed seeds: {failed or 'none'}\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
