@@ -1,7 +1,7 @@
 """Putting the runtime together: for the daemon, and for tests that run it in their own process."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from agent_runtime.accept import Acceptor
@@ -12,7 +12,9 @@ from agent_runtime.graph.build import Build
 from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
 from agent_runtime.graph.default import build_graph
 from agent_runtime.graph.engine import Engine
+from agent_runtime.graph.foreign.opening import Opened, open_graph, targets
 from agent_runtime.graph.guard import Desk, Guard, watching
+from agent_runtime.graph.models import take_keys
 from agent_runtime.graph.models.calls import Surroundings, model_calls
 from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.intervals import Intervals
@@ -86,32 +88,62 @@ async def assemble(
         environ: the process's environment.
         clock: the machine's, unless a test passes another.
         entropy: likewise.
-        build: makes the graph of tools, middleware and checkpointer; the default agent's, unless a test passes another.
+        build: makes the graph of tools, middleware and checkpointer; the one that the settings name, or the default
+            agent's, unless a test passes another.
 
     Raises:
         Corrupt: a store cannot be read.
         InvalidInput: the settings name what cannot be run.
     """
-    _refuse_unsupported(settings)
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
-    log = EventLog(home.logs, PROCESS, clock)
-    database = open_database(home)
-    try:
+    async with AsyncExitStack() as stack:
+        # An author's graph is loaded, and refused, before anything is opened or written.
+        opened = await stack.enter_async_context(nullcontext() if build else _authors_graph(home, settings, environ))
+        own = build or _builder(home, settings, environ, clock, opened)
+        log = EventLog(home.logs, PROCESS, clock)
+        stack.callback(log.close)
+        database = open_database(home)
+        stack.callback(database.close)
         checkpoints = await open_checkpoints(home.checkpoints_db)
-        try:
-            default: Build = lambda specs, middleware, saver: build_graph(  # noqa: E731
-                settings, home, specs, middleware=middleware, checkpointer=saver, clock=clock, environ=environ
-            )
-            with ExitStack() as guards:
-                wired = _wire(
-                    home, settings, environ, clock, entropy, log, database, checkpoints, build or default, guards
-                )
-                yield await wired
-        finally:
-            await checkpoints.close()
-    finally:
-        database.close()
-        log.close()
+        stack.push_async_callback(checkpoints.close)
+        yield await _wire(
+            home,
+            settings,
+            environ,
+            clock,
+            entropy,
+            log,
+            database,
+            checkpoints,
+            own,
+            stack,
+            foreign=opened is not None,
+        )
+
+
+def _authors_graph(
+    home: Home, settings: Settings, environ: Mapping[str, str]
+) -> AbstractAsyncContextManager[Opened | None]:
+    """Open the graph that the settings name, if they name one."""
+    for name, agent in settings.agents.items():
+        if agent.graph and name != FIRST_AGENT:
+            what = f"agents.{name}.graph: only {FIRST_AGENT} has a graph, and its workers run the same"
+            raise InvalidInput(what, where=str(home.config), hint=f"write it under [agents.{FIRST_AGENT}]")
+    if FIRST_AGENT not in settings.agents or not settings.agents[FIRST_AGENT].graph:
+        return nullcontext()
+    take_keys(home, environ)
+    trusted = targets(settings.categories.trusted_graphs, home.root)
+    return open_graph(settings.agents[FIRST_AGENT].graph, home.root, trusted=trusted, environ=environ)
+
+
+def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: Clock, opened: Opened | None) -> Build:
+    """Return what makes the author's graph, or the default agent's. Raises InvalidInput if that must not run."""
+    if opened is None:
+        return lambda specs, middleware, saver: build_graph(
+            settings, home, specs, middleware=middleware, checkpointer=saver, clock=clock, environ=environ
+        )
+    opened.require()
+    return lambda _specs, _middleware, saver: opened.bind(saver, judge)
 
 
 async def _wire(
@@ -124,7 +156,9 @@ async def _wire(
     database: Database,
     checkpoints: Checkpoints,
     build: Build,
-    guards: ExitStack,
+    guards: AsyncExitStack,
+    *,
+    foreign: bool,
 ) -> Runtime:
     failpoints, arrived = Failpoints(environ), Bell()
     categories = Categories.load(home, settings)
@@ -132,12 +166,13 @@ async def _wire(
     world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields))
     specs = toolbox(world)
     narrowing = Narrowing(categories.get)
-    desk = Desk({spec.tool.name: spec for spec in specs}, judge, narrowing)
+    # A foreign graph's tools are in no scope map, whatever they are called.
+    desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
     guards.enter_context(watching(desk))
     cap = Allowance(settings.model.daily_token_cap, store, clock)
     around = Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
     calls = model_calls(settings.model, home, [spec.tool.name for spec in specs], environ, around)
-    engine = Engine(build(specs, [Guard(desk), *calls], checkpoints.saver), checkpoints)
+    engine = Engine(build(specs, [Guard(desk), *calls], checkpoints.saver), checkpoints, foreign=foreign)
     mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
     laid_out = LaidOut(store, mailboxes, home=home, clock=clock, log=log)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
@@ -165,10 +200,3 @@ async def _wire(
         clock=clock,
         entropy=entropy,
     )
-
-
-def _refuse_unsupported(settings: Settings) -> None:
-    for name, agent in settings.agents.items():
-        if agent.graph:
-            what = f"agents.{name}.graph: graphs of your own cannot be run yet"
-            raise InvalidInput(what, where="config.toml", hint="leave it out; the default agent runs")

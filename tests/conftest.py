@@ -1,5 +1,6 @@
 """Fixtures that every kind of test uses."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ import pytest
 
 from tests.support.clock import ManualClock
 from turnkeeper.home import Home
+
+os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
 
 
 @pytest.fixture

@@ -62,6 +62,13 @@ class InputSchema:
         """Whether the prompt is given as a message."""
         return any(field.name == MESSAGES for field in self.fields)
 
+    @property
+    def prompt_field(self) -> str:
+        """The field that takes a turn's prompt; empty when none does."""
+        if self.takes_messages:
+            return MESSAGES
+        return next((one.name for one in self.fields if one.name in PROMPT_FIELDS and one.takes_text()), "")
+
     def payload(self, prompt: str, payload_json: str) -> dict[str, Any]:
         """Return the input that a prompt and a payload make.
 
@@ -69,7 +76,7 @@ class InputSchema:
             InvalidInput: a field is unknown, missing or of another type.
         """
         given: dict[str, Any] = json.loads(payload_json or "{}")
-        place = next((one.name for one in self.fields if one.name in PROMPT_FIELDS and one.takes_text()), "")
+        place = self.prompt_field
         if place and place not in given:
             given[place] = prompt
         known = {field.name: field for field in self.fields}

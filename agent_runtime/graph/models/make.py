@@ -36,7 +36,7 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
     """
     if settings.name == OFFLINE:
         return OfflineModel(clock=clock, delay_s=_delay(environ))
-    _take_keys(home, environ)
+    take_keys(home, environ)
     where = f"{home.config}: model.name"
     try:
         return _make(settings)
@@ -65,7 +65,7 @@ def _first_sentence(error: Exception) -> str:
     return next((line.strip().removesuffix(".") for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
-def _take_keys(home: Home, environ: Mapping[str, str]) -> None:
+def take_keys(home: Home, environ: Mapping[str, str]) -> None:
     """Put the keys of `<home>/.env` where the providers' libraries look; what the environment says wins."""
     path = home.environment
     if not path.exists():

@@ -1,0 +1,122 @@
+"""`agent-runtime graph`: an author's graph, looked at as the daemon would run it. Needs no daemon and no home.
+
+Loading a graph takes LangGraph, which takes a second to import: it is loaded only here.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agent_runtime.daemon import ENVIRONMENT
+from agent_runtime.requests import FIRST_AGENT
+from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows
+from turnkeeper.console import status as spinner
+from turnkeeper.errors import EXIT_USAGE, NotFound
+from turnkeeper.home import Home
+from turnkeeper.settings import Settings, load_settings
+
+app = typer.Typer(help="The graph that turns run.", rich_markup_mode=None)
+
+_TOOLS = (
+    Column("TOOL", lambda row: str(row["name"])),
+    Column("SCOPE", lambda row: str(row["scope"])),
+    Column("EFFECT", lambda row: f"{row['effect']} (undeclared)"),
+    Column("GRANTED BY", lambda row: ", ".join(row["granted_by"]) or "-"),
+)
+_UNGUARDABLE = (
+    Column("NOT GUARDED", lambda row: str(row["where"])),
+    Column("WHY", lambda row: str(row["why"])),
+)
+_VERDICTS = {
+    "guarded": "every tool call is guarded",
+    "trusted": "runs, but not guarded everywhere: you trust it in [categories] trusted_graphs",
+    "refused": "refused",
+}
+
+
+@app.callback(no_args_is_help=True)
+def graph() -> None:
+    """The graph that turns run."""
+
+
+@app.command("check")
+def check(
+    reference: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[REF]",
+            help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; without it, the one in config.toml.",
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Load a LangGraph graph and show its tools, the scope that each needs, who grants it, and what is not guarded.
+
+    Loading runs the project's own code, as the daemon does. Exits with 2 when the daemon would refuse the graph.
+
+    Example: agent-runtime graph check ./langgraph.json:agent
+    """
+    place = home()
+    settings = load_settings(place)
+    os.environ.update(ENVIRONMENT)
+    # A relative path typed here means this folder; one in config.toml means the folder of that file.
+    text, base = (reference, Path.cwd()) if reference else (_configured(place, settings), place.root)
+    with spinner("loading"), redirect_stdout(sys.stderr):  # what the project prints is not our data
+        found = asyncio.run(_report(place, settings, text, base))
+    _show(found, output)
+    if found["verdict"] == "refused":
+        note(f"refused: {found['problem']}")
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _configured(place: Home, settings: Settings) -> str:
+    agent = settings.agents.get(FIRST_AGENT)
+    if agent is None or not agent.graph:
+        hint = f"name one, or write graph = … under [agents.{FIRST_AGENT}]"
+        raise NotFound(
+            "no graph of your own is configured: turns run the default agent", where=str(place.config), hint=hint
+        )
+    return agent.graph
+
+
+async def _report(place: Home, settings: Settings, text: str, base: Path) -> Mapping[str, Any]:
+    opening: Any = import_module("agent_runtime.graph.foreign.opening")
+    report: Any = import_module("agent_runtime.graph.foreign.report").report
+    categories: Any = import_module("agent_runtime.categories").Categories.load(place, settings)
+    usable = [entry.category for entry in categories.all() if entry.category is not None]
+    trusted = opening.targets(settings.categories.trusted_graphs, place.root)
+    async with opening.open_graph(text, base, trusted=trusted, environ=dict(os.environ)) as opened:
+        found: Mapping[str, Any] = report(opened, usable, opening.absolute_text(text, base))
+        return found
+
+
+def _show(found: Mapping[str, Any], output: Output) -> None:
+    lines = [
+        ("graph", str(found["reference"])),
+        ("loaded", f"{found['target']} ({found['kind']})"),
+        ("nodes", ", ".join(found["nodes"])),
+        ("subgraphs", ", ".join(found["subgraphs"]) or "none"),
+        ("input", _input(found)),
+        ("verdict", _VERDICTS[found["verdict"]]),
+    ]
+    show_record(found, output, name_key="reference", lines=lines)
+    if output not in {Output.TABLE, Output.WIDE}:
+        return
+    for rows, columns in ((found["tools"], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
+        if rows:
+            typer.echo()
+            show_rows(rows, columns, output, name_key="")
+
+
+def _input(found: Mapping[str, Any]) -> str:
+    """Write the input's fields: which are required, and which one takes a turn's prompt."""
+    schema, prompt = found["input_schema"], found["prompt_goes_to"]
+    marks = dict.fromkeys(schema["required"], " (required)") | {prompt: " (the prompt)"}
+    return ", ".join(f"{name}{marks.get(name, '')}" for name in schema["properties"]) or "nothing"

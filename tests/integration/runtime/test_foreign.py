@@ -1,0 +1,294 @@
+"""Graphs that authors bring run under the same promises, and know nothing of ours."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agent_runtime.assembly import assemble
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import STATES, Bench
+from turnkeeper.errors import InvalidInput
+from turnkeeper.home import Home
+from turnkeeper.settings import AgentSettings, CategorySettings, Settings
+
+TALKER = """
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+done = []
+
+@tool
+def look(what: str) -> str:
+    "Look at something."
+    done.append(("look", what))
+    return f"{what} is green"
+
+@tool
+async def paint(what: str, colour: str) -> str:
+    "Paint something."
+    done.append(("paint", what, colour))
+    return f"{what} is {colour}"
+
+def model(state):
+    asked = state["messages"][-1]
+    if asked.type == "human" and asked.content.split(":")[0] in ("look", "paint", "workspace_read"):
+        name, _, args = asked.content.partition(": ")
+        keys = ("what", "colour")
+        call = {"name": name, "args": dict(zip(keys, args.split())), "id": f"call-{len(state['messages'])}"}
+        return {"messages": [AIMessage("", tool_calls=[call])]}
+    return {"messages": [AIMessage(f"I heard: {asked.content}")]}
+
+graph = StateGraph(MessagesState)
+graph.add_node("model", model)
+graph.add_node("tools", ToolNode([look, paint]))
+graph.add_edge(START, "model")
+graph.add_conditional_edges("model", tools_condition)
+graph.add_edge("tools", "model")
+"""
+
+WORKER = """
+from dataclasses import dataclass
+from typing import TypedDict
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+
+@dataclass
+class Context:
+    unit: str = "mm"
+
+@dataclass
+class Report:
+    depth: int
+
+class Given(TypedDict, total=False):
+    prompt: str
+    depth: int
+    wake: float
+    ask: str
+    pause: int
+
+class State(Given):
+    report: Report
+    summary: str
+
+def measure(state, runtime: Runtime[Context]):
+    if "wake" in state:
+        get_stream_writer()({"wake_after_s": state["wake"]})
+    return {"report": Report(depth=state.get("depth", 0)), "summary": f"{state['prompt']} in {runtime.context.unit}"}
+
+def ask(state):
+    assert type(state["report"]) is Report, type(state["report"])
+    if "ask" in state:
+        return {"summary": f"{state['ask']} {interrupt({'question': state['ask']})}"}
+    if "pause" in state:
+        woken = interrupt({"resume_on": "trigger", "timeout_s": state["pause"]})
+        return {"summary": f"woken by {woken['fire_id']} with {woken['payload']}"}
+    return {}
+
+inner = StateGraph(State, context_schema=Context)
+inner.add_node("measure", measure)
+inner.add_edge(START, "measure")
+
+graph = StateGraph(State, input_schema=Given, context_schema=Context)
+graph.add_node("inner", inner.compile())
+graph.add_node("ask", ask)
+graph.add_edge(START, "inner")
+graph.add_edge("inner", "ask")
+"""
+
+
+class AuthorsBench(Bench):
+    """A bench whose graph is the one that its settings name."""
+
+    _build = None  # type: ignore[assignment]
+
+    def bring(self, text: str, ref: str = "{file}:graph", **settings: Any) -> None:
+        """Write the author's graph beside the home, and name it in the settings."""
+        file = self.home.root.parent / f"project_{self.home.root.parent.name[3:]}.py"
+        file.write_text(text)
+        agents = {"agent0": AgentSettings(graph=ref.format(file=file))}
+        allowed = CategorySettings(autonomous_allowed=("work", "quiet"), **settings)
+        self.settings = Settings(agents=agents, categories=allowed)
+
+    @property
+    def module(self) -> Any:
+        return sys.modules[f"project_{self.home.root.parent.name[3:]}"]
+
+
+@pytest_asyncio.fixture
+async def bench(home: Home) -> AsyncIterator[AuthorsBench]:
+    made = AuthorsBench(home)
+    before = list(sys.path)
+    yield made
+    if hasattr(made, "runtime"):
+        await made.close()
+    sys.path[:] = before
+
+
+async def talking(bench: AuthorsBench, *tools: str, **category: Any) -> AuthorsBench:
+    bench.bring(TALKER)
+    bench.category("work", tools=tools, **category)
+    await bench.open()
+    return bench
+
+
+async def working(bench: AuthorsBench) -> AuthorsBench:
+    bench.bring(WORKER)
+    await bench.open()
+    return bench
+
+
+async def test_a_prompt_becomes_a_message_and_the_answer_is_shown(bench: AuthorsBench) -> None:
+    await talking(bench)
+    event = await bench.run(prompt="hello", payload_json='{"a": 1}')
+    assert (event.state, event.summary) == (STATES.SUCCEEDED, 'I heard: hello\n\nPayload: {"a": 1}')
+    (shown,) = await bench.conversation()
+    assert [line.role for line in shown.messages] == ["trigger", "agent"]
+
+
+async def test_a_tool_in_scope_runs(bench: AuthorsBench) -> None:
+    await talking(bench, "tool:look")
+    assert (await bench.run(prompt="look: door")).summary == "I heard: door is green"
+    assert bench.module.done == [("look", "door")]
+
+
+async def test_a_tool_out_of_scope_asks_and_runs_once_approved(bench: AuthorsBench) -> None:
+    await talking(bench, "tool:look")
+    event = await bench.run(prompt="paint: door red")
+    assert event.state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert (asked.tool, asked.missing_scope, json.loads(asked.args_json)) == (
+        "paint", "tool:paint", {"what": "door", "colour": "red"},
+    )  # fmt: skip
+    assert bench.module.done == []
+    await bench.crash()
+    await bench.resolve(asked.interrupt_id, "approve", args_hash=asked.args_hash)
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    assert (event.state, event.summary) == (STATES.SUCCEEDED, "I heard: door is red")
+    assert bench.module.done == [("paint", "door", "red")]
+
+
+async def test_a_tool_that_bears_the_name_of_one_of_ours_is_not_granted_by_its_scope(bench: AuthorsBench) -> None:
+    bench.bring(TALKER.replace("def look(", "def workspace_read(").replace("[look,", "[workspace_read,"))
+    bench.category("work", tools=["workspace.read"])
+    await bench.open()
+    assert (await bench.run(prompt="workspace_read: door")).state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert asked.missing_scope == "tool:workspace_read"
+
+
+async def test_a_category_that_is_not_autonomous_proposes_before_the_first_call(bench: AuthorsBench) -> None:
+    await talking(bench, "tool:paint", autonomous=False)
+    assert (await bench.run(prompt="paint: door red")).state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert asked.kind == "proposal"
+    assert bench.module.done == []
+
+
+async def test_a_graph_without_messages_is_given_the_payload_and_shows_its_output(bench: AuthorsBench) -> None:
+    await working(bench)
+    event = await bench.run(prompt="rain", payload_json='{"depth": 7}')
+    assert event.state == STATES.SUCCEEDED, event.error
+    shown = {"prompt": "rain", "depth": 7, "report": {"depth": 7}, "summary": "rain in mm"}
+    assert json.loads(event.summary) == shown
+    (turn,) = await bench.conversation()
+    assert [(line.role, line.text) for line in turn.messages] == [("trigger", "rain"), ("agent", event.summary)]
+
+
+async def test_a_second_turn_without_messages_starts_afresh_on_the_same_state(bench: AuthorsBench) -> None:
+    await working(bench)
+    await bench.run(1, prompt="rain", payload_json='{"depth": 7}')
+    assert json.loads((await bench.run(2, prompt="snow")).summary)["summary"] == "snow in mm"
+    assert await bench.history() == ["STARTED", "SUCCEEDED"] * 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        ('{"depth": "seven"}', "depth: input should be a valid integer"),
+        ('{"dept": 7}', "no field 'dept'; its fields are prompt, depth, wake, ask, pause"),
+    ],
+)
+async def test_a_payload_that_does_not_fit_fails_the_turn_and_says_why(
+    bench: AuthorsBench, payload: str, why: str
+) -> None:
+    await working(bench)
+    event = await bench.run(payload_json=payload)
+    assert event.state == STATES.FAILED
+    assert why in event.error
+    assert (await bench.run(2)).state == STATES.SUCCEEDED
+
+
+async def test_a_graph_asks_to_be_woken_by_a_custom_event(bench: AuthorsBench) -> None:
+    await working(bench)
+    event = await bench.run(1, payload_json='{"wake": 90.5}')
+    assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 91)
+    assert not (await bench.run(2, task="b", thread_id="other")).HasField("wake_after_s")
+
+
+async def test_a_wish_to_be_woken_outlives_a_question(bench: AuthorsBench) -> None:
+    await working(bench)
+    event = await bench.run(payload_json='{"wake": 60, "ask": "how deep?"}')
+    assert (event.state, event.HasField("wake_after_s")) == (STATES.INTERRUPTED, False)
+    (asked,) = await bench.pending()
+    await bench.crash()
+    await bench.resolve(asked.interrupt_id, "answer", message="deep")
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 60), event.error
+    assert json.loads(event.summary)["summary"] == "how deep? deep"
+
+
+@pytest.mark.parametrize("wake", ["-1", "1e9"])
+async def test_a_wish_to_be_woken_that_cannot_be_met_fails_the_turn(bench: AuthorsBench, wake: str) -> None:
+    await working(bench)
+    event = await bench.run(payload_json=f'{{"wake": {wake}}}')
+    assert event.state == STATES.FAILED
+    assert "a number of seconds from 0 to 2678400 is wanted" in event.error
+
+
+async def test_a_bounded_pause_is_resumed_by_the_tasks_next_fire(bench: AuthorsBench) -> None:
+    await working(bench)
+    assert (await bench.run(1, payload_json='{"pause": 600}')).state == STATES.PAUSED
+    event = await bench.run(2, payload_json='{"depth": 3}')
+    assert event.state == STATES.SUCCEEDED, event.error
+    assert json.loads(event.summary)["summary"] == 'woken by task-0000000a@2 with {"depth": 3}'
+
+
+async def test_a_crash_before_the_outcome_is_written_gives_the_input_once(bench: AuthorsBench) -> None:
+    await working(bench)
+    event = await bench.run(payload_json='{"ask": "well?"}')
+    await bench.crash()
+    again = await bench.service.Fire(bench.fire(payload_json='{"ask": "well?"}'), None)
+    assert again.disposition == wire.FireReceipt.DUPLICATE
+    assert [one.question for one in await bench.pending()] == ["well?"]
+    assert (await bench.turn(event.turn_id)).status == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (WORKER.replace('unit: str = "mm"', "unit: str"), "give every field of it a default"),
+        (TALKER + "\ngraph = graph.compile(interrupt_before=['tools'])", "interrupt_before"),
+    ],
+)
+async def test_what_cannot_work_is_refused_at_start(bench: AuthorsBench, text: str, why: str) -> None:
+    bench.bring(text)
+    with pytest.raises(InvalidInput, match=why):
+        await bench.open()
+    assert not bench.home.agent_db.exists(), "nothing was half started"
+
+
+async def test_only_the_first_agent_has_a_graph(home: Home, tmp_path: Path) -> None:
+    settings = Settings(agents={"agent1": AgentSettings(graph="graph.py:graph")})
+    with pytest.raises(InvalidInput, match="only agent0 has a graph"):
+        async with assemble(home, settings, environ={}):
+            pass
