@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 
+from constellation.bring import bring_down
 from constellation.processes import DAEMONS, TASK_RUNNER, Daemon, kill, start, stop
 from protos.turnkeeper.v1.schedules_pb2 import Fire, ListFiresRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
@@ -121,9 +122,11 @@ class Driver:
         start(self.home, daemons or DAEMONS, self._environ | environ)
 
     def stop(self, *daemons: Daemon) -> None:
-        """Stop daemons, both unless named, in good order."""
-        for daemon in reversed(daemons or DAEMONS):
+        """Stop the named daemons, which a supervisor would start again; without names stop everything."""
+        for daemon in reversed(daemons):
             stop(self.home, daemon)
+        if not daemons:
+            bring_down(self.home)
 
     def kill(self, daemon: Daemon) -> int:
         """End a daemon by kill -9; return the pid it had."""

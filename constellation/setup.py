@@ -20,7 +20,7 @@ def initialise(home: Home, *, example: bool) -> list[Path]:
     """Make the directory and write what is missing in it; never overwrite. Return the files that were written."""
     home.create()
     home.check_sockets()
-    written = [*_write(home.config, config_text()), *_write(home.environment, _ENVIRONMENT)]
+    written = [*write_new(home.config, config_text()), *write_new(home.environment, _ENVIRONMENT)]
     if example:
         source = files("constellation") / "example"
         written += _copy(source / "tasks", home.tasks)
@@ -48,11 +48,12 @@ def _copy(source: Traversable, target: Path) -> list[Path]:
     target.mkdir(mode=0o700, exist_ok=True)
     written = []
     for item in sorted(source.iterdir(), key=lambda entry: entry.name):
-        written += _write(target / item.name, item.read_text(encoding="utf-8"))
+        written += write_new(target / item.name, item.read_text(encoding="utf-8"))
     return written
 
 
-def _write(path: Path, text: str) -> list[Path]:
+def write_new(path: Path, text: str) -> list[Path]:
+    """Write a file, mode 0600, where there is none of that name. Return it, or nothing where there was one."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

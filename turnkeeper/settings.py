@@ -21,6 +21,8 @@ def _seconds(value: object) -> object:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]
+# Long enough that two looks tell something: a daemon's counter rises every five seconds.
+WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400)]
 
 
 class _Section(BaseModel):
@@ -71,9 +73,18 @@ class NotifySettings(_Section):
 
 
 class WatchdogSettings(_Section):
-    """`[watchdog]`: how a broken constellation is noticed."""
+    """`[watchdog]`: how a broken constellation is noticed, mended, and given up."""
 
-    interval_s: Seconds = Field(60.0, description="time between two ticks")
+    interval_s: WatchSeconds = Field(60.0, description="time between two ticks")
+    restarts: int = Field(10, ge=0, le=1000, description="restarts of a daemon in the window, then it is a crash loop")
+    window_s: WatchSeconds = Field(600.0, description="how far back restarts count")
+    failed_starts: int = Field(3, ge=1, le=1000, description="starts in the window that never came to serve, likewise")
+    start_timeout_s: WatchSeconds = Field(120.0, description="how long a daemon may take until it serves")
+    hang_after_s: WatchSeconds = Field(180.0, ge=15, description="how long a progress counter may stand still")
+    command: str = Field("", description="tells you of a crash loop: run by the shell, text in TURNKEEPER_TEXT")
+    webhook: str = Field(
+        "", pattern=r"^(https?://\S+)?$", description="where to POST it as JSON when the command fails or there is none"
+    )
 
 
 class Settings(_Section):

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from constellation.cli import config, demo, home, lifecycle
+from constellation.cli import config, demo, home, lifecycle, status, watchdog
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -16,7 +16,10 @@ app.command("init")(home.init)
 app.command("demo")(demo.demo)
 app.command("up")(lifecycle.up)
 app.command("down")(lifecycle.down)
-app.command("status")(lifecycle.status)
+app.command("status")(status.status)
+app.command("logs")(watchdog.logs)
+app.command("quiet")(watchdog.quiet)
+app.add_typer(watchdog.app, name="watchdog")
 app.add_typer(config.app, name="config")
 
 

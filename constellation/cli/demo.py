@@ -1,18 +1,11 @@
 """`turnkeeper demo`."""
 
-import shutil
-import tempfile
-from pathlib import Path
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from constellation.demo.stage import Stage
-from constellation.demo.story import play
-from constellation.processes import DAEMONS, stop
-from turnkeeper.console import note
 from turnkeeper.errors import EXIT_FAILURE
-from turnkeeper.home import Home
 
 
 def demo(
@@ -24,18 +17,5 @@ def demo(
 
     Example: turnkeeper demo
     """
-    folder = Path(tempfile.mkdtemp(prefix="turnkeeper-"))
-    place = Home(root=folder / "home")
-    stage = Stage(place)
-    try:
-        play(stage, place)
-    finally:
-        for daemon in reversed(DAEMONS):
-            stop(place, daemon, force=True)
-        if keep:
-            note(f"kept: TURNKEEPER_HOME={place.root}")
-        else:
-            shutil.rmtree(folder)
-    stage.act("Claims")
-    if not stage.recall():
+    if not import_module("constellation.demo.perform").perform(keep=keep):
         raise typer.Exit(EXIT_FAILURE)

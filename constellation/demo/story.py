@@ -5,7 +5,7 @@ from importlib.resources import as_file, files
 
 from constellation.demo.stage import Stage
 from constellation.history import History, check
-from constellation.processes import AGENT_RUNTIME, TASK_RUNNER
+from constellation.processes import AGENT_RUNTIME
 from turnkeeper.eventlog import read_events
 from turnkeeper.home import Home
 
@@ -76,7 +76,7 @@ def _killed_in_the_middle(stage: Stage) -> None:
     _create(stage, "nightly", "--in", "1s", prompt="Summarise the newsletter.", channel="night")
     stage.await_outcome("nightly", "running")
     stage.kill_shown(AGENT_RUNTIME)
-    stage.type("turnkeeper", "up")
+    stage.say("The supervisor starts it again.")
     stage.await_outcome("nightly", "succeeded")
     stage.type("task-runner", "history", "nightly")
     entries = stage.history("nightly")
@@ -88,14 +88,14 @@ def _killed_in_the_middle(stage: Stage) -> None:
 
 
 def _catching_up(stage: Stage) -> None:
-    stage.act("The runner is down over several nominal times; grace is one second")
+    stage.act("Everything is down over several nominal times; grace is one second")
     for policy in POLICIES:
         options = ("--every", "2s", "--grace", "1s", "--catch-up", policy)
         _create(stage, policy, *options, prompt="Summarise the garden.", channel=policy)
     for policy in POLICIES:
         stage.await_outcome(policy, "succeeded")
-    stage.stop(TASK_RUNNER)
-    stage.say(f"… {_DOWN_S:.0f} seconds without a runner …")
+    stage.type("turnkeeper", "down")
+    stage.say(f"… {_DOWN_S:.0f} seconds in which nothing runs …")
     stage.pass_time(_DOWN_S)
     stage.type("turnkeeper", "up")
     stage.pass_time(_ON_AGAIN_S)

@@ -1,0 +1,155 @@
+"""Bringing the constellation up and down: what `turnkeeper up` and `down` do, without the talking."""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from importlib import import_module
+
+from constellation import markers
+from constellation.daemons import (
+    DAEMONS,
+    POLL_S,
+    SUPERVISOR,
+    Daemon,
+    log_of,
+    process_of,
+    process_with,
+    spawn,
+    stop,
+)
+from constellation.escalation import Routes, take_pending
+from constellation.markers import clear_marker, read_marker
+from constellation.memory import Revive
+from constellation.remembering import forget, recall
+from constellation.tick import LOCK, Orders, write_orders
+from constellation.watcher import Limits
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock, is_held
+from turnkeeper.progress import last_beat
+from turnkeeper.settings import Settings
+
+START_TIMEOUT_S = 120.0
+_LOCK_PATIENCE_S = 30.0
+
+
+def prepare(home: Home, settings: Settings) -> list[str]:
+    """Want the constellation to run, and let the watchdog count anew: an author is looking at it.
+
+    Returns what was escalated and has not gone out: it is told here, so it is cleared.
+    """
+    home.create()
+    with _between_ticks(home):
+        for daemon in DAEMONS:
+            under_way = isinstance(recall(home, daemon.name).revive, Revive)
+            forget(home, daemon.name, keep_start=under_way)
+        write_orders(home, orders_of(settings), SystemClock().now())
+        return take_pending(home)
+
+
+def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
+    """Start the supervisor, or wake it, and return once both daemons serve; by name, False for one that ran already.
+
+    :func:`prepare` must have been called.
+
+    Raises:
+        TurnkeeperError: a daemon or the supervisor ended, or did not serve in time.
+    """
+    ran = {daemon.name: is_held(home, daemon.name) for daemon in DAEMONS}
+    supervisor = process_of(home, SUPERVISOR)
+    child = spawn(home, SUPERVISOR, environ) if supervisor is None else None
+    if supervisor is not None:
+        supervisor.send_signal(signal.SIGHUP)
+    for daemon in DAEMONS:
+        _await(home, daemon, child)
+    return {name: not before for name, before in ran.items()}
+
+
+def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> dict[str, str]:
+    """Stop everything, the supervisor first so that it starts nothing again; return how each ended, by name."""
+    if not home.run.is_dir():
+        return {}
+    with _between_ticks(home):
+        clear_marker(markers.WANTED.at(home))
+    order = (*([SUPERVISOR] if supervisor else []), *reversed(DAEMONS))
+    how = {}
+    for daemon in order:
+        _stop_starting(home, daemon)
+        how[daemon.name] = stop(home, daemon, force=force)
+    for daemon in DAEMONS:
+        forget(home, daemon.name, keep_start=False)
+    return how
+
+
+def orders_of(settings: Settings) -> Orders:
+    """Return what the settings tell the watchdog."""
+    said = settings.watchdog
+    return Orders(
+        limits=Limits(
+            interval_s=said.interval_s,
+            restarts=said.restarts,
+            window_s=said.window_s,
+            failed_starts=said.failed_starts,
+            start_timeout_s=said.start_timeout_s,
+            hang_after_s=said.hang_after_s,
+        ),
+        routes=Routes(command=said.command, webhook=said.webhook),
+    )
+
+
+def _await(home: Home, daemon: Daemon, supervisor: int | None) -> None:
+    clock, log = SystemClock(), log_of(home, daemon)
+    deadline = clock.monotonic() + START_TIMEOUT_S
+    while clock.monotonic() < deadline:
+        if _serves(home, daemon):
+            return
+        _raise_if_failed(home, daemon)
+        if supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] and not is_held(home, SUPERVISOR.name):
+            raise TurnkeeperError("the supervisor ended", where=str(log_of(home, SUPERVISOR)), hint="read its log")
+        clock.block(POLL_S)
+    raise TurnkeeperError(f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s", where=str(log))
+
+
+def _serves(home: Home, daemon: Daemon) -> bool:
+    """Ask the health service, but only once the daemon has said that it serves: asking is not cheap."""
+    process = process_of(home, daemon)
+    beat = last_beat(home, daemon.name)
+    if process is None or beat is None or beat.pid != process.pid:
+        return False
+    return bool(import_module("turnkeeper.rpc.channel").is_serving(home.socket(daemon.name)))
+
+
+def _raise_if_failed(home: Home, daemon: Daemon) -> None:
+    says = read_marker(markers.FAILED_REVIVE.at(home, process=daemon.name))
+    if says is not None:
+        why = str(says.get("error") or "") if isinstance(says, dict) else ""
+        what = f"{daemon.name} did not come up"
+        hint = "mend it, then: turnkeeper up"
+        raise TurnkeeperError(f"{what}: {why}" if why else what, where=str(log_of(home, daemon)), hint=hint)
+
+
+def _stop_starting(home: Home, daemon: Daemon) -> None:
+    """End a daemon that was started and does not hold its lock yet: nobody would find it later."""
+    revive = recall(home, daemon.name).revive
+    if is_held(home, daemon.name) or not isinstance(revive, Revive) or revive.pid is None:
+        return
+    if process_with(revive.pid, daemon) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(revive.pid, signal.SIGTERM)
+
+
+def _between_ticks(home: Home) -> ExitStack:
+    """Return a block in which no tick runs: a tick that has read the orders goes on to carry them out."""
+    clock, stack = SystemClock(), ExitStack()
+    deadline = clock.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            stack.enter_context(ProcessLock(home, LOCK))
+        except Conflict:
+            if clock.monotonic() >= deadline:
+                raise
+            clock.block(POLL_S)
+        else:
+            return stack

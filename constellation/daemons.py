@@ -1,0 +1,118 @@
+"""The two daemons as processes: found by their locks, started detached, ended. Nothing here asks them anything.
+
+The supervisor stands on this, so it imports neither gRPC nor anything else that is slow to load.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.home import Home
+from turnkeeper.locking import holder_pid, is_held
+
+STOP_TIMEOUT_S = 60.0
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Daemon:
+    """One of the constellation's processes.
+
+    Attributes:
+        name: as in its socket, lock and log.
+        package: the package it is started from.
+        command: its arguments.
+    """
+
+    name: str
+    package: str
+    command: tuple[str, ...] = ("serve", "--home")
+
+
+AGENT_RUNTIME = Daemon(name="agent-runtime", package="agent_runtime")
+TASK_RUNNER = Daemon(name="task-runner", package="task_runner")
+SUPERVISOR = Daemon(name="supervisor", package="constellation.supervisor", command=())
+DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
+
+
+def log_of(home: Home, daemon: Daemon) -> Path:
+    """Return the file that takes a daemon's own output."""
+    return home.logs / f"{daemon.name}.log"
+
+
+def process_of(home: Home, daemon: Daemon) -> psutil.Process | None:
+    """Return the live holder of the lock. A pid file left by a crash may name a stranger: its argv must fit."""
+    pid = holder_pid(home, daemon.name)
+    return None if pid is None else process_with(pid, daemon)
+
+
+def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
+    """Return the process `pid` if it lives and is such a daemon. One that ended and was not waited for is dead."""
+    package = daemon.package.split(".")[0]
+    try:
+        process = psutil.Process(pid)
+        ours = any(part.split(".")[0] == package for part in process.cmdline())
+        return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:
+    """Start a daemon in a session of its own and return its pid; it outlives whoever started it."""
+    argv = [sys.executable, "-m", daemon.package, *daemon.command, str(home.root)]
+    output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log_of(home, daemon)), output, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(argv[0], argv, environ, file_actions=files, setsid=True)
+
+
+def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> str:
+    """Stop a daemon and return how: `was not running`, `stopped`, or `killed` when it did not end in time."""
+    process = process_of(home, daemon)
+    if process is None:
+        return "was not running"
+    _signal(process, signal.SIGKILL if force else signal.SIGTERM)
+    if _gone(home, daemon, process.pid, timeout_s):
+        return "killed" if force else "stopped"
+    _signal(process, signal.SIGKILL)
+    if not _gone(home, daemon, process.pid, STOP_TIMEOUT_S):
+        raise TurnkeeperError(f"{daemon.name} (pid {process.pid}) does not end", where=str(home.lock(daemon.name)))
+    return f"killed after {timeout_s:.0f}s"
+
+
+def kill(home: Home, daemon: Daemon) -> int:
+    """Kill a running daemon as a crash would; return the pid it had. Raises TurnkeeperError if it does not run."""
+    process = process_of(home, daemon)
+    if process is None:
+        raise TurnkeeperError(f"{daemon.name} does not run")
+    _signal(process, signal.SIGKILL)
+    _gone(home, daemon, process.pid, STOP_TIMEOUT_S)
+    return process.pid
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return  # it ended by itself, which is what was asked for
+
+
+def _gone(home: Home, daemon: Daemon, pid: int, timeout_s: float) -> bool:
+    """Wait until `pid` holds the lock no more. A supervisor may have started another by then."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + timeout_s
+    while is_held(home, daemon.name) and holder_pid(home, daemon.name) in {pid, None}:
+        if clock.monotonic() >= deadline:
+            return False
+        clock.block(POLL_S)
+    return True

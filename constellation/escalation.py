@@ -1,0 +1,111 @@
+"""Telling the author on a path that needs nothing of the constellation: a command, else a webhook, else again later.
+
+What is to be told lies on disk before the first try, under a name made from the occasion, and goes when a path took it.
+So it is told at least once, whatever dies in between.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from constellation import markers
+from constellation.markers import clear_marker, found, read_marker, write_marker
+from turnkeeper.eventlog import EventLog
+from turnkeeper.home import Home
+
+LONGEST_S = 10.0
+_PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routes:
+    """Where escalations go.
+
+    Attributes:
+        command: for the shell; empty for none.
+        webhook: an http or https address; empty for none.
+    """
+
+    command: str = ""
+    webhook: str = ""
+
+
+def escalate(home: Home, process: str, key: str, text: str) -> None:
+    """Put an escalation on disk; :func:`send_all` sends it. Doing it twice with one key changes nothing."""
+    path = markers.ESCALATION.at(home, process=process, ts=key)
+    if not os.path.lexists(path):
+        write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
+
+
+def send_all(
+    home: Home, routes: Routes, log: EventLog, environ: Mapping[str, str], *, now: float, every_s: float
+) -> None:
+    """Try what has not gone out and was not tried in the last `every_s` seconds.
+
+    Where no route is configured nothing is tried; the markers stay, and `turnkeeper status` shows them.
+    """
+    if not (routes.command or routes.webhook):
+        return
+    for path in found(home, markers.ESCALATION):
+        says = read_marker(path)
+        if says is None:
+            continue
+        told: dict[str, Any] = says if isinstance(says, dict) else {}
+        tried_at = told.get("tried_at")
+        if isinstance(tried_at, int | float) and 0 <= now - tried_at < every_s:
+            continue
+        text = str(told.get("text") or f"turnkeeper: an escalation that cannot be read: {path}")
+        write_marker(path, told | {"text": text, "tried_at": now})
+        _send(path, text, routes, log, {name: environ[name] for name in _PASSED_ON if name in environ})
+
+
+def take_pending(home: Home) -> list[str]:
+    """Clear what has not gone out and return its texts: whoever calls this tells the author."""
+    texts = []
+    for path in found(home, markers.ESCALATION):
+        says = read_marker(path)
+        texts.append(str(says.get("text", path.name)) if isinstance(says, dict) else path.name)
+        clear_marker(path)
+    return texts
+
+
+def _send(path: Path, text: str, routes: Routes, log: EventLog, environ: Mapping[str, str]) -> None:
+    for route in ("command", "webhook"):
+        target = str(getattr(routes, route))
+        if not target:
+            continue
+        failure = _by_command(target, text, environ) if route == "command" else _by_webhook(target, text)
+        if not failure:
+            clear_marker(path)
+            log.emit("escalate.done", marker=path.name, route=route)
+            return
+        log.emit("escalate.failed", marker=path.name, route=route, reason=failure)
+
+
+def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
+    """Run the command in a session of its own; return why it failed, or nothing."""
+    with subprocess.Popen(  # noqa: S602  the author's own command line
+        command,
+        shell=True,
+        env=dict(environ) | {"TURNKEEPER_EVENT": "escalation", "TURNKEEPER_TEXT": text},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            code = process.wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return f"took longer than {LONGEST_S:.0f}s"
+    return f"exit status {code}" if code else ""
+
+
+def _by_webhook(address: str, text: str) -> str:
+    # Loading an HTTP client takes longer than starting the supervisor does: only where there is something to say.
+    return str(import_module("constellation.webhook").post(address, text, LONGEST_S))

@@ -1,0 +1,189 @@
+"""Every marker of the lifecycle: where it lies, what it means, who writes it, who reads it, and how it ends.
+
+Files in known places beat remembered intent: whoever dies, the next process reads where things stand. A marker is
+replaced whole and synced. One that is there and cannot be read is :data:`UNREADABLE`, which nobody takes for absent.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from constellation.memory import UNREADABLE, Unreadable
+from turnkeeper.errors import Corrupt
+from turnkeeper.files import SystemFiles
+from turnkeeper.home import Home
+
+LARGEST_BYTES = 64 * 1024
+_FILES = SystemFiles()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One row of the table.
+
+    Attributes:
+        path: under the home; `<process>` is agent-runtime or task-runner.
+        meaning: what it says that it lies there.
+        writer: who writes it.
+        consumer: who reads it.
+        ends: when it is cleared or escalated.
+    """
+
+    path: str
+    meaning: str
+    writer: str
+    consumer: str
+    ends: str
+
+    def at(self, home: Home, **names: str) -> Path:
+        """Return where it lies, with `<name>` filled in for each of `names`."""
+        path = self.path
+        for name, value in names.items():
+            path = path.replace(f"<{name}>", value)
+        return home.root / path
+
+
+WANTED = Kind(
+    path="state/wanted",
+    meaning="the constellation is to run, under the watchdog settings that were valid at the last `up`",
+    writer="`turnkeeper up`",
+    consumer="supervisor, `watchdog tick`, `status`",
+    ends="cleared by `turnkeeper down`",
+)
+ATTEMPTS = Kind(
+    path="state/<process>-restart-attempts",
+    meaning="the sliding window of restarts and of starts that failed",
+    writer="watchdog, before each start",
+    consumer="watchdog: the budget of restarts",
+    ends="entries leave with the window; cleared by `turnkeeper up` and `down`",
+)
+INFLIGHT = Kind(
+    path="state/<process>-restart-inflight",
+    meaning="a start that is not verified yet",
+    writer="watchdog, before the start",
+    consumer="watchdog: verification",
+    ends="cleared when verified or failed, by `turnkeeper up` and `down`",
+)
+CRASH_LOOP = Kind(
+    path="state/<process>-crashloop-suspected",
+    meaning="the budget is spent: the watchdog has stopped trying",
+    writer="watchdog",
+    consumer="watchdog, `status`, `doctor`",
+    ends="escalated once when written; cleared by `turnkeeper up`",
+)
+FAILED_REVIVE = Kind(
+    path="state/<process>-failed-revive",
+    meaning="the last start that was not verified, and the daemon's last words",
+    writer="watchdog",
+    consumer="`status`, `doctor`, people",
+    ends="cleared when a later start is verified, and by `turnkeeper up`",
+)
+PROGRESS_SEEN = Kind(
+    path="state/<process>-progress-seen",
+    meaning="the newest progress count, and since when it stands",
+    writer="watchdog",
+    consumer="watchdog: hang detection",
+    ends="replaced when the count rises; cleared with the process",
+)
+HANG = Kind(
+    path="state/<process>-hang-suspected",
+    meaning="the count stood still past the threshold; stands in place of `progress-seen`",
+    writer="watchdog",
+    consumer="watchdog: the next look that finds it still kills the process; `status`",
+    ends="cleared when progress resumes or the process is started again",
+)
+QUIET = Kind(
+    path="state/quiet-until-<epoch>",
+    meaning="no hang alarm until that second since 1970",
+    writer="`turnkeeper quiet D`",
+    consumer="watchdog",
+    ends="cleared by the first tick after it, and by `turnkeeper quiet --clear`",
+)
+ESCALATION = Kind(
+    path="state/escalate-failed-<ts>-<process>",
+    meaning="an escalation that has not gone out on any path",
+    writer="watchdog, before it tries",
+    consumer="watchdog: every tick tries again; `status`",
+    ends="cleared when the command or the webhook took it, and by `turnkeeper up`, which prints it",
+)
+STATUS = Kind(
+    path="state/restart-status/<id>.json",
+    meaning="one start: phase (`spawned`, `up-detected`, `verified`, `failed`), pid, error",
+    writer="watchdog, restart child",
+    consumer="watchdog: verification; people",
+    ends="the newest 50 are kept",
+)
+PROGRESS = Kind(
+    path="state/run/<process>.progress",
+    meaning="the session marker: that pid serves; its count rises as long as its event loop turns",
+    writer="agent-runtime, task-runner",
+    consumer="watchdog, `up`",
+    ends="means nothing once that pid no longer holds the lock",
+)
+KINDS = (
+    WANTED,
+    ATTEMPTS,
+    INFLIGHT,
+    CRASH_LOOP,
+    FAILED_REVIVE,
+    PROGRESS_SEEN,
+    HANG,
+    QUIET,
+    ESCALATION,
+    STATUS,
+    PROGRESS,
+)
+
+
+def table() -> str:
+    """Return the table as Markdown."""
+    rows = ["| path | meaning | writer | consumer | cleared or escalated |", "| --- | --- | --- | --- | --- |"]
+    rows += [f"| `{kind.path}` | {kind.meaning} | {kind.writer} | {kind.consumer} | {kind.ends} |" for kind in KINDS]
+    return "\n".join(rows) + "\n"
+
+
+def read_marker(path: Path) -> dict[str, Any] | Unreadable | None:
+    """Return what a marker says; None only where there is none."""
+    try:
+        found = json.loads(_FILES.read(path, LARGEST_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, Corrupt, RecursionError):
+        return UNREADABLE
+    return found if isinstance(found, dict) else UNREADABLE
+
+
+def write_marker(path: Path, says: Mapping[str, Any]) -> None:
+    """Write or replace a marker; when this returns it is on disk. Raises OSError or Exhausted: the old one stands."""
+    fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    _FILES.write_synced(fresh, json.dumps(says, sort_keys=True).encode())
+    _FILES.rename(fresh, path)
+    _FILES.sync_folder(path.parent)
+
+
+def clear_marker(path: Path) -> None:
+    """Remove a marker, if it is there; when this returns it stays away."""
+    if os.path.lexists(path):
+        path.unlink(missing_ok=True)
+        _FILES.sync_folder(path.parent)
+
+
+def found(home: Home, kind: Kind) -> Iterator[Path]:
+    """Yield the markers of a kind that lie there, by name; what stands between `<` and `>` is any text."""
+    parent, _, pattern = kind.path.rpartition("/")
+    for name in ("process", "epoch", "ts", "id"):
+        pattern = pattern.replace(f"<{name}>", "*")
+    folder = home.root / parent
+    yield from sorted(folder.glob(pattern)) if folder.is_dir() else ()
+
+
+def number(value: object) -> float:
+    """Return a marker's finite number. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)

@@ -1,0 +1,107 @@
+"""The supervisor: a light process that ticks the watchdog when a daemon dies, and every so often anyway.
+
+It holds nothing that would be lost with it. The daemons have sessions of their own and outlive it; whoever is started
+next finds them by their locks. It imports neither gRPC nor the settings, and sleeps until the kernel says that a
+daemon ended, a signal came or the next tick is due.
+"""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+
+from constellation.daemons import DAEMONS, SUPERVISOR, Daemon, process_of
+from constellation.tick import Watchdog
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock
+
+_SHORTEST_S = 0.05
+_BLIND_S = 1.0  # where the kernel cannot tell of a process's end
+
+
+class Supervisor:
+    """Ticks until told to end, or until nothing is meant to run any more."""
+
+    def __init__(
+        self, home: Home, *, clock: Clock, environ: Mapping[str, str], daemons: Sequence[Daemon] = DAEMONS
+    ) -> None:
+        self._home = home
+        self._daemons = daemons
+        self._watchdog = Watchdog(home, clock=clock, entropy=SystemEntropy(), environ=environ, daemons=daemons)
+        self._told = False
+        self._wake, self._ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def run(self) -> None:
+        """Supervise. SIGTERM and SIGINT end it and leave the daemons as they are; SIGHUP makes it look at once."""
+        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._end())
+        for number in (signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        while not self._told:
+            self._reap()
+            pause_s = self._watchdog.tick()
+            if pause_s is None:
+                return
+            self._wait(max(pause_s, _SHORTEST_S))
+
+    def _end(self) -> None:
+        self._told = True
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                code = os.waitstatus_to_exitcode(status)
+                self._watchdog.ended[pid] = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+
+    def _wait(self, pause_s: float) -> None:
+        """Sleep until something happens: adopted daemons are no children, so their ends are told by pidfds."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        with ExitStack() as opened:
+            for daemon in self._daemons:
+                process = process_of(self._home, daemon)
+                if process is None:
+                    continue
+                if not hasattr(os, "pidfd_open"):
+                    pause_s = min(pause_s, _BLIND_S)
+                    continue
+                try:
+                    descriptor = os.pidfd_open(process.pid)
+                except ProcessLookupError:
+                    return
+                opened.callback(os.close, descriptor)
+                poll.register(descriptor, select.POLLIN)
+            poll.poll(pause_s * 1000)
+        with suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+
+
+def main(argv: list[str]) -> int:
+    """Supervise the home that `argv` names; return the exit code."""
+    home, foreground = Home(root=Path(argv[0])), "--foreground" in argv[1:]
+    try:
+        home.check()
+        with ProcessLock(home, SUPERVISOR.name):
+            Supervisor(home, clock=SystemClock(), environ=os.environ).run()
+        if foreground:  # whoever ends this process means the whole constellation
+            import_module("constellation.bring").bring_down(home, supervisor=False)
+    except TurnkeeperError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

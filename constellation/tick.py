@@ -1,0 +1,240 @@
+"""One tick of the watchdog: see, decide, act. The supervisor ticks; `turnkeeper watchdog tick` does the same, once.
+
+What stands on disk is the whole state, so any process may do the next tick; a lock lets one at a time. What is decided
+is on disk before it is done: a crash in between costs a restart of the budget and never exceeds it.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from constellation import markers
+from constellation.daemons import DAEMONS, Daemon, log_of, process_of, process_with, spawn
+from constellation.escalation import Routes, escalate, send_all
+from constellation.markers import clear_marker, found, number, read_marker, write_marker
+from constellation.memory import Memory, Revive, Stall, Unreadable
+from constellation.remembering import recall, remember
+from constellation.watcher import Action, Escalate, Kill, Limits, Note, Phase, Sight, Start, Step, look
+from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict
+from turnkeeper.eventlog import EventLog
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock, is_held
+from turnkeeper.progress import last_beat
+
+LOCK = "watchdog"
+KEPT_STATUS_FILES = 50
+_TAIL_BYTES = 4096
+_NAMED = re.compile(r"([A-Za-z_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What the author wants of the watchdog, as the last `up` found it valid."""
+
+    limits: Limits = field(default_factory=Limits)
+    routes: Routes = field(default_factory=Routes)
+
+
+class Watchdog:
+    """Ticks on one home."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        environ: Mapping[str, str],
+        daemons: Sequence[Daemon] = DAEMONS,
+    ) -> None:
+        """Look after `daemons`, which are started with `environ`."""
+        self._home = home
+        self._daemons = daemons
+        self._clock = clock
+        self._entropy = entropy
+        self._environ = environ
+        self._log = EventLog(home.logs, LOCK, clock)
+        self._log_from: dict[str, int] = {}
+        self.ended: dict[int, str] = {}
+        """How processes ended that were children of this one, by pid; whoever reaps them fills it in."""
+
+    def tick(self) -> float | None:
+        """Do one tick and return how many seconds to wait for the next; None when nothing is meant to run."""
+        try:
+            with ProcessLock(self._home, LOCK):
+                return self._tick()
+        except Conflict:
+            return 0.5  # another process is at it
+
+    def _tick(self) -> float | None:
+        orders = read_orders(self._home)
+        if orders is None:
+            return None
+        now = self._clock.now().timestamp()
+        quiet = is_quiet(self._home, now)
+        wake_at = now + orders.limits.interval_s
+        for daemon in self._daemons:
+            before = recall(self._home, daemon.name)
+            step = look(
+                now,
+                self._sight(daemon, before),
+                before,
+                orders.limits,
+                quiet=quiet,
+                new_id=self._new_id(daemon),
+            )
+            remember(self._home, daemon.name, before, replace_escalated(step.memory, before))
+            for action in step.actions:
+                self._act(daemon, step.memory, action)
+            self._settle(daemon, before, step)
+            wake_at = min(wake_at, step.wake_at)
+        every_s = orders.limits.interval_s
+        send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=every_s)
+        return max(0.0, wake_at - now)
+
+    def _settle(self, daemon: Daemon, before: Memory, step: Step) -> None:
+        """Only now that the escalation is on disk is the crash loop marked as escalated."""
+        pending = replace_escalated(step.memory, before)
+        remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
+
+    def _sight(self, daemon: Daemon, memory: Memory) -> Sight:
+        held = is_held(self._home, daemon.name)
+        process = process_of(self._home, daemon) if held else None
+        if process is not None:
+            beat = last_beat(self._home, daemon.name)
+            if beat is not None and beat.pid == process.pid:
+                return Sight(state="up", pid=process.pid, beats=beat.count)
+            return Sight(state="starting", pid=process.pid)
+        revive = memory.revive if isinstance(memory.revive, Revive) else None
+        started = revive.pid if revive is not None and revive.up_at is None else None
+        if started is not None and process_with(started, daemon) is not None:
+            return Sight(state="starting", pid=started)
+        if held:  # whose it is cannot be told: somebody is there
+            return Sight(state="starting")
+        return Sight(state="absent", error=self._last_words(daemon, memory))
+
+    def _act(self, daemon: Daemon, memory: Memory, action: Action) -> None:
+        match action:
+            case Start(id=id_, crashed=crashed):
+                self._start(daemon, memory, id_, crashed=crashed)
+            case Kill(pid=pid, reason=reason):
+                self._log.emit("daemon.killed", daemon=daemon.name, killed=pid, reason=reason)
+                if process_with(pid, daemon) is not None:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            case Escalate(key=key, text=text):
+                self._log.emit("escalate", durable=True, daemon=daemon.name, key=key)
+                escalate(self._home, daemon.name, key, text)
+            case Phase(id=id_, phase=phase, error=error):
+                self._phase(daemon, id_, phase, error)
+            case Note(event=event, fields=said):
+                self._log.emit(event, daemon=daemon.name, **said)
+
+    def _start(self, daemon: Daemon, memory: Memory, id_: str, *, crashed: bool) -> None:
+        log = log_of(self._home, daemon)
+        self._log_from[daemon.name] = log.stat().st_size if log.exists() else 0
+        pid = spawn(self._home, daemon, self._environ)
+        self._log.emit("daemon.started", daemon=daemon.name, id=id_, started=pid, crashed=crashed)
+        if isinstance(memory.revive, Revive):
+            remember(self._home, daemon.name, memory, replace(memory, revive=replace(memory.revive, pid=pid)))
+        self._phase(daemon, id_, "spawned", "", pid=pid)
+
+    def _phase(self, daemon: Daemon, id_: str, phase: str, error: str, **more: Any) -> None:
+        says = {"id": id_, "process": daemon.name, "phase": phase, "at": rfc3339(self._clock.now()), "error": error}
+        failed = markers.FAILED_REVIVE.at(self._home, process=daemon.name)
+        if phase == "failed":
+            write_marker(failed, says)
+        elif phase == "verified":
+            clear_marker(failed)
+        if id_:
+            path = markers.STATUS.at(self._home, id=id_)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            earlier = read_marker(path)
+            write_marker(path, (earlier if isinstance(earlier, dict) else {}) | says | more)
+            for old in list(found(self._home, markers.STATUS))[:-KEPT_STATUS_FILES]:
+                old.unlink(missing_ok=True)
+
+    def _last_words(self, daemon: Daemon, memory: Memory) -> str:
+        """Return how a daemon ended, as far as it is known: never more of its output than our own errors."""
+        pids = [part.pid for part in (memory.revive, memory.stall) if isinstance(part, Revive | Stall)]
+        how = next((self.ended[pid] for pid in pids if pid in self.ended), "")
+        start = self._log_from.get(daemon.name)
+        said = "" if start is None else last_error(_since(self._home, daemon, start))
+        return "; ".join(part for part in (how, said) if part)
+
+    def _new_id(self, daemon: Daemon) -> str:
+        at = self._clock.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        return f"{at}-{daemon.name}-{self._entropy.hex(4)}"
+
+
+def read_orders(home: Home) -> Orders | None:
+    """Return what is wanted; None when nothing is. Orders that cannot be read are orders: those of the defaults."""
+    says = read_marker(markers.WANTED.at(home))
+    if says is None:
+        return None
+    try:
+        if isinstance(says, Unreadable):
+            return Orders()
+        known = {item.name: item.type for item in fields(Limits)}
+        given = {name: number(value) for name, value in says["limits"].items() if name in known}
+        whole = {name: int(given[name]) for name in ("restarts", "failed_starts") if name in given}
+        limits: Any = {**given, **whole}
+        return Orders(limits=Limits(**limits), routes=Routes(command=says["command"], webhook=says["webhook"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Orders()
+
+
+def write_orders(home: Home, orders: Orders, at: datetime) -> None:
+    """Want the constellation to run."""
+    write_marker(markers.WANTED.at(home), {"at": rfc3339(at), "limits": asdict(orders.limits), **asdict(orders.routes)})
+
+
+def is_quiet(home: Home, now: float) -> bool:
+    """Tell whether hang alarms are suppressed; clear windows that have passed. An unreadable one counts as open."""
+    quiet = False
+    for path in found(home, markers.QUIET):
+        epoch = path.name.removeprefix("quiet-until-")
+        if epoch.isascii() and epoch.isdigit() and int(epoch) <= now:
+            clear_marker(path)
+        else:
+            quiet = True
+    return quiet
+
+
+def replace_escalated(memory: Memory, before: Memory) -> Memory:
+    """Return the memory as it is before its escalation was put on disk."""
+    if isinstance(memory.crash_loop, Unreadable) or memory.crash_loop is None or memory.crash_loop == before.crash_loop:
+        return memory
+    return replace(memory, crash_loop=replace(memory.crash_loop, escalated=False))
+
+
+def last_error(text: str) -> str:
+    r"""Return a daemon's own one-line error, or the kind of what it died of; nothing else of what it said.
+
+    >>> last_error("Traceback …\nsqlite3.OperationalError: secret"), last_error("error: config.toml:2: unknown key")
+    ('sqlite3.OperationalError', 'config.toml:2: unknown key')
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if lines[-1].startswith("error: "):
+        return lines[-1].removeprefix("error: ")[:500]
+    named = _NAMED.match(lines[-1])
+    return named[1] if named else ""
+
+
+def _since(home: Home, daemon: Daemon, start: int) -> str:
+    try:
+        with log_of(home, daemon).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(start, size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
