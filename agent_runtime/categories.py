@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from agent_runtime.model import Category, Outside
-from agent_runtime.permissions import SCOPES, TIERS, WRITES, known_scope
+from agent_runtime.permissions import ANY_HOST, FOREIGN, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.home import Home
 from turnkeeper.settings import Settings
-from turnkeeper.tomlfile import TomlFile, read_toml
+from turnkeeper.tomlfile import Location, TomlFile, read_toml
 
 MOST_FILES = 500
 Source = Literal["shipped", "author"]
@@ -191,15 +192,28 @@ class Categories:
 
 
 def lint(path: Path) -> list[Finding]:
-    """Check one category file. Errors first; an empty list means that there is nothing to say against it."""
+    """Check one category file. Errors alone where there are any; an empty list: there is nothing to say against it.
+
+    Raises:
+        NotFound: there is no such file.
+    """
     try:
-        file = _read_file(path)
-    except TurnkeeperError as error:
+        toml = read_toml(path)
+    except InvalidInput as error:
         return [Finding(level="error", where=error.where or str(path), what=error.what)]
-    toml = read_toml(path)
+    if mistakes := toml.mistakes(_File):
+        return [Finding(level="error", where=one.where, what=one.what) for one in mistakes]
+    file = toml.validate(_File)
+    if file.name != path.stem:
+        return [Finding(level="error", where=toml.where(("name",)), what=_misnamed(file, path))]
     return [
-        Finding(level="warning", where=toml.where(("scopes", key)), what=what)
-        for key, what in (*_contradictions(file), *_unneeded(file.scopes))
+        Finding(level="warning", where=toml.where(at), what=what)
+        for at, what in (
+            *_contradictions(file),
+            *_unneeded(file.scopes),
+            *_unreachable(file.scopes),
+            *_twice(file.scopes),
+        )
     ]
 
 
@@ -217,42 +231,64 @@ def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
 
 def _read_file(path: Path) -> _File:
     """Read a category file. Raises NotFound, or InvalidInput with file, line and key."""
-    file = read_toml(path).validate(_File)
+    toml = read_toml(path)
+    file = toml.validate(_File)
     if file.name != path.stem:
-        what = f"the name {file.name!r} and the file's name {path.name!r} differ"
-        raise InvalidInput(what, where=f"{path}: name", hint=f"call the file {file.name}.toml")
+        hint = f"call the file {file.name}.toml"
+        raise InvalidInput(_misnamed(file, path), where=toml.where(("name",)), hint=hint)
     return file
 
 
-def _contradictions(file: _File) -> Iterator[tuple[str, str]]:
+def _misnamed(file: _File, path: Path) -> str:
+    return f"the name {file.name!r} and the file's name {path.name!r} differ"
+
+
+def _contradictions(file: _File) -> Iterator[tuple[Location, str]]:
     scopes = file.scopes
     for scope in scopes.tools:
         writes = SCOPES[scope].writes if scope in SCOPES else ""
         if writes and writes not in scopes.writes:
-            yield "tools", f"{scope} cannot do its work: writes does not hold {writes}"
+            yield ("scopes", "tools"), f"{scope} cannot do its work: writes does not hold {writes}"
         if scope in SCOPES and SCOPES[scope].tier and not scopes.memory:
-            yield "tools", f"{scope} cannot do its work: memory holds no tier"
+            yield ("scopes", "tools"), f"{scope} cannot do its work: memory holds no tier"
+        if scope in SCOPES and SCOPES[scope].host and not scopes.network:
+            yield ("scopes", "tools"), f"{scope} cannot do its work: network holds no host"
     if file.silent and not file.autonomous:
-        yield "tools", "silent, yet not autonomous: each fire would halt for the author before it writes"
-    for values in (scopes.tools, scopes.writes, scopes.memory, scopes.channels, scopes.network):
-        for twice in sorted({value for value in values if values.count(value) > 1}):
-            yield "tools", f"{twice} is listed twice"
+        yield ("silent",), "silent, yet not autonomous: each fire would halt for the author before it writes"
+    if file.outside == "hide" and set(SCOPES) <= set(scopes.tools):
+        yield ("outside",), "hides what is outside, yet every tool is in scope: there is nothing to hide"
 
 
-def _unneeded(scopes: _Scopes) -> Iterator[tuple[str, str]]:
+def _unneeded(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
     rules = [SCOPES[scope] for scope in scopes.tools if scope in SCOPES]
+    foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # what such a tool starts is not known here
     for kind in scopes.writes:
         if kind not in {rule.writes for rule in rules}:
-            yield "writes", f"no tool in scope writes {kind}"
+            yield ("scopes", "writes"), f"no tool in scope writes {kind}"
     needs: tuple[tuple[str, list[str], bool], ...] = (
         ("memory", scopes.memory, any(rule.tier for rule in rules)),
         ("channels", scopes.channels, any(rule.channel for rule in rules)),
         ("network", scopes.network, any(rule.host for rule in rules)),
-        ("subagents", scopes.subagents, False),
+        ("subagents", scopes.subagents, foreign),
     )
     for key, values, needed in needs:
         if values and not needed:
-            yield key, f"no tool in scope needs {key}"
+            yield ("scopes", key), f"no tool in scope needs {key}"
+
+
+def _unreachable(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
+    """Yield network entries that no address can match: the host of an address is what is compared, in small letters."""
+    for entry in scopes.network:
+        if entry != ANY_HOST and (urlsplit(f"//{entry}").hostname != entry or "*" in entry):
+            yield ("scopes", "network"), f"{entry!r} matches nothing: write a host such as example.org, or {ANY_HOST}"
+    if ANY_HOST in scopes.network and len(scopes.network) > 1:
+        yield ("scopes", "network"), f"{ANY_HOST} is any public host: the others add nothing"
+
+
+def _twice(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
+    for key, values in scopes.model_dump().items():
+        for value in sorted({value for value in values if values.count(value) > 1}):
+            yield ("scopes", key), f"{value} is listed twice"
 
 
 def _to_category(file: _File, *, autonomous: bool) -> Category:

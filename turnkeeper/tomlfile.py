@@ -47,9 +47,19 @@ class TomlFile:
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = (*at, *first["loc"])
-            raise InvalidInput(_reason(first["type"], first["msg"]), where=self.where(place)) from error
+            raise self._mistakes(error, at)[0] from error
+
+    def mistakes(self, model: type[BaseModel]) -> list[InvalidInput]:
+        """Return every mistake in the file read as `model`, each with file, line and key; none where it is right."""
+        try:
+            model.model_validate(self.data)
+        except ValidationError as error:
+            return self._mistakes(error, ())
+        return []
+
+    def _mistakes(self, error: ValidationError, at: Location) -> list[InvalidInput]:
+        found = error.errors(include_url=False)
+        return [InvalidInput(_reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"]))) for one in found]
 
     def where(self, at: Location) -> str:
         """Return `file:line: key` for a place in the file, with the nearest line that can be found."""

@@ -45,10 +45,13 @@ class Found:
 
 def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: str, limit: int) -> Found:
     """Rehearse the category of a file. Raises NotFound or InvalidInput, for the file or for `since`."""
-    category, declared = read_draft(file, load_settings(place))
+    settings = load_settings(place)
+    category, declared = read_draft(file, settings)
     turns = _past(place, channel=channel, task=task, since=_since(since), limit=limit)
     nowhere: Any = None  # the tools are asked for their scopes and never called
-    tools = {spec.tool.name: ToolFacts(scope=spec.scope, effect=spec.effect) for spec in toolbox(nowhere)}
+    foreign = any(agent.graph for agent in settings.agents.values())  # its tools are in no scope map
+    specs = [] if foreign else toolbox(nowhere)
+    tools = {spec.tool.name: ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
     outcome = rehearse(category, turns, tools)
     return Found(category, turns, outcome, held_back=declared and not category.autonomous)
 

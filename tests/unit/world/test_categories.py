@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_runtime.categories import Categories, lint
-from agent_runtime.permissions import SCOPES
+from agent_runtime.permissions import REQUEST, SCOPES
 from agent_runtime.tools import toolbox
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.home import Home
@@ -33,7 +33,7 @@ def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
 
 
 def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
-    assert {spec.scope for spec in toolbox(None)} == set(SCOPES)  # type: ignore[arg-type]
+    assert {spec.scope for spec in toolbox(None)} == {*SCOPES, REQUEST}, "asking for permission needs none"  # type: ignore[arg-type]
 
 
 def test_the_summary_grants_what_it_says_and_no_page(home: Home) -> None:
@@ -97,7 +97,7 @@ def test_an_edit_is_seen_without_a_restart(home: Home) -> None:
         ('name = "x"\n[limits]\ntokens = 1.5\n', ":3: limits.tokens", "valid integer"),
         ('name = "../x"\n', ":1: name", "match pattern"),
         ('name = "x\\n"\n', ":1: name", "match pattern"),
-        ('name = "y"\n', ": name", "differ"),
+        ('\nname = "y"\n', ":2: name", "differ"),
         ('description = "no name"\n', ":1: name", "required key is missing"),
         ("name = \n", "", "not valid TOML"),
         ('name = "x"\nname = "x"\n', "", "not valid TOML"),
@@ -117,32 +117,76 @@ def test_a_link_a_pipe_and_a_missing_file_are_refused(home: Home) -> None:
     link, pipe = home.categories / "link.toml", home.categories / "pipe.toml"
     link.symlink_to(SHIPPED / "conversation.toml")
     os.mkfifo(pipe)
-    for path in (link, pipe, home.categories / "none.toml"):
+    for path in (link, pipe):
         assert [finding.level for finding in lint(path)] == ["error"]
+    with pytest.raises(NotFound):
+        lint(home.categories / "none.toml")
     assert {entry.name for entry in load(home).all() if entry.problem} == {"link", "pipe"}
 
 
+def test_every_mistake_is_named_not_only_the_first(home: Home) -> None:
+    path = write(
+        home, "x", 'name = "x"\nautonomus = true\n[scopes]\ntools = ["no.such", "memory.read"]\nmemory = ["mine"]\n'
+    )
+    assert [(finding.level, finding.where.removeprefix(f"{path}:")) for finding in lint(path)] == [
+        ("error", "4: scopes.tools"), ("error", "5: scopes.memory"), ("error", "2: autonomus"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "where", "what"),
     [
-        ('tools = ["summary.propose"]', "summary.propose cannot do its work: writes does not hold candidate-summary"),
-        ('tools = ["memory.read"]', "memory.read cannot do its work: memory holds no tier"),
-        ('writes = ["candidate-page"]', "no tool in scope writes candidate-page"),
-        ('memory = ["channel"]', "no tool in scope needs memory"),
-        ('tools = ["workspace.read"]\nchannels = ["other"]', "no tool in scope needs channels"),
-        ('network = ["*"]', "no tool in scope needs network"),
-        ('subagents = ["reviewer"]', "no tool in scope needs subagents"),
-        ('tools = ["workspace.read", "workspace.read"]', "workspace.read is listed twice"),
+        ('tools = ["summary.propose"]', "3: scopes.tools", "summary.propose cannot do its work: writes does not hold candidate-summary"),
+        ('tools = ["memory.read"]', "3: scopes.tools", "memory.read cannot do its work: memory holds no tier"),
+        ('writes = ["candidate-page"]', "3: scopes.writes", "no tool in scope writes candidate-page"),
+        ('memory = ["channel"]', "3: scopes.memory", "no tool in scope needs memory"),
+        ('tools = ["workspace.read"]\nchannels = ["other"]', "4: scopes.channels", "no tool in scope needs channels"),
+        ('network = ["*"]', "3: scopes.network", "no tool in scope needs network"),
+        ('subagents = ["reviewer"]', "3: scopes.subagents", "no tool in scope needs subagents"),
+        ('tools = ["workspace.read", "workspace.read"]', "3: scopes.tools", "workspace.read is listed twice"),
+        ('tools = ["memory.read"]\nmemory = ["channel", "channel"]', "4: scopes.memory", "channel is listed twice"),
     ],
-)
-def test_what_can_be_loaded_may_still_make_no_sense(home: Home, text: str, what: str) -> None:
+)  # fmt: skip
+def test_what_can_be_loaded_may_still_make_no_sense(home: Home, text: str, where: str, what: str) -> None:
     path = write(home, "x", f'name = "x"\n[scopes]\n{text}\n')
     findings = lint(path)
-    assert [finding.what for finding in findings] == [what]
-    assert {finding.level for finding in findings} == {"warning"}
+    assert [(finding.level, finding.where, finding.what) for finding in findings] == [
+        ("warning", f"{path}:{where}", what)
+    ]
     assert load(home).get("x")
+
+
+def test_scopes_of_a_foreign_graphs_tools_are_taken_as_they_are(home: Home) -> None:
+    path = write(home, "x", 'name = "x"\n[scopes]\ntools = ["tool:frobnicate"]\nsubagents = ["reviewer"]\n')
+    assert lint(path) == []
+
+
+@pytest.mark.parametrize(
+    "entry", ["https://example.org", "Example.org", "example.org:443", "example.org/x", "*.org", "me@example.org"]
+)
+def test_a_network_entry_that_matches_no_address_is_named(home: Home, entry: str) -> None:
+    path = write(home, "x", f'name = "x"\n[scopes]\nnetwork = ["{entry}", "example.org"]\n')
+    said = [finding.what for finding in lint(path)]
+    assert any(what.startswith(f"{entry!r} matches nothing") for what in said)
+    assert not any(what.startswith("'example.org'") for what in said)
+
+
+def test_any_host_beside_others_says_nothing_more(home: Home) -> None:
+    path = write(home, "x", 'name = "x"\n[scopes]\nnetwork = ["*", "example.org"]\n')
+    assert "the others add nothing" in "".join(finding.what for finding in lint(path))
+
+
+def test_hiding_where_everything_is_in_scope_hides_nothing(home: Home) -> None:
+    whole = (SHIPPED / "conversation.toml").read_text()
+    tools = ", ".join(f'"{scope}"' for scope in SCOPES)
+    before, _, after = whole.partition("tools = [")
+    text = f"{before}tools = [{tools}]{after.partition(']')[2]}".replace('outside = "ask"', 'outside = "hide"')
+    path = write(home, "conversation", text)
+    assert any(finding.where.endswith(": outside") and "nothing to hide" in finding.what for finding in lint(path))
 
 
 def test_silent_yet_not_autonomous_is_a_contradiction(home: Home) -> None:
     path = write(home, "x", 'name = "x"\nsilent = true\n')
-    assert "halt for the author" in lint(path)[0].what
+    (finding,) = lint(path)
+    assert finding.where == f"{path}:2: silent"
+    assert "halt for the author" in finding.what
