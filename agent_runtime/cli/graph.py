@@ -51,7 +51,7 @@ def check(
     reference: Annotated[
         str | None,
         typer.Argument(
-            metavar="[REF]",
+            metavar="REF",
             help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; without it, the one in config.toml.",
         ),
     ] = None,

@@ -68,7 +68,7 @@ async def _made(reference: Reference, found: Any, stack: AsyncExitStack) -> tupl
         if isinstance(found, CompiledStateGraph):
             return _named_fields(reference, found), [*kinds, "compiled graph"]
         if isinstance(found, Pregel):
-            what = f"{reference.attribute} is a {type(found).__name__} that was not made from a StateGraph"
+            what = f"{reference.attribute} is of type {type(found).__name__}, not made from a StateGraph"
             raise InvalidInput(what, where=reference.text, hint=WANTED)
         try:
             found = await _peel(reference, found, kinds, stack)
@@ -96,7 +96,9 @@ async def _peel(reference: Reference, found: Any, kinds: list[str], stack: Async
     if callable(found):
         kinds.append("async factory" if inspect.iscoroutinefunction(found) else "factory")
         return found(*_arguments(reference, found))
-    raise InvalidInput(f"{reference.attribute} is a {type(found).__name__}", where=reference.text, hint=WANTED)
+    is_of = "gives what is of" if kinds else "is of"
+    what = f"{reference.attribute} {is_of} type {type(found).__name__}"
+    raise InvalidInput(what, where=reference.text, hint=WANTED)
 
 
 def _arguments(reference: Reference, factory: Callable[..., Any]) -> list[Any]:

@@ -133,7 +133,9 @@ def _environment(project: Mapping[str, Any], path: Path) -> Mapping[str, str]:
     if isinstance(stated, str):
         file = _absolute(stated, path.parent)
         if not file.is_file():
-            raise InvalidInput(f"env names no file: {file}", where=str(path))
+            example = file.with_name(f"{file.name}.example")
+            hint = f"make it: cp {example.name} {file.name}" if example.is_file() else "make it, or take env out"
+            raise InvalidInput(f"env names no file: {file}", where=str(path), hint=hint)
         return _read_environment(file)
     if not isinstance(stated, dict):
         raise InvalidInput("env is neither a file's path nor a table", where=str(path))

@@ -138,13 +138,13 @@ async def test_a_context_manager_is_entered_once_and_closed_at_the_end(project: 
         ("folder/graph:graph", "is not a Python file"),
         ("no_such_module_here:graph", "ModuleNotFoundError: No module named 'no_such_module_here'; install what"),
         ("made.py:missing", "has no missing; there is builder, compiled"),
-        ("made.py:number", "number is a int; a StateGraph, a compiled one"),
-        ("made.py:asked", "asked is a list; a StateGraph"),
+        ("made.py:number", "number gives what is of type int; a StateGraph, a compiled one"),
+        ("made.py:asked", "asked is of type list; a StateGraph"),
         ("made.py:wants_much", "wants config, store; nothing or a config can be given"),
         ("made.py:breaks", "breaks cannot be made: RuntimeError: no key"),
         ("made.py:leaves", "leaves cannot be made: SystemExit: 3"),
         ("made.py:endless", "nested too deeply"),
-        ("made.py:functional", "is a Pregel that was not made from a StateGraph"),
+        ("made.py:functional", "is of type Pregel, not made from a StateGraph"),
     ],
 )
 async def test_a_bad_reference_is_one_line(project: Path, text: str, said: str) -> None:
