@@ -12,6 +12,7 @@ from langchain_core.tools import BaseTool
 
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.model import TurnContext
+from agent_runtime.permissions import FOREIGN, REQUEST
 from agent_runtime.tools.spec import ToolSpec
 from turnkeeper.clock import rfc3339
 
@@ -24,7 +25,7 @@ class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         super().__init__()
-        self._scopes = {spec.tool.name: spec.scope for spec in specs}
+        self._specs = {spec.tool.name: spec for spec in specs}
 
     async def awrap_model_call(
         self,
@@ -35,20 +36,49 @@ class Briefing(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         turn = request.runtime.context if request.runtime else None
         if not isinstance(turn, TurnContext):
             return await handler(request.override(tools=[]))
-        offers = [offer for tool in request.tools if (offer := self._offer(tool, turn)) is not None]
+        offers = self._offers(request.tools, turn)
         settings = request.model_settings
         if isinstance(request.model, OfflineModel):
             settings = {**settings, "turn": turn}
         prompt = SystemMessage(content=system_prompt(turn))
         return await handler(request.override(system_message=prompt, tools=offers, model_settings=settings))
 
-    def _offer(self, tool: Offer, turn: TurnContext) -> Offer | None:
-        """Return the tool as this turn sees it: as it is, marked as asking first, or not at all."""
-        if not isinstance(tool, BaseTool) or self._scopes.get(tool.name) in turn.category.tools:
-            return tool
-        if turn.category.outside == "hide":
-            return None
-        return tool.model_copy(update={"description": f"{tool.description} {ASKS}"})
+    def _offers(self, tools: Sequence[Offer], turn: TurnContext) -> list[Offer]:
+        """Return the tools as this turn sees them: as they are, marked as asking first, or not at all."""
+        hidden = [tool for tool in tools if self._is_outside(tool, turn)] if turn.category.outside == "hide" else []
+        named = "\n".join(_in_a_line(tool) for tool in hidden if isinstance(tool, BaseTool))
+        offers = list[Offer]()
+        for tool in tools:
+            if not isinstance(tool, BaseTool):
+                offers.append(tool)
+            elif self._asks(tool):
+                offers += [_described(tool, f"{tool.description} The tools outside it:\n{named}")] if hidden else []
+            elif not self._is_outside(tool, turn):
+                offers.append(tool)
+            elif turn.category.outside == "ask":
+                offers.append(_described(tool, f"{tool.description} {ASKS}"))
+        return offers
+
+    def _is_outside(self, tool: Offer, turn: TurnContext) -> bool:
+        """Return whether every call of this tool would ask the author."""
+        if not isinstance(tool, BaseTool) or self._asks(tool):
+            return False
+        spec = self._specs.get(tool.name)
+        if spec is None:
+            return f"{FOREIGN}{tool.name}" not in turn.category.tools
+        return spec.scope not in turn.category.tools or (turn.read_only and spec.effect != "read")
+
+    def _asks(self, tool: Offer) -> bool:
+        spec = self._specs.get(tool.name) if isinstance(tool, BaseTool) else None
+        return spec is not None and spec.scope == REQUEST
+
+
+def _described(tool: BaseTool, text: str) -> BaseTool:
+    return tool.model_copy(update={"description": text})
+
+
+def _in_a_line(tool: BaseTool) -> str:
+    return f"{tool.name}({', '.join(tool.args)}): {tool.description.splitlines()[0]}"
 
 
 def system_prompt(turn: TurnContext) -> str:
@@ -64,12 +94,18 @@ def system_prompt(turn: TurnContext) -> str:
     ]
     if category.outside == "ask":
         lines.append(f"A tool marked “{ASKS}” is outside your category: calling it halts the turn for the author.")
+    else:
+        lines.append(
+            "Tools outside your category are not offered; permission_request asks the author to run one, once."
+        )
     if turn.read_only:
         lines.append("This turn is read-only: every tool that writes asks the author first.")
     return "\n".join(lines)
 
 
 def _cause(turn: TurnContext) -> str:
+    if turn.by_agent:
+        return "Another agent of this workspace wrote to you. What you say last is what it, and the author, will read."
     if turn.started_by == "author":
         return "The author wrote to you."
     at = f" for {rfc3339(turn.nominal_at)}" if turn.nominal_at else ""

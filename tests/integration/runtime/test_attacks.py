@@ -1,0 +1,57 @@
+"""Attacks on the guard: each is refused or asked and has no effect; and has its effect when its guards are taken out."""
+
+from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.runtime.attacks import ATTACKS, Attack, Field
+from turnkeeper.home import Home
+
+
+@pytest_asyncio.fixture
+async def field(home: Home, request: pytest.FixtureRequest) -> AsyncIterator[Field]:
+    made = Field(home)
+    yield made
+    await made.close()
+
+
+def named(attack: Attack) -> str:
+    return attack.name
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=named)
+async def test_an_attack_has_no_effect(attack: Attack, field: Field) -> None:
+    attack.prepare(field)
+    await field.open()
+    assert await attack.run(field) == []
+    assert "FAILED" not in await field.history(), "it was refused or asked, not broken"
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=named)
+async def test_an_attack_succeeds_without_its_guards(
+    attack: Attack, field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for guard, nothing in attack.without.items():
+        owner, name = found(guard)
+        assert getattr(owner, name) is not nothing
+        monkeypatch.setattr(owner, name, nothing)
+    attack.prepare(field)
+    await field.open()
+    assert await attack.run(field) != []
+
+
+def found(path: str) -> tuple[Any, str]:
+    """Return the module or class that a path leads to, and the name in it."""
+    *parts, name = path.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            owner: Any = import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            owner = getattr(owner, part)
+        return owner, name
+    raise AssertionError(path)
