@@ -186,6 +186,11 @@ class Bench:
             return f"the author says {interrupt({'question': question})}"
 
         @tool
+        async def ask_twice() -> str:
+            """Ask the author two things, one after the other."""
+            return f"{interrupt({'question': 'first?'})}, then {interrupt({'question': 'second?'})}"
+
+        @tool
         async def pause() -> str:
             """Wait for the task's next fire."""
             return f"woken by {interrupt({'resume_on': 'trigger', 'timeout_s': 60})['fire_id']}"
@@ -195,7 +200,7 @@ class Bench:
             """Fail the turn."""
             raise RuntimeError("the tool broke")
 
-        return [note, block, ask, pause, fail]
+        return [note, block, ask, ask_twice, pause, fail]
 
 
 async def soon(work: Awaitable[T], what: str) -> T:
