@@ -156,7 +156,7 @@ class Acceptor:
         elsewhere = [
             (item.trigger, answer.name)
             for item, answer in zip(fresh, answers, strict=True)
-            if isinstance(answer, Put) and item.trigger.agent not in hosted
+            if isinstance(answer, Put) and item.trigger.agent not in hosted and item.trigger.source == "fire"
         ]
         if elsewhere:
             await self._laid_out.add(elsewhere)

@@ -8,6 +8,7 @@ from agent_runtime.accept import Acceptor
 from agent_runtime.allowance import Allowance
 from agent_runtime.bell import Bell
 from agent_runtime.categories import Categories
+from agent_runtime.courier import Courier
 from agent_runtime.graph.build import Build
 from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
 from agent_runtime.graph.default import build_graph
@@ -27,6 +28,7 @@ from agent_runtime.requests import FIRST_AGENT
 from agent_runtime.store import Store
 from agent_runtime.stores.open import open_database
 from agent_runtime.tools import toolbox
+from agent_runtime.tools.agents import agent_tools
 from agent_runtime.turns import Parts
 from agent_runtime.worker import Worker
 from agent_runtime.world.world import World
@@ -164,7 +166,20 @@ async def _wire(
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
     world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields))
-    specs = toolbox(world)
+    mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
+    laid_out = LaidOut(store, mailboxes, home=home, clock=clock, log=log)
+    acceptor = Acceptor(
+        store=store,
+        mailboxes=mailboxes,
+        laid_out=laid_out,
+        arrived=arrived,
+        clock=clock,
+        entropy=entropy,
+        log=log,
+        failpoints=failpoints,
+    )
+    courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
+    specs = [*toolbox(world), *agent_tools(courier)]
     narrowing = Narrowing(categories.get)
     # A foreign graph's tools are in no scope map, whatever they are called.
     desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
@@ -173,25 +188,20 @@ async def _wire(
     around = Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
     calls = model_calls(settings.model, home, [spec.tool.name for spec in specs], environ, around)
     engine = Engine(build(specs, [Guard(desk), *calls], checkpoints.saver), checkpoints, foreign=foreign)
-    mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
-    laid_out = LaidOut(store, mailboxes, home=home, clock=clock, log=log)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
     notifier = Notifier(settings.notify, log, environ)
     return Runtime(
         store=store,
-        acceptor=Acceptor(
-            store=store,
-            mailboxes=mailboxes,
-            laid_out=laid_out,
-            arrived=arrived,
-            clock=clock,
-            entropy=entropy,
-            log=log,
-            failpoints=failpoints,
-        ),
+        acceptor=acceptor,
         worker=Worker(
-            parts, laid_out=laid_out, arrived=arrived, notifier=notifier, clock=clock, most_at_once=MOST_AT_ONCE
+            parts,
+            laid_out=laid_out,
+            courier=courier,
+            arrived=arrived,
+            notifier=notifier,
+            clock=clock,
+            most_at_once=MOST_AT_ONCE,
         ),
         mailboxes=mailboxes,
         categories=categories,

@@ -50,13 +50,14 @@ class Asked:
     """What came in.
 
     Attributes:
-        source: a fire, an author's message, the author's decision, a cancel, or a look at what a crash left.
+        source: a fire, an author's message, an agent's message, the author's decision, a cancel, or a look at what a
+            crash left.
         turn_id: the turn that a fire or message will be; the turn that a cancel means.
         task_id: the task behind a fire.
         kept: a message that was kept back and now comes from the store.
     """
 
-    source: Literal["fire", "message", "decision", "cancel", "recovery"]
+    source: Literal["fire", "message", "agent", "decision", "cancel", "recovery"]
     turn_id: str = ""
     task_id: str = ""
     kept: bool = False
@@ -162,6 +163,7 @@ class Decision:
 
 
 _DROP = Decision(action=Action.DROP)
+_TRIGGERS = frozenset({"fire", "message", "agent"})
 
 
 def decide(asked: Asked, facts: Facts) -> Decision:
@@ -245,7 +247,7 @@ def _cancel(own: TurnFacts | None) -> Decision:
 
 def _at_interrupt(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     """The thread waits for the author: nothing but the author's decision moves it."""
-    again = asked.source in {"fire", "message"}
+    again = asked.source in _TRIGGERS
     pending = facts.thread.pending
     # Only what the checkpoint still asks: LangGraph takes an answer to a task's first question for its next one.
     answers = tuple(interrupt_id for interrupt_id in facts.decided if interrupt_id in pending)
@@ -257,9 +259,10 @@ def _at_interrupt(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     waiting = tuple(question.interrupt_id for question in questions)
     if asked.source == "fire":
         return Decision(action=Action.HOLD, turn_id=turn.turn_id, interrupts=waiting)
-    if asked.source != "message":
+    if asked.source not in _TRIGGERS:
         return _DROP
-    texts = tuple(question.interrupt_id for question in questions if question.allows_text)
+    by_author = asked.source == "message"  # no agent answers in an author's place
+    texts = tuple(question.interrupt_id for question in questions if question.allows_text and by_author)
     if texts:
         return Decision(action=Action.ANSWER, turn_id=turn.turn_id, interrupts=texts[:1])
     return Decision(action=Action.KEEP_BACK, turn_id=turn.turn_id, interrupts=waiting)
@@ -270,12 +273,12 @@ def _at_pause(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     if turn.pause not in facts.thread.pending:
         return _moved_elsewhere(asked, turn, facts)
     if turn.paused_until is None or facts.now >= turn.paused_until:
-        return Decision(action=Action.SEAL_PAUSE, turn_id=turn.turn_id, again=asked.source in {"fire", "message"})
+        return Decision(action=Action.SEAL_PAUSE, turn_id=turn.turn_id, again=asked.source in _TRIGGERS)
     if asked.source == "fire" and asked.task_id == turn.task_id:
         return Decision(action=Action.RESUME_PAUSE, turn_id=turn.turn_id, interrupts=(turn.pause,))
     if asked.source == "fire":
         return Decision(action=Action.WAIT, until=turn.paused_until)
-    if asked.source == "message":
+    if asked.source in _TRIGGERS:
         return Decision(action=Action.KEEP_BACK, turn_id=turn.turn_id, interrupts=(turn.pause,))
     return _DROP
 
@@ -283,7 +286,7 @@ def _at_pause(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
 def _moved_elsewhere(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     """The thread went on by another path than ours: take in what it asks now, or let the turn be over."""
     action = Action.RECORD if facts.thread.pending else Action.RELEASE
-    return Decision(action=action, turn_id=turn.turn_id, again=asked.source in {"fire", "message"})
+    return Decision(action=action, turn_id=turn.turn_id, again=asked.source in _TRIGGERS)
 
 
 def _start(thread: ThreadState) -> Decision:

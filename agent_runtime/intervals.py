@@ -9,6 +9,7 @@ from agent_runtime.narrowing import Narrowing
 from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.store import Store
 from agent_runtime.stores.queries import asked_in_turn
+from agent_runtime.triggers import AGENT_KINDS
 from turnkeeper.eventlog import EventLog
 from turnkeeper.failpoints import Failpoints
 
@@ -81,7 +82,8 @@ class Intervals:
             fire_id=turn.fire_id,
             task_name=turn.task_name,
             prompt=turn.prompt,
-            started_by="fire" if turn.trigger == "fire" else "author",
+            started_by="fire" if turn.trigger == "fire" or turn.kind == AGENT_KINDS["fire"] else "author",
+            by_agent=turn.kind in AGENT_KINDS.values(),
             nominal_at=turn.nominal_at,
             stands_for=turn.stands_for,
             asked=frozenset(one.call_id for one in asked if one.call_id),

@@ -77,7 +77,8 @@ class TurnContext:
         fire_id: the fire that started it; empty for a turn that an author started.
         task_name: the task of that fire; empty likewise.
         prompt: what the turn was asked.
-        started_by: a fire or an author.
+        started_by: a fire or an author; for a message between agents, what began the exchange.
+        by_agent: it is about a message of another agent, which the prompt shows.
         nominal_at: the instant the fire stands for.
         stands_for: how many nominal instants the fire stands for, itself included.
         asked: ids of the tool calls that were put to the author before this interval: he decides them, whatever is
@@ -95,6 +96,7 @@ class TurnContext:
     task_name: str = ""
     prompt: str = ""
     started_by: Literal["fire", "author"] = "fire"
+    by_agent: bool = False
     nominal_at: datetime | None = None
     stands_for: int = 1
     asked: frozenset[str] = frozenset()

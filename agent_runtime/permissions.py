@@ -49,6 +49,7 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "memory.put": ScopeRule(tier=True, channel=True),
         "summary.propose": ScopeRule(writes="candidate-summary", channel=True),
         "page.propose": ScopeRule(writes="candidate-page"),
+        "agent.send": ScopeRule(),
     }
 )
 

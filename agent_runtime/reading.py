@@ -11,6 +11,7 @@ from agent_runtime.conversation import interrupt_message, project, stamp
 from agent_runtime.records import TurnRecord
 from agent_runtime.stores import queries
 from agent_runtime.stores.tables import turns
+from agent_runtime.triggers import AGENT_KINDS
 from agent_runtime.world import queries as world
 from agent_runtime.world.wire import candidate_message, page_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -79,7 +80,7 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
         agent=turn.agent,
         category=turn.category,
         status=turn.status,
-        trigger=turn.trigger,
+        trigger="agent" if turn.kind in AGENT_KINDS.values() else turn.trigger,
         fire_id=turn.fire_id,
         task_name=turn.task_name,
         attempt=turn.attempt,

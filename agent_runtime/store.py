@@ -3,10 +3,10 @@
 Every write first checks that this process still owns the store: one that was superseded changes nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -16,6 +16,7 @@ from agent_runtime.decide import FINISHED, MOST_TRIES, Asked, Facts
 from agent_runtime.model import Said
 from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.stores import counting, queries, writing
+from agent_runtime.stores.delegating import owe_answer
 from agent_runtime.stores.facts import read_facts
 from agent_runtime.stores.writing import Happened, about, with_tokens
 from agent_runtime.triggers import Trigger, Unread, from_meta
@@ -36,11 +37,13 @@ class Finished:
         state: succeeded, silent, failed or cancelled.
         released: ids of the turns whose fires may be sent again.
         kept: messages that waited for this.
+        owes: an agent waits for an answer to what the turn was about.
     """
 
     state: str
     released: tuple[str, ...] = ()
     kept: tuple[Trigger, ...] = ()
+    owes: bool = False
 
 
 class Store:
@@ -96,7 +99,7 @@ class Store:
             writing.add_event(connection, about(trigger), Happened(state="STARTED", trigger=_by(trigger), at=at))
             return _turn(connection, trigger.turn_id)
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def begin_cancelled(self, trigger: Trigger) -> None:
         """Write a turn that was cancelled before it started."""
@@ -107,7 +110,7 @@ class Store:
             writing.add_turn(connection, trigger, status="cancelled", epoch=self.epoch, at=at, ended_at_us=to_us(at))
             writing.add_event(connection, about(trigger), Happened(state="CANCELLED", trigger=_by(trigger), at=at))
 
-        await self._write(work)
+        await self.write(work)
 
     async def refuse(self, trigger: Trigger, error: str) -> Finished:
         """Write that a trigger was tried in vain: its turn, where there is one, failed; else it is one that failed."""
@@ -124,14 +127,14 @@ class Store:
                 writing.add_turn(connection, trigger, status="failed", epoch=self.epoch, at=at, **ended)
                 happened = Happened(state="FAILED", trigger=_by(trigger), at=at, error=error)
                 writing.add_event(connection, about(trigger), happened)
-            return Finished(state=turn.status if turn is not None else "failed")
+            return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def refuse_unread(self, unread: Unread, error: str) -> bool:
         """Write that what was accepted can no longer be read, and failed; False if its key was taken before."""
         at = self._clock.now()
-        return await self._write(lambda connection: writing.refuse_unread(connection, unread, error, at))
+        return await self.write(lambda connection: writing.refuse_unread(connection, unread, error, at))
 
     async def resume(self, turn_id: str) -> TurnRecord:
         """Write that an interrupted turn goes on with the decisions that are stored, and with which values."""
@@ -149,7 +152,7 @@ class Store:
             writing.add_event(connection, about(turn), Happened(state="RESUMED", trigger="answer", at=at))
             return _turn(connection, turn_id)
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def resume_pause(self, trigger: Trigger, paused: str, interrupt_id: str, after_message: str) -> TurnRecord:
         """Write the turn by which a paused thread goes on with the trigger it waited for."""
@@ -179,7 +182,7 @@ class Store:
             writing.add_event(connection, about(trigger), Happened(state="STARTED", trigger="fire", at=at))
             return _turn(connection, trigger.turn_id)
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def take_answer(self, trigger: Trigger, turn_id: str, interrupt_id: str) -> None:
         """Write that a message answers an interrupt."""
@@ -191,7 +194,7 @@ class Store:
             writing.settle_interrupt(connection, interrupt_id, decided, at)
             writing.add_answer(connection, turn_id, trigger.prompt, at)
 
-        await self._write(work)
+        await self.write(work)
 
     async def try_again(self, turn_id: str) -> TurnRecord:
         """Count another interval of an unfinished turn, before it begins."""
@@ -201,7 +204,7 @@ class Store:
             writing.change_turn(connection, turn_id, tries=tries, epoch=self.epoch)
             return _turn(connection, turn_id)
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def record(self, turn_id: str, lines: Sequence[Said], tokens: tuple[int, int], *, known: int = 0) -> None:
         """Write what a running turn has said; nothing once it is cancelled or over."""
@@ -213,15 +216,15 @@ class Store:
                 writing.put_transcript(connection, turn_id, lines, at, known=known)
                 counting.count_tokens(connection, turn, tokens, at)
 
-        await self._write(work)
+        await self.write(work)
 
     async def wake(self, turn_id: str, after_s: int) -> None:
         """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
-        await self._write(lambda connection: writing.change_turn(connection, turn_id, wake_after_s=after_s))
+        await self.write(lambda connection: writing.change_turn(connection, turn_id, wake_after_s=after_s))
 
     async def narrow(self, turn_id: str, grant_json: str) -> None:
         """Write what is left of a turn's grant."""
-        await self._write(lambda connection: writing.change_turn(connection, turn_id, grant_json=grant_json))
+        await self.write(lambda connection: writing.change_turn(connection, turn_id, grant_json=grant_json))
 
     async def interrupted(self, turn_id: str, raised: Sequence[Raised]) -> list[str]:
         """Write that a turn waits for its author. Return the ids of what is newly asked."""
@@ -238,7 +241,7 @@ class Store:
             writing.add_event(connection, about(turn), with_tokens(happened, turn))
             return fresh
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def paused(self, turn_id: str, pause: Raised) -> Finished:
         """Write that a turn waits, for a bounded time, for its task's next fire."""
@@ -254,7 +257,7 @@ class Store:
             writing.add_event(connection, about(turn), with_tokens(happened, turn))
             return Finished(state="paused", released=self._release(connection, turn.thread_id))
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def finish(self, turn_id: str, state: str, *, error: str = "") -> Finished:
         """Write how a turn ended, and release what waited for that. A second end changes nothing.
@@ -269,7 +272,7 @@ class Store:
         def work(connection: Connection) -> Finished:
             return self._end(connection, _turn(connection, turn_id), state, error, at)
 
-        return await self._write(work)
+        return await self.write(work)
 
     async def hold(self, trigger: Trigger, held_by: tuple[str, ...]) -> None:
         """Write that a fire found its thread waiting for the author; the runner sends it again when it is released."""
@@ -280,7 +283,7 @@ class Store:
             happened = Happened(state="HELD", trigger="fire", at=at, held_by=held_by)
             writing.add_event(connection, about(trigger), happened)
 
-        await self._write(work)
+        await self.write(work)
 
     async def keep(self, trigger: Trigger) -> None:
         """Store a message until its thread is released."""
@@ -290,7 +293,7 @@ class Store:
             writing.add_key(connection, trigger, became="kept", at=at)
             writing.keep_message(connection, trigger, at)
 
-        await self._write(work)
+        await self.write(work)
 
     async def kept(self) -> list[Trigger]:
         """Return every message that is kept back, oldest first."""
@@ -303,7 +306,7 @@ class Store:
     async def cancel(self, turn_id: str, reason: str) -> None:
         """Store a cancel, of a turn that runs, waits or has not begun."""
         at = self._clock.now()
-        await self._write(lambda connection: writing.add_cancel(connection, turn_id, reason, at))
+        await self.write(lambda connection: writing.add_cancel(connection, turn_id, reason, at))
 
     async def decide(self, interrupt_id: str, decided: Decided, args_hash: str) -> InterruptRecord:
         """Store an author's decision; the same one again changes nothing.
@@ -327,7 +330,7 @@ class Store:
                 raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
             return _interrupt(connection, interrupt_id)
 
-        return await self._write(work)
+        return await self.write(work)
 
     def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
         if turn.status in FINISHED:
@@ -344,7 +347,7 @@ class Store:
         writing.add_event(connection, about(turn), with_tokens(happened, turn))
         released = self._release(connection, turn.thread_id)
         kept = tuple(from_meta(meta) for meta in writing.kept(connection, turn.thread_id))
-        return Finished(state=ended, released=released, kept=kept)
+        return Finished(state=ended, released=released, kept=kept, owes=owe_answer(connection, turn_id))
 
     def _release(self, connection: Connection, thread_id: str) -> tuple[str, ...]:
         at = self._clock.now()
@@ -355,9 +358,7 @@ class Store:
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
-        return await self._write(work)
 
-    async def _write(self, work: Callable[[Connection], T]) -> T:
         def fenced(connection: Connection) -> T:
             if queries.get_meta(connection, "epoch") != str(self.epoch):
                 raise Conflict("another process has taken over this store", where="epoch")
@@ -384,8 +385,7 @@ def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
 
 
 def _decided(item: InterruptRecord) -> Decided:
-    args: Mapping[str, Any] | None = queries.json_of(item.edited_json)
-    return Decided(decision=item.decision, message=item.message, args=args)
+    return Decided(decision=item.decision, message=item.message, args=queries.json_of(item.edited_json))
 
 
 def _value(item: InterruptRecord) -> object:

@@ -7,16 +7,21 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from agent_runtime.inboxes.hosted import FIRST_AGENT
 from agent_runtime.model import Category
 from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.wrapper import wrapped
 from turnkeeper.clock import parse_rfc3339, rfc3339
 from turnkeeper.errors import InvalidInput
 
-Source = Literal["fire", "message"]
-SENDERS: Mapping[Source, str] = {"fire": "task-runner", "message": "author"}
+Source = Literal["fire", "message", "agent"]
+SENDERS: Mapping[str, str] = {"fire": "task-runner", "message": "author"}
+# What a message between agents is called in its turn's row, by what began the exchange.
+AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 _INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
+_OF_AGENTS = frozenset({"sender", "parent", "hops"})  # said only where an agent sent it; absent in older envelopes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,9 @@ class Trigger:
         first_nominal_at: the first of them.
         last_nominal_at: the last of them.
         traceparent: W3C trace context; not part of what the fire is.
+        sender: the agent that sent it; empty for a fire and an author's message.
+        parent: that agent's turn.
+        hops: how many messages between agents there were since an author or a fire, this one included.
     """
 
     source: Source
@@ -76,10 +84,21 @@ class Trigger:
     first_nominal_at: datetime | None = None
     last_nominal_at: datetime | None = None
     traceparent: str = ""
+    sender: str = ""
+    parent: str = ""
+    hops: int = 0
+
+    @property
+    def shown(self) -> str:
+        """What the model is shown: a message between agents stands in its wrapper, which says whom it is from."""
+        if self.source != "agent":
+            return self.prompt
+        return wrapped(sender=self.sender, kind="message", thread=self.thread_id, text=self.prompt)
 
     def sealed(self) -> "Trigger":
         """Return the trigger with its digest."""
         said = {name: value for name, value in self.to_meta().items() if name not in _NOT_DIGESTED}
+        said = {name: value for name, value in said.items() if name not in _OF_AGENTS or self.source == "agent"}
         # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
         said["category"] = self.grant.name
         text = json.dumps(said, sort_keys=True, separators=(",", ":"))
@@ -112,7 +131,7 @@ class Unread:
 def identify(envelope: Envelope) -> Unread | None:
     """Return what an unreadable envelope says of itself; None where it cannot be one that was accepted."""
     source, _, rest = envelope.idempotency_key.partition(":")
-    if source != envelope.kind or SENDERS.get(envelope.kind) != envelope.sender or not rest:  # type: ignore[call-overload]
+    if source != envelope.kind or SENDERS.get(envelope.kind) != envelope.sender or not rest:
         return None
     fire_id, _, attempt = rest.rpartition(":") if source == "fire" else ("", "", "0")
     if not (attempt.isascii() and attempt.isdecimal() and len(attempt) < _LONGEST_ATTEMPT) or not (
@@ -156,9 +175,9 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
     """Return the envelope that carries a trigger to its agent."""
     return Envelope(
         id=envelope_id,
-        sender=SENDERS[trigger.source],
+        sender=trigger.sender or SENDERS[trigger.source],
         to=trigger.agent,
-        kind=trigger.source,
+        kind="message" if trigger.source == "agent" else trigger.source,
         thread=trigger.thread_id,
         idempotency_key=trigger.key,
         text=trigger.prompt,
@@ -169,13 +188,18 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
 
 def from_envelope(envelope: Envelope) -> Trigger:
     """Read a trigger back. Raises InvalidInput for an envelope that :func:`to_envelope` did not make."""
-    if SENDERS.get(envelope.kind) != envelope.sender:  # type: ignore[call-overload]
+    between_agents = envelope.kind == "message" and envelope.meta.get("source") == "agent"
+    if not between_agents and SENDERS.get(envelope.kind) != envelope.sender:
         raise InvalidInput(f"a {envelope.kind} from {envelope.sender} is not taken here", where="kind")
+    if between_agents and [envelope.sender, envelope.to].count(FIRST_AGENT) != 1:
+        raise InvalidInput(f"agents write to {FIRST_AGENT}, and {FIRST_AGENT} to them", where="from")
     if "prompt" in envelope.meta:
         raise InvalidInput("lacks or adds fields", where="meta")
     trigger = from_meta(envelope.meta | {"prompt": envelope.text})
-    told = (trigger.key, trigger.thread_id, trigger.source, trigger.agent)
-    if told != (envelope.idempotency_key, envelope.thread, envelope.kind, envelope.to):
+    told = (trigger.key, trigger.thread_id, trigger.agent, trigger.sender or SENDERS.get(trigger.source))
+    source = "agent" if between_agents else envelope.kind
+    given = (envelope.idempotency_key, envelope.thread, envelope.to, envelope.sender)
+    if trigger.source != source or told != given:
         raise InvalidInput("says one thing in its fields and another in its meta", where="meta")
     if trigger.sealed().digest != trigger.digest or (trigger.key, trigger.turn_id) != _derived(trigger):
         raise InvalidInput("is not what was accepted", where="digest")
@@ -185,13 +209,15 @@ def from_envelope(envelope: Envelope) -> Trigger:
 def _derived(trigger: Trigger) -> tuple[str, str]:
     if trigger.source == "fire":
         return fire_key(trigger.fire_id, trigger.attempt), turn_id_of(trigger.fire_id, trigger.attempt)
+    if trigger.source == "agent":
+        return f"agent:{trigger.key.removeprefix('agent:')}", turn_id_of("agent", trigger.key)
     return trigger.key, turn_id_of("message", trigger.key.removeprefix("message:"))
 
 
 def from_meta(meta: Mapping[str, Any]) -> Trigger:
     """Read a trigger from its JSON object. Raises InvalidInput."""
     known = {item.name: item.type for item in fields(Trigger)}
-    if set(meta) != set(known):
+    if set(meta) | _OF_AGENTS != set(known):
         raise InvalidInput("lacks or adds fields", where="meta")
     try:
         values: dict[str, Any] = {name: _value(name, known[name], value) for name, value in meta.items()}

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from agent_runtime.bell import Bell
+from agent_runtime.courier import Courier
 from agent_runtime.decide import Asked
 from agent_runtime.laidout import LaidOut
 from agent_runtime.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
@@ -16,7 +17,7 @@ from agent_runtime.stores.queries import unfinished_turns
 from agent_runtime.triggers import Trigger, Unread, from_envelope, identify
 from agent_runtime.turns import Parts, Turns
 from turnkeeper.clock import Clock
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.eventlog import EventLog
 from turnkeeper.failpoints import Failpoints
 
@@ -45,6 +46,7 @@ class Worker:
         parts: Parts,
         *,
         laid_out: LaidOut,
+        courier: Courier,
         arrived: Bell,
         notifier: Notifier,
         clock: Clock,
@@ -52,6 +54,9 @@ class Worker:
     ) -> None:
         """Take the parts that turns are made with; `arrived` rings when something was put into an inbox."""
         self._laid_out = laid_out
+        self._courier = courier
+        self._owing = Bell()
+        self._answering: asyncio.Task[None] | None = None
         self._store: Store = parts.store
         self._mailboxes: Mailboxes = parts.mailboxes
         self._engine = parts.engine
@@ -84,10 +89,11 @@ class Worker:
         self._put_kept(await self._store.kept())
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
+        self._answering = asyncio.create_task(self._answer(), name="answers")
 
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
-        ending = [task for task in (self._claiming, *self._pauses.values()) if task is not None]
+        ending = [task for task in (self._claiming, self._answering, *self._pauses.values()) if task is not None]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -113,8 +119,10 @@ class Worker:
         self._pauses[thread_id] = asyncio.create_task(self._end_pause(thread_id, until), name=f"pause-{thread_id}")
 
     def released(self, finished: Finished) -> None:
-        """Go on with what was kept back until a thread was released."""
+        """Go on with what was kept back until a thread was released, and answer an agent that waits for the turn."""
         self._put_kept(finished.kept)
+        if finished.owes:
+            self._owing.ring()
 
     def notice(self, notice: Notice) -> None:
         """Tell the author."""
@@ -125,8 +133,19 @@ class Worker:
 
     def _put_kept(self, kept: tuple[Trigger, ...] | list[Trigger]) -> None:
         for trigger in kept:
-            asked = Asked(source="message", turn_id=trigger.turn_id, kept=True)
+            asked = Asked(source=trigger.source, turn_id=trigger.turn_id, kept=True)
             self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger))
+
+    async def _answer(self) -> None:
+        """Send workers' answers, those first that an earlier process owed."""
+        while True:
+            news, again_s = self._owing.next(), LONGEST_WAIT_S
+            try:
+                await self._courier.answer_owed()
+            except (TurnkeeperError, OSError) as error:  # no room: what is owed stays on record
+                self._log.emit("answer.delayed", reason=_sentence(error))
+                again_s = LONGEST_TROUBLE_S
+            await self._clock.wait(news, again_s)
 
     async def _claim(self) -> None:
         while True:
@@ -169,8 +188,13 @@ class Worker:
             self._log.emit("envelope.stuck", **where, reason=_sentence(error))
 
     async def _route(self, delivery: Delivery) -> None:
+        envelope = delivery.claimed.envelope
+        if envelope.kind == "ack":
+            self._log.emit("ack.received", agent=delivery.agent, sender=envelope.sender, id=envelope.id)
+            await self._mailboxes.archive(delivery)
+            return
         try:
-            trigger = from_envelope(delivery.claimed.envelope)
+            trigger = from_envelope(envelope)
         except InvalidInput as error:
             await self._set_aside(delivery, str(error))
             return

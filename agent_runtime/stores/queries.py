@@ -17,6 +17,7 @@ from agent_runtime.records import (
     MessageRecord,
     TurnRecord,
 )
+from agent_runtime.stores.delegating import delegations
 from agent_runtime.stores.tables import cancels, interrupts, keys, messages, meta, turn_events, turns
 from turnkeeper.clock import from_us
 
@@ -66,8 +67,9 @@ def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = 
 
 
 def newest_visible(connection: Connection, channel: str) -> TurnRecord | None:
-    """Return the newest turn that a channel's conversation shows."""
-    query = select(turns).where(turns.c.channel == channel, turns.c.visible)
+    """Return the newest turn of a channel's conversation that an author can reply to: no worker's for its sender."""
+    delegated = select(delegations.c.turn_id).where(delegations.c.state != "none")
+    query = select(turns).where(turns.c.channel == channel, turns.c.visible, turns.c.turn_id.not_in(delegated))
     return _one_turn(connection, query.order_by(turns.c.number.desc()).limit(1))
 
 

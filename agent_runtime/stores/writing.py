@@ -13,8 +13,10 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.approvals import Decided, Raised, canonical
+from agent_runtime.inboxes.hosted import FIRST_AGENT
 from agent_runtime.model import Said
 from agent_runtime.records import KeyRecord, TurnRecord
+from agent_runtime.stores.delegating import Delegation, add_delegation
 from agent_runtime.stores.tables import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
 from agent_runtime.triggers import Trigger, Unread
 from agent_runtime.world.tables import candidates
@@ -137,15 +139,36 @@ def add_turn(
     }
     blank = {"summary": "", "error": "", "answers_json": "", "resumes": "", "tries": 0, "tokens_in": 0, "tokens_out": 0}
     connection.execute(insert(turns).values(row | blank | _as_asked(trigger) | changes))
-    prompt = Said(role="trigger" if trigger.source == "fire" else "author", text=trigger.prompt)
-    put_message(connection, trigger.turn_id, 0, prompt, at)
+    put_message(connection, trigger.turn_id, 0, _opening(trigger), at)
+    if trigger.source == "agent":
+        add_delegation(connection, delegation_of(trigger, over=status != "running"))
+
+
+def delegation_of(trigger: Trigger, *, over: bool) -> Delegation:
+    """Return who sent a message between agents; a worker's turn is answered for when it is over."""
+    asks = trigger.sender == FIRST_AGENT
+    return Delegation(
+        turn_id=trigger.turn_id,
+        sender=trigger.sender,
+        parent=trigger.parent,
+        agent=trigger.agent,
+        hops=trigger.hops,
+        state="none" if not asks else "owed" if over else "open",
+    )
+
+
+def _opening(trigger: Trigger) -> Said:
+    if trigger.source == "agent":
+        return Said(role="trigger", text=f"{trigger.sender} to {trigger.agent}: {trigger.prompt}")
+    return Said(role="trigger" if trigger.source == "fire" else "author", text=trigger.prompt)
 
 
 def _as_asked(trigger: Trigger) -> dict[str, Any]:
-    copied = ("fire_id", "attempt", "task_id", "task_name", "kind", "prompt", "payload_json", "read_only", "timezone")
+    copied = ("fire_id", "attempt", "task_id", "task_name", "kind", "payload_json", "read_only", "timezone")
     instants = ("nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at")
     values = {name: getattr(trigger, name) for name in (*copied, "catch_up", "stands_for", "traceparent")}
     given = {name: getattr(trigger, name) for name in instants}
+    values["prompt"] = trigger.shown
     return values | {f"{name}_us": None if at is None else to_us(at) for name, at in given.items()}
 
 

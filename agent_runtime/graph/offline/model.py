@@ -104,7 +104,7 @@ def _brief(window: list[BaseMessage], turn: TurnContext | None, offered: frozens
         channel=turn.channel,
         scopes=turn.category.tools,
         offered=offered,
-        by_fire=turn.started_by == "fire",
+        by_fire=turn.started_by == "fire" and not turn.by_agent,
         nominal=_minute(turn.nominal_at) if turn.nominal_at else "",
         stands_for=turn.stands_for,
     )
