@@ -155,7 +155,8 @@ class Engine:
     async def look(self, thread_id: str, mark: str) -> Ended:
         """Return how the thread's newest interval stopped, from its checkpoint, without running anything."""
         snapshot = await self._graph.aget_state(_config(thread_id))
-        raised = tuple(read_interrupt(item.id, item.value) for item in snapshot.interrupts)
+        questions = {item.id: item.value for item in snapshot.interrupts}  # a subgraph's is there once a level
+        raised = tuple(read_interrupt(asked, value) for asked, value in questions.items())
         before = (snapshot.metadata or {}).get(BEFORE, "")
         step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
         if (left := _steps_left(snapshot)) and not raised:
