@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from langchain.chat_models import init_chat_model
@@ -19,6 +20,7 @@ from turnkeeper.settings import ModelSettings
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
+_EXTRAS = frozenset({"openai", "anthropic"})
 _WANTED = {
     "max_retries": 0,  # one layer retries, and that is ours: it waits on our clock and writes what it does
     "streaming": True,  # a turn that is cancelled stops at the next piece
@@ -38,14 +40,20 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
         return OfflineModel(clock=clock, delay_s=_delay(environ))
     take_keys(home, environ)
     where = f"{home.config}: model.name"
+    if settings.base_url and not _is_address(settings.base_url):
+        hint = "write for example http://127.0.0.1:8000/v1"
+        raise InvalidInput("is no address of a server", where=f"{home.config}: model.base_url", hint=hint)
     try:
         return _make(settings)
     except ImportError as error:
-        provider = settings.name.partition(":")[0]
-        hint = f"install it with: pip install 'turnkeeper[{provider}]'"
-        raise InvalidInput(f"the model {settings.name!r} needs a package: {error}", where=where, hint=hint) from error
+        provider = settings.name.partition(":")[0].replace("_", "-")
+        package = f"'turnkeeper[{provider}]'" if provider in _EXTRAS else f"langchain-{provider}"
+        what = f"the model {settings.name!r} needs a package that is not installed"
+        raise InvalidInput(what, where=where, hint=f"run: pip install {package}") from error
     except Exception as error:
         hint = "use 'offline' or a string such as openai:gpt-5, with its key in the environment or in .env"
+        if settings.base_url:
+            hint += "; a server that wants no key is content with any, such as OPENAI_API_KEY=none"
         said = hide(_first_sentence(error), known_secrets(home, {**os.environ, **environ}, settings.base_url))
         raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
 
@@ -58,6 +66,14 @@ def _make(settings: ModelSettings) -> BaseChatModel:
     options |= understood
     made: BaseChatModel = init_chat_model(settings.name, **options)
     return made
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _first_sentence(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.integration.runtime.harness import STATES, Bench
 from tests.support.chat_server import KEY, ChatServer, Reply, serving
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
+from turnkeeper.errors import InvalidInput
 from turnkeeper.home import Home
 from turnkeeper.settings import CategorySettings, ModelSettings, Settings
 
@@ -453,3 +455,44 @@ async def test_the_offline_model_has_neither_retries_nor_a_cap(home: Home, serve
         await desk.close()
     assert desk.trail("model.answered") == []
     assert calls_module.OFFLINE == "offline"
+
+
+class TestAModelThatCannotBeMade:
+    """The daemon says so in one line and does not start: `agent_runtime.daemon` turns InvalidInput into exit code 2."""
+
+    @pytest.mark.parametrize(
+        ("model", "says"),
+        [
+            ({"base_url": ""}, "model.name: the model 'openai:stub-model' cannot be made: Missing credentials"),
+            ({}, "OPENAI_API_KEY=none"),
+            ({"name": "nosuch:model", "base_url": ""}, "cannot be made: Unable to infer model provider"),
+            (
+                {"name": "mistralai:large"},
+                "needs a package that is not installed; run: pip install langchain-mistralai",
+            ),
+            ({"name": "anthropic:claude"}, "run: pip install 'turnkeeper[anthropic]'"),
+            ({"base_url": "localhost:8000"}, "model.base_url: is no address of a server"),
+            ({"base_url": "http://127.0.0.1:99999/v1"}, "model.base_url: is no address of a server"),
+        ],
+    )
+    async def test_is_one_line(
+        self, home: Home, server: ChatServer, monkeypatch: pytest.MonkeyPatch, model: dict[str, str], says: str
+    ) -> None:
+        monkeypatch.delenv("OPENAI_API_KEY")
+        for package in ("langchain_anthropic", "langchain_mistralai"):
+            monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+        desk = Desk(home, server, **model)
+        with pytest.raises(InvalidInput) as refused:
+            async with assemble(home, desk.settings, environ={}):
+                pass
+        line = str(refused.value)
+        assert line.startswith(f"{home.config}: model.")
+        assert says in line
+        assert "\n" not in line
+
+    async def test_for_keys_that_others_can_read(self, home: Home, server: ChatServer) -> None:
+        home.environment.write_text(f"OPENAI_API_KEY={KEY}\n")
+        home.environment.chmod(0o640)
+        with pytest.raises(InvalidInput, match="chmod 600"):
+            async with assemble(home, Desk(home, server).settings, environ={}):
+                pass
