@@ -263,7 +263,8 @@ def _unneeded(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
     rules = [SCOPES[scope] for scope in scopes.tools if scope in SCOPES]
     foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # what such a tool starts is not known here
     for kind in scopes.writes:
-        if kind not in {rule.writes for rule in rules}:
+        derives = kind == "derivation" and any(rule.derives for rule in rules)
+        if not derives and kind not in {rule.writes for rule in rules}:
             yield ("scopes", "writes"), f"no tool in scope writes {kind}"
     needs: tuple[tuple[str, list[str], bool], ...] = (
         ("memory", scopes.memory, any(rule.tier for rule in rules)),

@@ -32,12 +32,14 @@ class ScopeRule:
         tier: it reaches a memory tier, named by the argument `tier`.
         channel: it reaches a channel, named by the argument `channel`, by default the turn's own.
         host: it reaches a host, named by the argument `url`.
+        derives: it writes derivation links where the argument `sources` names any.
     """
 
     writes: str = ""
     tier: bool = False
     channel: bool = False
     host: bool = False
+    derives: bool = False
 
 
 SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
@@ -48,7 +50,8 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "memory.read": ScopeRule(tier=True, channel=True),
         "memory.put": ScopeRule(tier=True, channel=True),
         "summary.propose": ScopeRule(writes="candidate-summary", channel=True),
-        "page.propose": ScopeRule(writes="candidate-page"),
+        "page.propose": ScopeRule(writes="candidate-page", derives=True),
+        "web.fetch": ScopeRule(host=True),
         "agent.send": ScopeRule(),
     }
 )
@@ -165,9 +168,11 @@ def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContex
     if context.read_only and effect != "read":
         yield _Lack(field="effect", value=_effect(effect), reason="the task was declared read-only")
     rule = SCOPES.get(scope, ScopeRule())
-    if rule.writes and rule.writes not in category.writes:
-        reason = f"category {category.name} does not grant writes of kind {rule.writes}"
-        yield _Lack(field="writes", value=rule.writes, reason=reason)
+    derivation = "derivation" if rule.derives and args.get("sources") else ""
+    for kind in (rule.writes, derivation):
+        if kind and kind not in category.writes:
+            reason = f"category {category.name} does not grant writes of kind {kind}"
+            yield _Lack(field="writes", value=kind, reason=reason)
     if rule.tier:
         yield from _lacking_tier(args, category)
     if rule.channel:

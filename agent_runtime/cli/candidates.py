@@ -95,6 +95,7 @@ def _show(row: Row, output: Output) -> None:
         ("proposed", shown(row["created_at"])),
         ("decided", shown(row["decided_at"]) if row["decided_at"] else ""),
         ("note", row["note"]),
+        ("sources", "\n".join(row["sources"])),
         ("body", row["body"]),
     ]
     show_record(row, output, name_key="candidate_id", lines=[(key, value) for key, value in lines if value])

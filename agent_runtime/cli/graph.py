@@ -20,7 +20,6 @@ from turnkeeper.console import Column, Output, OutputOption, home, note, show_re
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, NotFound
 from turnkeeper.home import Home
-from turnkeeper.settings import Settings, load_settings
 
 app = typer.Typer(help="The graph that turns run.", rich_markup_mode=None)
 
@@ -64,7 +63,7 @@ def check(
     Example: agent-runtime graph check ./langgraph.json:agent
     """
     place = home()
-    settings = load_settings(place)
+    settings: Any = import_module("turnkeeper.settings").load_settings(place)
     os.environ.update(ENVIRONMENT)
     # A relative path typed here means this folder; one in config.toml means the folder of that file.
     text, base = (reference, Path.cwd()) if reference else (_configured(place, settings), place.root)
@@ -76,17 +75,17 @@ def check(
         raise typer.Exit(EXIT_USAGE)
 
 
-def _configured(place: Home, settings: Settings) -> str:
+def _configured(place: Home, settings: Any) -> str:
     agent = settings.agents.get(FIRST_AGENT)
     if agent is None or not agent.graph:
         hint = f"name one, or write graph = … under [agents.{FIRST_AGENT}]"
         raise NotFound(
             "no graph of your own is configured: turns run the default agent", where=str(place.config), hint=hint
         )
-    return agent.graph
+    return str(agent.graph)
 
 
-async def _report(place: Home, settings: Settings, text: str, base: Path) -> Mapping[str, Any]:
+async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[str, Any]:
     opening: Any = import_module("agent_runtime.graph.foreign.opening")
     report: Any = import_module("agent_runtime.graph.foreign.report").report
     categories: Any = import_module("agent_runtime.categories").Categories.load(place, settings)

@@ -99,6 +99,7 @@ def candidate_row(candidate: wire.Candidate) -> Row:
         "created_at": instant(candidate, "created_at"),
         "decided_at": instant(candidate, "decided_at"),
         "note": candidate.note,
+        "sources": list(candidate.sources),
     }
 
 

@@ -1,6 +1,7 @@
 """The world's vocabulary: what tools and authors read and write. Frozen values; no I/O."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -11,9 +12,12 @@ from turnkeeper.errors import InvalidInput
 LARGEST_BODY = 256 * 1024
 LONGEST_TITLE = 200
 MOST_TAGS = 20
+MOST_SOURCES = 20
+LONGEST_SOURCE = 2048
 SUMMARY = "candidate-summary"
 PAGE = "candidate-page"
 _SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,99}", re.ASCII)
+_ADDRESS = re.compile(r"https?://[\x21-\x7e]+")
 _CHANNEL = re.compile(r"[^\s/\x00-\x1f\x7f][^/\x00-\x1f\x7f]{0,127}")
 
 
@@ -29,12 +33,16 @@ Caller = Author | TurnContext
 
 @dataclass(frozen=True, kw_only=True)
 class PageDraft:
-    """A page as someone would have it. It names no origin and no lifecycle: the submit boundary sets those."""
+    """A page as someone would have it. It names no origin and no lifecycle: the submit boundary sets those.
+
+    `sources` are what it was derived from: ids of pages, and addresses of pages on the web.
+    """
 
     page_id: str
     title: str
     body: str
     tags: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +115,7 @@ class Candidate:
         created_at: when it was proposed.
         decided_at: when the author decided.
         note: what the author said to it.
+        sources: what it was derived from: `page@version`, or an address on the web.
     """
 
     candidate_id: str
@@ -124,6 +133,7 @@ class Candidate:
     created_at: datetime
     decided_at: datetime | None
     note: str
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,8 +215,29 @@ def check_page(draft: PageDraft) -> PageDraft:
     if len(tags) > MOST_TAGS or not all(_SLUG.fullmatch(tag) for tag in tags):
         raise InvalidInput(f"at most {MOST_TAGS} tags of a-z, 0-9 and -", where="tags")
     return PageDraft(
-        page_id=draft.page_id, title=check_title(draft.title), body=check_text(draft.body, "body"), tags=tags
+        page_id=draft.page_id,
+        title=check_title(draft.title),
+        body=check_text(draft.body, "body"),
+        tags=tags,
+        sources=check_sources(draft.sources),
     )
+
+
+def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
+    """Return sources, each once: pages' ids and addresses on the web. Raises InvalidInput."""
+    once = tuple(dict.fromkeys(sources))
+    if len(once) > MOST_SOURCES:
+        raise InvalidInput(f"at most {MOST_SOURCES} are taken", where="sources")
+    for source in once:
+        if len(source) > LONGEST_SOURCE or not (_SLUG.fullmatch(source) or _ADDRESS.fullmatch(source)):
+            hint = "give ids of pages, or addresses that begin with http:// or https://"
+            raise InvalidInput(f"{source[:80]!r} is not a source", where="sources", hint=hint)
+    return once
+
+
+def is_address(source: str) -> bool:
+    """Return whether a source is an address on the web, not a page of the workspace."""
+    return "://" in source
 
 
 def check_title(title: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, desc, or_, select
 
 from agent_runtime.world.model import Candidate, Hit, Page
-from agent_runtime.world.tables import candidates, pages
+from agent_runtime.world.tables import candidates, derivations, pages
 from agent_runtime.world.terms import score, snippet, terms
 from turnkeeper.clock import from_us
 from turnkeeper.errors import NotFound
@@ -39,7 +39,9 @@ def list_candidates(connection: Connection, *, channel: str = "", include_decide
         query = query.where(candidates.c.channel == channel)
     if not include_decided:
         query = query.where(candidates.c.lifecycle == "candidate")
-    return [to_candidate(row) for row in connection.execute(query)]
+    rows = connection.execute(query).all()
+    sources = _sources(connection, [row.candidate_id for row in rows])
+    return [to_candidate(row, sources.get(row.candidate_id, ())) for row in rows]
 
 
 def get_candidate(connection: Connection, candidate_id: str) -> Candidate:
@@ -47,7 +49,17 @@ def get_candidate(connection: Connection, candidate_id: str) -> Candidate:
     row = connection.execute(select(candidates).where(candidates.c.candidate_id == candidate_id)).one_or_none()
     if row is None:
         raise NotFound(f"no candidate {candidate_id[:64]!r}", hint="see: agent-runtime candidates list")
-    return to_candidate(row)
+    return to_candidate(row, _sources(connection, [candidate_id]).get(candidate_id, ()))
+
+
+def _sources(connection: Connection, candidate_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return what candidates were derived from: a page with its version then, an address as it is."""
+    found: dict[str, tuple[str, ...]] = {}
+    query = select(derivations).where(derivations.c.candidate_id.in_(candidate_ids)).order_by(derivations.c.source)
+    for row in connection.execute(query) if candidate_ids else ():
+        shown = f"{row.source}@{row.page_version}" if row.page_version else row.source
+        found[row.candidate_id] = (*found.get(row.candidate_id, ()), shown)
+    return found
 
 
 def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list[Hit], bool]:
@@ -96,8 +108,8 @@ def to_page(row: Row[Any]) -> Page:
     )
 
 
-def to_candidate(row: Row[Any]) -> Candidate:
-    """Return a row of `candidates` as a value."""
+def to_candidate(row: Row[Any], sources: tuple[str, ...] = ()) -> Candidate:
+    """Return a row of `candidates` as a value, with what it was derived from."""
     return Candidate(
         candidate_id=row.candidate_id,
         kind=row.kind,
@@ -114,4 +126,5 @@ def to_candidate(row: Row[Any]) -> Candidate:
         created_at=from_us(row.created_at_us),
         decided_at=None if row.decided_at_us is None else from_us(row.decided_at_us),
         note=row.note,
+        sources=sources,
     )

@@ -11,6 +11,7 @@ An agent's draft becomes a candidate, whatever else is true; only an author's ac
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,9 +34,10 @@ from agent_runtime.world.model import (
     check_page,
     check_text,
     check_title,
+    is_address,
 )
 from agent_runtime.world.queries import get_candidate, get_page, to_candidate
-from agent_runtime.world.tables import candidates, page_versions, pages
+from agent_runtime.world.tables import candidates, derivations, page_versions, pages
 from turnkeeper.clock import to_us
 from turnkeeper.errors import Conflict, Denied, NotFound
 
@@ -144,7 +146,19 @@ def _propose(
         "note": "",
     }
     connection.execute(insert(candidates).values(row))
+    if isinstance(draft, PageDraft):
+        _derive(connection, new_id, draft.sources)
     return get_candidate(connection, new_id)
+
+
+def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -> None:
+    """Link a candidate to what it was derived from. Raises NotFound for a page that is not there."""
+    rows = []
+    for source in sources:
+        version = 0 if is_address(source) else get_page(connection, source).version
+        rows.append({"candidate_id": candidate_id, "source": source, "page_version": version})
+    if rows:
+        connection.execute(insert(derivations), rows)
 
 
 def _kind_of(connection: Connection, draft: PageDraft | SummaryDraft, caller: TurnContext) -> dict[str, Any]:

@@ -80,6 +80,17 @@ candidates = Table(
     Index("candidates_by_turn", "turn_id"),
 )
 
+# What a candidate was derived from, as it was then: a page of the workspace and its version, or an address on the web.
+derivations = Table(
+    "derivations",
+    metadata,
+    Column("candidate_id", String(64), primary_key=True),
+    Column("source", Text, primary_key=True),
+    Column("page_version", Integer, nullable=False),  # 0 for an address
+    CheckConstraint("page_version >= 0 AND (page_version = 0) = (source LIKE '%://%')", name="derivations_version"),
+    Index("derivations_by_source", "source", "page_version"),
+)
+
 memory = Table(
     "memory",
     metadata,

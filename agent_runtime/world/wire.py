@@ -36,6 +36,7 @@ def candidate_message(candidate: Candidate) -> wire.Candidate:
         created_at=stamp(candidate.created_at),
         decided_at=stamp(candidate.decided_at),
         note=candidate.note,
+        sources=candidate.sources,
     )
 
 

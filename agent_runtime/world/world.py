@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from agent_runtime.model import TurnContext
 from agent_runtime.permissions import judge
+from agent_runtime.web.reader import Fetched, WebReader
 from agent_runtime.world import memory, queries
 from agent_runtime.world.effects import Call, Outcome, once
 from agent_runtime.world.hearing import hear, refuse_ended
@@ -40,7 +41,9 @@ MOST_HITS = 20
 class World:
     """Pages, candidates, memory and what was said, behind the scopes of whoever asks."""
 
-    def __init__(self, database: Database, clock: Clock, entropy: Entropy, on_effect: OnEffect) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, entropy: Entropy, on_effect: OnEffect, web: WebReader | None = None
+    ) -> None:
         """Take the store.
 
         Args:
@@ -48,11 +51,13 @@ class World:
             clock: for the instants of writes.
             entropy: for the ids of candidates and entries.
             on_effect: told of every write once it is on disk: an event's name and its fields, never any text.
+            web: reads public pages, unless a test passes another.
         """
         self._database = database
         self._clock = clock
         self._entropy = entropy
         self._on_effect = on_effect
+        self._web = web or WebReader(clock)
 
     async def read_page(self, call: Call, page_id: str) -> Page:
         """Return a page. Raises NotFound, Denied."""
@@ -94,7 +99,8 @@ class World:
         context, now, new_id = call.context, self._clock.now(), f"c-{self._entropy.hex(12)}"
         page = isinstance(draft, PageDraft)
         scope = "page.propose" if page else "summary.propose"
-        _require(scope, "write", {} if isinstance(draft, PageDraft) else {"channel": draft.channel}, context)
+        reached = {"sources": draft.sources} if isinstance(draft, PageDraft) else {"channel": draft.channel}
+        _require(scope, "write", reached, context)
 
         def write(connection: Connection) -> Mapping[str, Any]:
             made = submit(connection, draft, context, at=now, new_id=new_id)
@@ -109,6 +115,17 @@ class World:
             }
 
         return await self._once(call, scope, now, write)
+
+    async def fetch(self, call: Call, url: str) -> Fetched:
+        """Return a page of the public web. Raises Denied, InvalidInput, NotFound, Unreachable.
+
+        The category is asked for each host on the way: a redirect reaches no host that the turn must not reach.
+        """
+        context = call.context
+        _require("web.fetch", "external-read", {"url": url}, context)
+        return await self._web.fetch(
+            url, lambda target: _require("web.fetch", "external-read", {"url": target.url}, context)
+        )
 
     async def list_pages(self, *, tag: str = "") -> list[Page]:
         """Return the workspace's pages by id."""

@@ -17,6 +17,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from agent_runtime.graph.offline.digest import digest
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
+from agent_runtime.graph.offline.sweep import sweep
 from agent_runtime.model import TurnContext
 from turnkeeper.clock import Clock
 
@@ -27,9 +28,9 @@ CHARS_PER_TOKEN = 4
 class OfflineModel(BaseChatModel):
     """A rule-based chat model without a network.
 
-    It does a category's job by ordinary tool calls: a fire whose category may propose summaries is summarised, any
-    other turn is answered. The ids of its messages and calls follow from the turn and the step, so that a replay is
-    equal. Token counts are estimates, four characters each.
+    It does a category's job by ordinary tool calls: a fire whose category may propose summaries is summarised, one
+    whose category may read the web is a research sweep, any other turn is answered. The ids of its messages and calls
+    follow from the turn and the step, so that a replay is equal. Token counts are estimates, four characters each.
 
     Attributes:
         clock: waits for `delay_s`; not used otherwise.
@@ -82,11 +83,18 @@ def _answer(messages: list[BaseMessage], turn: TurnContext | None, offered: Sequ
     window = _this_turn(messages)
     brief = _brief(window, turn, frozenset(offered))
     done = _exchanges(window)
-    rule = digest if brief.by_fire and "summary.propose" in brief.scopes else reply
+    rule = _rule(brief)
     step = rule(brief, done)
     said = _message(step, _stem(window, turn), sum(isinstance(message, AIMessage) for message in window))
     said.usage_metadata = _usage(messages, said)
     return ChatResult(generations=[ChatGeneration(message=said)])
+
+
+def _rule(brief: Brief) -> Callable[[Brief, Done], Step]:
+    """Return the job that a turn's category is for; an author's message is answered."""
+    jobs = (("summary.propose", digest), ("web.fetch", sweep))
+    fitting = (job for scope, job in jobs if brief.by_fire and scope in brief.scopes)
+    return next(fitting, reply)
 
 
 def _this_turn(messages: list[BaseMessage]) -> list[BaseMessage]:

@@ -7,7 +7,7 @@ from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answer
 from agent_runtime.world.terms import terms
 
 RULE_BASED = "(Written by the rule-based offline model, which quotes and does not reason.)"
-UNDERSTOOD = "It understands remember: TEXT, search: TERMS, read: PAGE and propose page: TITLE: BODY."
+UNDERSTOOD = "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL and propose page: TITLE: BODY."
 MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
 
@@ -76,6 +76,9 @@ def _told(tool: str, data: dict[str, Any]) -> list[str]:
         return [f"Remembered in the {data.get('tier')} memory as {data.get('key')}."]
     if tool == "page_propose":
         return [f"Proposed page “{data.get('title')}” as candidate {data.get('candidate_id')}."]
+    if tool == "web_fetch":
+        text = str(data.get("text"))
+        return [f"{data.get('title')} ({data.get('url')}):", text[:LONGEST_PAGE] + "…" * (len(text) > LONGEST_PAGE)]
     if tool == "workspace_read":
         body = str(data.get("body"))
         return [f"{data.get('title')} ({data.get('page')}):", body[:LONGEST_PAGE] + "…" * (len(body) > LONGEST_PAGE)]

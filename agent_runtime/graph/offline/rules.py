@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _REMEMBER = re.compile(r"(?:^|\bthen)\s*remember:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
-_ORDER = re.compile(r"^\s*(?:then\s+)?(search|read):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
+_ORDER = re.compile(r"^\s*(?:then\s+)?(search|read|fetch):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _PAGE = re.compile(r"^\s*(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 
 
@@ -122,12 +122,12 @@ def without_orders(prompt: str) -> str:
 
 
 def orders(brief: Brief, _done: Done) -> list[Request]:
-    r"""Return the calls that the prompt orders by name: search:, read:, propose page:.
+    r"""Return the calls that the prompt orders by name: search:, read:, fetch:, propose page:.
 
     >>> [call.tool for call in orders(Brief(prompt="search: release\nread: plan"), ())]
     ['workspace_search', 'workspace_read']
     """
-    tools = {"search": ("workspace_search", "query"), "read": ("workspace_read", "page")}
+    tools = {"search": ("workspace_search", "query"), "read": ("workspace_read", "page"), "fetch": ("web_fetch", "url")}
     named = [(*tools[match[1].lower()], match[2].strip()) for match in _ORDER.finditer(brief.prompt)]
     calls = [Request(tool=tool, args={argument: value}) for tool, argument, value in named]
     page = _PAGE.search(brief.prompt)

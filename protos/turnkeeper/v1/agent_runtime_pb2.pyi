@@ -1044,6 +1044,7 @@ class Candidate(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     DECIDED_AT_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     kind: _builtins.str
     """candidate-summary, candidate-page"""
@@ -1060,6 +1061,10 @@ class Candidate(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def decided_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what it was derived from: page@version, or an address on the web"""
+
     def __init__(
         self,
         *,
@@ -1075,10 +1080,11 @@ class Candidate(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         decided_at: _timestamp_pb2.Timestamp | None = ...,
         note: _builtins.str = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "decided_at", b"decided_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "task_name", b"task_name", "title", b"title", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "sources", b"sources", "task_name", b"task_name", "title", b"title", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,8 @@ def write(home: Home, name: str, text: str) -> Path:
 
 def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
     entries = {entry.name: entry for entry in load(home).all()}
-    assert set(entries) == {path.stem for path in SHIPPED.glob("*.toml")} == {"catch-up-summary", "conversation"}
+    assert set(entries) == {path.stem for path in SHIPPED.glob("*.toml")}
+    assert set(entries) == {"catch-up-summary", "conversation", "research-sweep"}
     assert all(entry.source == "shipped" and not entry.problem for entry in entries.values())
     assert [finding for path in SHIPPED.glob("*.toml") for finding in lint(path)] == []
 
@@ -129,7 +130,7 @@ def test_every_mistake_is_named_not_only_the_first(home: Home) -> None:
         home, "x", 'name = "x"\nautonomus = true\n[scopes]\ntools = ["no.such", "memory.read"]\nmemory = ["mine"]\n'
     )
     assert [(finding.level, finding.where.removeprefix(f"{path}:")) for finding in lint(path)] == [
-        ("error", "4: scopes.tools"), ("error", "5: scopes.memory"), ("error", "2: autonomus"),
+        ("error", "2: autonomus"), ("error", "4: scopes.tools"), ("error", "5: scopes.memory"),
     ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ FIRE = TurnRecord(
     nominal_at=NINE, due_at=NINE, fired_at=NINE, timezone="America/New_York", catch_up="run-once", stands_for=1,
     first_nominal_at=None, last_nominal_at=None, started_at=NINE, ended_at=NINE + timedelta(seconds=2), summary="", error="",
     answers={}, resumes="", after_message="turn-1", paused_until=None, tries=1, tokens_in=0, tokens_out=0,
+    wake_after_s=None,
 )  # fmt: skip
 PROMPT = MessageRecord(turn_id="turn-1", position=0, said=Said(role="trigger", text="Summarise."), at=NINE)
 AUTHORS = replace(FIRE, trigger="author", fire_id="", task_name="", nominal_at=None, fired_at=None)
