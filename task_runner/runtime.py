@@ -5,6 +5,7 @@ The runner sends it fires and follows its turns; it knows nothing of what a turn
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -106,7 +107,9 @@ class GrpcRuntime:
 
     async def categories(self, deadline_s: float) -> frozenset[str]:
         """Return the names of the categories that can be used."""
-        found = await _answered(self._stub.ListCategories, wire.ListCategoriesRequest(), deadline_s)
+        # A runtime that has just come up is there before this channel tries again: wait for it, up to the deadline.
+        ask = partial(self._stub.ListCategories, wait_for_ready=True)
+        found = await _answered(ask, wire.ListCategoriesRequest(), deadline_s)
         return frozenset(category.name for category in found.categories if not category.problem)
 
     async def decisions_waiting(self, deadline_s: float) -> int:

@@ -16,7 +16,7 @@ OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
     # A Unix socket has no proxy; without this a proxy in the environment would be asked.
     ("grpc.enable_http_proxy", 0),

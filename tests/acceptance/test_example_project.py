@@ -1,0 +1,119 @@
+"""The example project does what its README says: the README's own commands, run in order, print what stands there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from constellation.driver import PATIENCE_S, Driver
+from turnkeeper.home import VARIABLE, Home
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+PROJECT = ROOT / "examples" / "langgraph-project"
+PROGRAMS = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
+LOOKS = re.compile(r"(cat|task-runner (history|list|show)|agent-runtime \S+ (list|show|check)) ")
+VARIES = (
+    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "<when>"),
+    (r"\b(task|turn)-[0-9a-f]+\b", "<id>"),
+    (r"\b([0-9a-f]{32}|[0-9a-f]{10})\b", "<id>"),
+    (r"\bpid \d+", "<pid>"),
+    (r"(?<![\w.])\d+(\.\d+)?(ms|s|m)\b( \d+s)?", "<long>"),
+    (r"(?<=timezone: )\S+|(?<=<when> )[A-Z]\w+/\w+", "<zone>"),
+    (r"\s*\n\s*", "\n"),
+    (r"[ \t]+", " "),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of the README, and what stands below it."""
+
+    command: str
+    printed: str
+
+
+def read_steps(text: str) -> list[Step]:
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    steps = []
+    for entry in re.split(r"^\$ ", "".join(blocks), flags=re.MULTILINE)[1:]:
+        command, _, printed = entry.partition("\n")
+        steps.append(Step(command=command, printed=printed))
+    return steps
+
+
+def plain(text: str) -> str:
+    for pattern, name in VARIES:
+        text = re.sub(pattern, name, text)
+    return text.strip()
+
+
+class Reader(Driver):
+    """Someone who follows a README at a shell, in a home folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.project = folder, folder / "garden"
+        ignored = shutil.ignore_patterns("__pycache__", ".env", "watered.jsonl")
+        shutil.copytree(PROJECT, self.project, ignore=ignored)
+        programs = folder / "bin"
+        programs.mkdir()
+        for name, package in PROGRAMS.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -P -m {package} "$@"\n')
+            (programs / name).chmod(0o755)
+        path = f"{programs}:{os.environ['PATH']}"
+        own = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TZ": "UTC"}
+        super().__init__(Home(root=folder / ".turnkeeper"), dict(os.environ) | own)
+        del self._environ[VARIABLE]
+
+    def type(self, command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.project,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.stdout.replace(str(self.folder), "~")
+
+    def follow(self, step: Step) -> str:
+        """Type a command; one that only looks, again until it shows what is written or patience ends."""
+        printed = self.type(step.command)
+        deadline = self._clock.monotonic() + PATIENCE_S
+        while plain(printed) != plain(step.printed) and LOOKS.match(step.command + " "):
+            if self._clock.monotonic() > deadline:
+                break
+            self._clock.block(0.2)
+            printed = self.type(step.command)
+        return printed
+
+
+@pytest.fixture
+def reader(home: Home) -> Iterator[Reader]:
+    made = Reader(home.root.parent)
+    yield made
+    made.stop()
+
+
+def test_a_reader_of_the_example_sees_what_it_says(reader: Reader) -> None:
+    steps = read_steps((PROJECT / "README.md").read_text())
+    assert len(steps) > 10
+    for step in steps:
+        assert plain(reader.follow(step)) == plain(step.printed), step.command
+
+
+def test_the_example_imports_nothing_of_ours() -> None:
+    imported = re.compile(
+        r"^\s*(?:from|import) (turnkeeper|task_runner|agent_runtime|constellation|protos)", re.MULTILINE
+    )
+    assert not [path for path in PROJECT.glob("*.py") if imported.search(path.read_text())]
