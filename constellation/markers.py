@@ -7,6 +7,7 @@ replaced whole and synced. One that is there and cannot be read is :data:`UNREAD
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,3 +188,15 @@ def number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{value!r} is not a number")
     return float(value)
+
+
+def rewrite(page: Path) -> None:
+    """Put the table into a page, in place of the one that stands there."""
+    text = page.read_text(encoding="utf-8")
+    before, start, rest = text.partition(table().splitlines()[0])
+    after = rest[rest.index("\n\n") :] if start else ""
+    page.write_text(f"{before}{table().rstrip()}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite(Path(sys.argv[1]))

@@ -46,11 +46,14 @@ class Supervisor:
         for number in (signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         while not self._told:
-            self._reap()
-            pause_s = self._watchdog.tick()
-            if pause_s is None:
-                return
-            self._wait(max(pause_s, _SHORTEST_S))
+            with ExitStack() as opened:
+                # Before the tick: one that dies after it was seen alive is told of, however soon.
+                watched = self._watch(opened, {})
+                self._reap()
+                pause_s = self._watchdog.tick()
+                if pause_s is None:
+                    return
+                self._wait(self._watch(opened, watched), max(pause_s, _SHORTEST_S))
 
     def _end(self) -> None:
         self._told = True
@@ -64,25 +67,24 @@ class Supervisor:
                 code = os.waitstatus_to_exitcode(status)
                 self._watchdog.ended[pid] = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
-    def _wait(self, pause_s: float) -> None:
-        """Sleep until something happens: adopted daemons are no children, so their ends are told by pidfds."""
+    def _watch(self, opened: ExitStack, watched: dict[str, int]) -> dict[str, int]:
+        """Open a pidfd for each daemon that has none: an adopted one is no child, so no signal tells of its end."""
+        for daemon in self._daemons:
+            process = process_of(self._home, daemon) if daemon.name not in watched else None
+            if process is None or not hasattr(os, "pidfd_open"):
+                continue
+            with suppress(ProcessLookupError):
+                watched[daemon.name] = os.pidfd_open(process.pid)
+                opened.callback(os.close, watched[daemon.name])
+        return watched
+
+    def _wait(self, watched: Mapping[str, int], pause_s: float) -> None:
+        """Sleep until a daemon ends, a signal comes or the pause is over."""
         poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        with ExitStack() as opened:
-            for daemon in self._daemons:
-                process = process_of(self._home, daemon)
-                if process is None:
-                    continue
-                if not hasattr(os, "pidfd_open"):
-                    pause_s = min(pause_s, _BLIND_S)
-                    continue
-                try:
-                    descriptor = os.pidfd_open(process.pid)
-                except ProcessLookupError:
-                    return
-                opened.callback(os.close, descriptor)
-                poll.register(descriptor, select.POLLIN)
-            poll.poll(pause_s * 1000)
+        for descriptor in (self._wake, *watched.values()):
+            poll.register(descriptor, select.POLLIN)
+        blind = not hasattr(os, "pidfd_open")
+        poll.poll((min(pause_s, _BLIND_S) if blind else pause_s) * 1000)
         with suppress(BlockingIOError):
             os.read(self._wake, 4096)
 

@@ -1,0 +1,138 @@
+"""The supervisor on real processes."""
+
+import os
+import signal
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+
+import pytest
+
+from constellation import markers
+from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
+from tests.support.standin import STANDINS
+from tests.support.supervised import SUPERVISED
+
+pytestmark = pytest.mark.process
+
+
+def test_it_starts_both_and_starts_again_whichever_dies(supervised: Supervised):
+    supervised.want()
+    supervised.supervise()
+    before = {daemon: supervised.until_up(daemon) for daemon in STANDINS}
+    supervised.kill(*STANDINS)
+    for daemon in STANDINS:
+        supervised.until_up(daemon, other_than=before[daemon])
+    assert len(supervised.events("daemon.started")) == 4
+
+
+def test_it_is_killed_and_nothing_is_lost_and_the_next_one_doubles_nothing(supervised: Supervised):
+    supervised.want()
+    supervised.supervise()
+    before = {daemon: supervised.until_up(daemon) for daemon in STANDINS}
+    supervised.kill(SUPERVISED)
+    supervised.until(lambda: supervised.pid(SUPERVISED) is None)
+    supervised.supervise()
+    supervised.until(lambda: supervised.marker(markers.PROGRESS_SEEN, RUNNER))
+    assert {daemon: supervised.pid(daemon) for daemon in STANDINS} == before
+    supervised.kill(RUNTIME)
+    supervised.until_up(RUNTIME, other_than=before[RUNTIME])  # one that it never started itself
+
+
+def test_ten_rounds_of_kill_9_for_everybody_in_turn(supervised: Supervised):
+    supervised.want(backoff_s=0.01, restarts=100)
+    for number in range(10):
+        victim = (RUNTIME, RUNNER, SUPERVISED)[number % 3]
+        if supervised.pid(SUPERVISED) is None:
+            supervised.supervise()
+        before = {daemon: supervised.until_up(daemon) for daemon in STANDINS}
+        supervised.kill(victim)
+        if victim is SUPERVISED:
+            supervised.until(lambda: supervised.pid(SUPERVISED) is None)
+        else:
+            supervised.until_up(victim, other_than=before[victim])
+    assert not [condition for condition in supervised.conditions() if "crash loop" in condition]
+
+
+def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(supervised: Supervised):
+    told = supervised.home.root / "told"
+    supervised.want(command=f'echo "$TURNKEEPER_TEXT" >> {told}', backoff_s=0.01)
+    supervised.flag(RUNTIME, "fails").touch()
+    supervised.supervise()
+    supervised.until(told.exists)
+    supervised.until_up(RUNNER)
+    assert len(supervised.events("daemon.started")) == 4, "three of the one, one of the other"
+    (line,) = supervised.until(lambda: told.read_text().splitlines())
+    assert "did not come up 3 times: exit code 1; agent-runtime was told to fail" in line
+    assert "secret" not in line
+    assert any("crash loop suspected" in condition for condition in supervised.conditions())
+    assert [status["phase"] for status in supervised.statuses() if status["process"] == RUNTIME.name] == ["failed"] * 3
+
+
+def test_a_stopped_process_is_noticed_killed_and_started_again(supervised: Supervised):
+    supervised.want(interval_s=0.1, hang_after_s=0.5)
+    supervised.supervise()
+    before = supervised.until_up(RUNTIME)
+    supervised.until(lambda: supervised.events("revive.verified"))
+    os.kill(before, signal.SIGSTOP)
+    supervised.until_up(RUNTIME, other_than=before)
+    story = [event["event"] for event in supervised.events() if event.get("daemon") == RUNTIME.name]
+    assert story.index("hang.suspected") < story.index("daemon.killed") < len(story) - 1
+    supervised.until(lambda: len([e for e in supervised.events("revive.verified") if e["daemon"] == RUNTIME.name]) > 1)
+    assert supervised.marker(markers.HANG, RUNTIME) is None
+
+
+def test_a_quiet_window_keeps_a_stopped_process(supervised: Supervised):
+    supervised.want(interval_s=0.1, hang_after_s=0.5)
+    far = int(supervised.clock.now().timestamp()) + 3600
+    markers.write_marker(markers.QUIET.at(supervised.home, epoch=str(far)), {})
+    supervised.flag(RUNTIME, "still").touch()
+    supervised.supervise()
+    before = supervised.until_up(RUNTIME)
+    supervised.until(lambda: len(supervised.events("hang.suppressed")) > 3)
+    assert supervised.pid(RUNTIME) == before
+
+
+def test_it_ends_when_nothing_is_wanted_any_more(supervised: Supervised):
+    supervised.want()
+    pid = supervised.supervise()
+    before = supervised.until_up(RUNTIME)
+    markers.clear_marker(markers.WANTED.at(supervised.home))
+    os.kill(pid, signal.SIGHUP)
+    supervised.until(lambda: supervised.pid(SUPERVISED) is None)
+    assert supervised.pid(RUNTIME) == before
+
+
+class _Hook(BaseHTTPRequestHandler):
+    refuses = 1
+    took: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if _Hook.refuses:
+            _Hook.refuses -= 1
+            self.send_response(503)
+        else:
+            _Hook.took.append(body)
+            self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_escalation_that_no_path_takes_is_kept_and_tried_again(supervised: Supervised):
+    server = HTTPServer(("127.0.0.1", 0), _Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    secret = f"http://127.0.0.1:{server.server_port}/secret-path"
+    supervised.want(command="exit 3", webhook=secret, backoff_s=0.01, interval_s=0.2)
+    supervised.flag(RUNTIME, "fails").touch()
+    supervised.supervise()
+    supervised.until(lambda: _Hook.took)
+    supervised.until(lambda: not list(markers.found(supervised.home, markers.ESCALATION)))
+    server.shutdown()
+    server.server_close()
+    assert b"did not come up" in _Hook.took[0]
+    failed = [(event["route"], event["reason"]) for event in supervised.events("escalate.failed")]
+    assert failed == [("command", "exit status 3"), ("webhook", "status 503"), ("command", "exit status 3")]
+    assert "secret-path" not in str(supervised.events())

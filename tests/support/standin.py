@@ -1,0 +1,38 @@
+"""A daemon that is nothing but a daemon: takes its lock, shows progress, ends when told. It starts in no time.
+
+`python -m tests.support.standin NAME HOME`. While the file `NAME.fails` lies in the home it says an error and ends with
+exit code 2 instead; while `NAME.still` lies there it serves and shows no progress.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from constellation.daemons import Daemon
+from turnkeeper.clock import SystemClock
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock
+from turnkeeper.progress import Progress
+
+STANDINS = tuple(
+    Daemon(name=name, package="tests.support.standin", command=(name,)) for name in ("agent-runtime", "task-runner")
+)
+
+
+def main(name: str, root: str) -> None:
+    home, clock = Home(root=Path(root)), SystemClock()
+    if (home.root / f"{name}.fails").exists():
+        sys.exit(f"some output with a secret in it\nerror: {name} was told to fail")
+    with ProcessLock(home, name):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        progress = Progress(home, name, os.getpid())
+        progress.beat()
+        while True:
+            clock.block(0.05)
+            if not (home.root / f"{name}.still").exists():
+                progress.beat()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

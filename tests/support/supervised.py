@@ -1,0 +1,19 @@
+"""A supervisor over stand-ins: `python -m tests.support.supervised HOME`."""
+
+import os
+import sys
+from pathlib import Path
+
+from constellation.daemons import Daemon
+from constellation.supervisor import Supervisor
+from tests.support.standin import STANDINS
+from turnkeeper.clock import SystemClock
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock
+
+SUPERVISED = Daemon(name="supervisor", package="tests.support.supervised", command=())
+
+if __name__ == "__main__":
+    home = Home(root=Path(sys.argv[1]))
+    with ProcessLock(home, SUPERVISED.name):
+        Supervisor(home, clock=SystemClock(), environ=os.environ, daemons=STANDINS).run()
