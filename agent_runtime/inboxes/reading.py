@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent_runtime.inboxes.hosted import FIRST_AGENT, NOT_AGENTS, hosted
+from agent_runtime.inboxes.hosted import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox
@@ -17,7 +17,6 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.failpoints import Failpoints
 from turnkeeper.home import Home, check_agent
-from turnkeeper.settings import load_settings
 
 MOST_AT_ONCE = 100
 
@@ -90,7 +89,7 @@ def refuse_hosted(home: Home, agent: str) -> Path:
     if agent in NOT_AGENTS:
         raise InvalidInput(f"{agent} has no inbox", where="agent", hint="see: agent-runtime inbox list")
     folder = home.inbox(agent)
-    if agent in hosted(load_settings(home)):
+    if agent in hosted_on(home):
         holder = reader_of(folder) or "agent-runtime, which does not run now"
         what = f"the inbox of {agent} is read by {holder}"
         raise Conflict(what, where=str(folder), hint="what it holds becomes turns: agent-runtime turns list")
@@ -102,5 +101,5 @@ def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:
 
     Such an agent has no rows for keys, so its files decide which envelope owns one.
     """
-    settles = check_agent(agent) != FIRST_AGENT and agent not in hosted(load_settings(home))
+    settles = check_agent(agent) != FIRST_AGENT and agent not in hosted_on(home)
     return Inbox(home.inbox(agent), files=GroupingFiles(), clock=clock, entropy=entropy, settles_keys=settles)

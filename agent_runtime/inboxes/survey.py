@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.inboxes.hosted import hosted
+from agent_runtime.inboxes.hosted import hosted_on
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
 from turnkeeper.bus.names import ns_of
 from turnkeeper.bus.quarantine import Quarantine
@@ -17,7 +17,6 @@ from turnkeeper.clock import SystemClock, from_us, rfc3339
 from turnkeeper.errors import Corrupt, InvalidInput, NotFound
 from turnkeeper.files import SystemFiles
 from turnkeeper.home import Home
-from turnkeeper.settings import load_settings
 
 Row = dict[str, Any]
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
@@ -40,7 +39,7 @@ def existing(home: Home, agent: str) -> Path:
 
 def inbox_rows(home: Home) -> list[Row]:
     """Return one row an inbox: how much lies where, since when, and who reads it."""
-    of_runtime = hosted(load_settings(home))
+    of_runtime = hosted_on(home)
     return [_inbox_row(home.inbox(agent), of_runtime=agent in of_runtime) for agent in agents_with_inboxes(home)]
 
 

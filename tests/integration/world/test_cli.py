@@ -290,7 +290,7 @@ def test_categories_are_listed_shown_and_checked_without_a_daemon(down: Commands
 
 
 def test_every_command_explains_itself_with_an_example(down: Commands) -> None:
-    groups = ("conversation", "turns", "interrupts", "candidates", "categories", "workspace")
+    groups = ("conversation", "turns", "interrupts", "candidates", "categories", "workspace", "inbox")
     commands = [(group, name) for group in groups for name in _names(down("--help") and down(group, "--help"))]
     for argv in (*commands, ("send",), ("serve",)):
         assert "Example: agent-runtime " in down(*argv, "--help"), argv

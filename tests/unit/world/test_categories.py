@@ -8,6 +8,7 @@ import pytest
 from agent_runtime.categories import Categories, lint
 from agent_runtime.permissions import REQUEST, SCOPES
 from agent_runtime.tools import toolbox
+from agent_runtime.tools.agents import agent_tools
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.home import Home
 from turnkeeper.settings import CategorySettings, Settings
@@ -34,7 +35,8 @@ def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
 
 
 def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
-    assert {spec.scope for spec in toolbox(None)} == {*SCOPES, REQUEST}, "asking for permission needs none"  # type: ignore[arg-type]
+    every = [*toolbox(None), *agent_tools(None)]  # type: ignore[arg-type]
+    assert {spec.scope for spec in every} == {*SCOPES, REQUEST}, "asking for permission needs none"
 
 
 def test_the_summary_grants_what_it_says_and_no_page(home: Home) -> None:
