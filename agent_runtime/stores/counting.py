@@ -23,9 +23,10 @@ def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, in
 
     A replay after a crash may tell fewer than were counted; a day's count never shrinks.
     """
-    connection.execute(
-        update(turns).where(turns.c.turn_id == turn.turn_id).values(tokens_in=tokens[0], tokens_out=tokens[1])
-    )
+    if tokens != (turn.tokens_in, turn.tokens_out):
+        connection.execute(
+            update(turns).where(turns.c.turn_id == turn.turn_id).values(tokens_in=tokens[0], tokens_out=tokens[1])
+        )
     new = sum(tokens) - turn.tokens_in - turn.tokens_out
     if new > 0:
         row = upsert(token_days).values(day=_day(at), tokens=new)

@@ -4,6 +4,7 @@ The row is written once the envelope is on disk and before the fire is answered 
 agent's reader has archived the envelope, cancelled when it was withdrawn before, failed when it was set aside or lost.
 """
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,11 +21,13 @@ from sqlalchemy import (
     Text,
     delete,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.stores.metadata import metadata
+from agent_runtime.stores.prepared import Prepared
 from agent_runtime.stores.tables import cancels
 from agent_runtime.stores.writing import About, Happened, add_event
 from agent_runtime.triggers import Trigger
@@ -71,6 +74,7 @@ class Laid:
 
 
 _COLUMNS = [deliveries.c[name] for name in Laid.__dataclass_fields__]
+_BY_KEY = Prepared(select(*_COLUMNS).where(text("deliveries.key IN (SELECT value FROM json_each(:wanted))")))
 
 
 def lay_out(connection: Connection, trigger: Trigger, name: str, at: datetime) -> None:
@@ -95,8 +99,7 @@ def lay_out(connection: Connection, trigger: Trigger, name: str, at: datetime) -
 
 def laid_by_key(connection: Connection, keys: Collection[str]) -> dict[str, Laid]:
     """Return what was laid out, by key."""
-    query = select(*_COLUMNS).where(deliveries.c.key.in_(list(keys)))
-    return {row["key"]: Laid(**row) for row in connection.execute(query).mappings()}
+    return {row["key"]: Laid(**row) for row in _BY_KEY.rows(connection, wanted=json.dumps(list(keys)))}
 
 
 def laid_by_turn(connection: Connection, turn_id: str) -> Laid | None:

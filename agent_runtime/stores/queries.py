@@ -1,11 +1,12 @@
 """Reading `agent.db`: functions of an open connection, for the daemon and for commands that read beside it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 from sqlalchemy.sql import Select
 
 from agent_runtime.model import Category, Said, ToolUse
@@ -18,21 +19,24 @@ from agent_runtime.records import (
     TurnRecord,
 )
 from agent_runtime.stores.delegating import delegations
+from agent_runtime.stores.prepared import Prepared
 from agent_runtime.stores.tables import cancels, interrupts, keys, messages, meta, turn_events, turns
 from turnkeeper.clock import from_us
 
 LARGEST_PAGE = 1000
+Row = RowMapping | Mapping[str, Any]
 UNFINISHED = ("running", "interrupted", "paused")
 
 
 def get_meta(connection: Connection, key: str) -> str:
     """Return a fact about the store, or nothing."""
-    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar() or ""
+    return _META.value(connection, key=key) or ""
 
 
 def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
     """Return a turn by its id."""
-    return _one_turn(connection, select(turns).where(turns.c.turn_id == turn_id))
+    row = _TURN.row(connection, turn_id=turn_id)
+    return _turn(row) if row is not None else None
 
 
 def list_turns(
@@ -53,8 +57,8 @@ def unfinished_turns(connection: Connection) -> list[TurnRecord]:
 
 def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
     """Return the newest turn on a thread."""
-    query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides)
-    return _one_turn(connection, query.order_by(turns.c.number.desc()).limit(1))
+    row = _NEWEST_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    return _turn(row) if row is not None else None
 
 
 def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
@@ -62,8 +66,9 @@ def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = 
 
     A turn that was cancelled before it began may have a later row than one that waits for its author.
     """
-    query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides)
-    return _one_turn(connection, query.order_by(turns.c.status.in_(UNFINISHED).desc(), turns.c.number.desc()).limit(1))
+    row = _UNFINISHED_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    row = row or _NEWEST_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    return _turn(row) if row is not None else None
 
 
 def newest_visible(connection: Connection, channel: str) -> TurnRecord | None:
@@ -92,8 +97,7 @@ def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, li
 def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[InterruptRecord]]:
     """Return what turns asked, in order, by turn; a turn that asked nothing has an empty list."""
     found: dict[str, list[InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
-    query = _interrupts().where(interrupts.c.turn_id.in_(turn_ids)).order_by(interrupts.c.number)
-    for row in connection.execute(query).mappings():
+    for row in _INTERRUPTS_OF.rows(connection, wanted=json.dumps(list(turn_ids))):
         found[row["turn_id"]].append(_interrupt(row))
     return found
 
@@ -126,10 +130,7 @@ def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord 
 
 def open_interrupts(connection: Connection, thread_id: str) -> list[InterruptRecord]:
     """Return a thread's interrupts that are pending, or decided and not yet given to the graph, oldest first."""
-    query = _interrupts().where(
-        interrupts.c.thread_id == thread_id, interrupts.c.status != "void", interrupts.c.applied.is_(False)
-    )
-    return [_interrupt(row) for row in connection.execute(query.order_by(interrupts.c.number)).mappings()]
+    return [_interrupt(row) for row in _OPEN_INTERRUPTS.rows(connection, thread_id=thread_id)]
 
 
 def list_channels(connection: Connection) -> list[ChannelRecord]:
@@ -150,8 +151,7 @@ def list_channels(connection: Connection) -> list[ChannelRecord]:
 
 def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
     """Return what these keys became, by key; one that has not been taken is left out."""
-    query = select(keys).where(keys.c.key.in_(wanted))
-    return {row["key"]: _key(row) for row in connection.execute(query).mappings()}
+    return {row["key"]: _key(row) for row in _KEYS.rows(connection, wanted=json.dumps(list(wanted)))}
 
 
 def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
@@ -162,18 +162,17 @@ def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
 
 def is_cancelled(connection: Connection, turn_id: str) -> bool:
     """Return whether a cancel of this turn is stored."""
-    return connection.execute(select(cancels.c.turn_id).where(cancels.c.turn_id == turn_id)).first() is not None
+    return _CANCEL.value(connection, turn_id=turn_id) is not None
 
 
 def cancel_reason(connection: Connection, turn_id: str) -> str:
     """Return why a turn is to be cancelled, or nothing."""
-    return connection.execute(select(cancels.c.reason).where(cancels.c.turn_id == turn_id)).scalar() or ""
+    return _CANCEL.value(connection, turn_id=turn_id) or ""
 
 
 def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[EventRecord]:
     """Return turn events after a number, in order."""
-    query = select(turn_events).where(turn_events.c.sequence > sequence).order_by(turn_events.c.sequence).limit(limit)
-    return [_event(row) for row in connection.execute(query).mappings()]
+    return [_event(row) for row in _EVENTS_AFTER.rows(connection, sequence=sequence, most=limit)]
 
 
 def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
@@ -188,16 +187,21 @@ def _one_turn(connection: Connection, query: Select[Any]) -> TurnRecord | None:
     return _turn(row) if row is not None else None
 
 
-def _turn(row: RowMapping) -> TurnRecord:
+def _turn(row: Row) -> TurnRecord:
     values = _instants(row)
-    values["grant"] = Category.from_dict(json.loads(values.pop("grant_json")))
+    values["grant"] = _grant(values.pop("grant_json"))
     values["answers"] = json.loads(values.pop("answers_json") or "{}")
     for unread in ("epoch", "traceparent"):
         values.pop(unread)
     return TurnRecord(**values)
 
 
-def _message(row: RowMapping) -> MessageRecord:
+@lru_cache(256)  # a workspace has few categories, and every look at a turn reads one
+def _grant(text: str) -> Category:
+    return Category.from_dict(json.loads(text))
+
+
+def _message(row: Row) -> MessageRecord:
     calls = tuple(ToolUse(**call) for call in json.loads(row["tool_calls_json"] or "[]"))
     line = Said(role=row["role"], text=row["text"], tool_calls=calls, tool_call_id=row["tool_call_id"])
     return MessageRecord(turn_id=row["turn_id"], position=row["position"], said=line, at=from_us(row["at_us"]))
@@ -212,25 +216,25 @@ def _interrupts() -> Select[Any]:
     ).select_from(joined)
 
 
-def _interrupt(row: RowMapping) -> InterruptRecord:
+def _interrupt(row: Row) -> InterruptRecord:
     values = _instants(row)
     values.pop("number")
     return InterruptRecord(**values)
 
 
-def _key(row: RowMapping) -> KeyRecord:
+def _key(row: Row) -> KeyRecord:
     values = _instants(row)
     values.pop("released")
     return KeyRecord(**values)
 
 
-def _event(row: RowMapping) -> EventRecord:
+def _event(row: Row) -> EventRecord:
     values = _instants(row)
     values["held_by"] = tuple(json.loads(values.pop("held_by_json") or "[]"))
     return EventRecord(**values)
 
 
-def _instants(row: RowMapping) -> dict[str, Any]:
+def _instants(row: Row) -> dict[str, Any]:
     """Return the row with each `…_at_us` as an instant named `…_at`."""
     return {name.removesuffix("_us"): _instant(value) if name.endswith("_us") else value for name, value in row.items()}
 
@@ -242,3 +246,32 @@ def _instant(value: int | None) -> datetime | None:
 def json_of(text: str) -> Any:
     """Return the value of a JSON column; None where it is empty."""
     return json.loads(text) if text else None
+
+
+_META = Prepared(select(meta.c.value).where(meta.c.key == bindparam("key")))
+_TURN = Prepared(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
+_ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
+_NEWEST_ON_THREAD = Prepared(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
+# The plus keeps SQLite from going through all of a long thread: few turns anywhere have one of these states.
+_UNFINISHED_ON_THREAD = Prepared(
+    _ANY.where(text("+turns.thread_id = :thread_id AND turns.status IN ('running', 'interrupted', 'paused')"))
+)
+_INTERRUPTS_OF = Prepared(
+    _interrupts()
+    .where(text("interrupts.turn_id IN (SELECT value FROM json_each(:wanted))"))
+    .order_by(interrupts.c.number)
+)
+_OPEN_INTERRUPTS = Prepared(
+    _interrupts()
+    .where(interrupts.c.thread_id == bindparam("thread_id"), text("interrupts.status <> 'void'"))
+    .where(text("NOT interrupts.applied"))
+    .order_by(interrupts.c.number)
+)
+_KEYS = Prepared(select(keys).where(text("keys.key IN (SELECT value FROM json_each(:wanted))")))
+_CANCEL = Prepared(select(cancels.c.reason).where(cancels.c.turn_id == bindparam("turn_id")))
+_EVENTS_AFTER = Prepared(
+    select(turn_events)
+    .where(turn_events.c.sequence > bindparam("sequence"))
+    .order_by(turn_events.c.sequence)
+    .limit(bindparam("most"))
+)

@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.approvals import Decided, Raised, canonical
@@ -17,6 +18,7 @@ from agent_runtime.inboxes.hosted import FIRST_AGENT
 from agent_runtime.model import Said
 from agent_runtime.records import KeyRecord, TurnRecord
 from agent_runtime.stores.delegating import Delegation, add_delegation
+from agent_runtime.stores.prepared import Prepared
 from agent_runtime.stores.tables import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
 from agent_runtime.triggers import Trigger, Unread
 from agent_runtime.world.tables import candidates
@@ -69,28 +71,28 @@ def set_meta(connection: Connection, key: str, value: str) -> None:
 
 def add_event(connection: Connection, what: About, happened: Happened) -> None:
     """Append a turn event; its number follows the newest."""
-    connection.execute(
-        insert(turn_events).values(
-            turn_id=what.turn_id,
-            fire_id=what.fire_id,
-            attempt=what.attempt,
-            thread_id=what.thread_id,
-            trigger=happened.trigger,
-            state=happened.state,
-            at_us=to_us(happened.at),
-            summary=happened.summary,
-            error=happened.error,
-            held_by_json=json.dumps(happened.held_by) if happened.held_by else "",
-            tokens_in=happened.tokens_in,
-            tokens_out=happened.tokens_out,
-            wake_after_s=happened.wake_after_s,
-        )
+    _ADD_EVENT.run(
+        connection,
+        turn_id=what.turn_id,
+        fire_id=what.fire_id,
+        attempt=what.attempt,
+        thread_id=what.thread_id,
+        trigger=happened.trigger,
+        state=happened.state,
+        at_us=to_us(happened.at),
+        summary=happened.summary,
+        error=happened.error,
+        held_by_json=json.dumps(happened.held_by) if happened.held_by else "",
+        tokens_in=happened.tokens_in,
+        tokens_out=happened.tokens_out,
+        wake_after_s=happened.wake_after_s,
     )
 
 
 def add_key(connection: Connection, trigger: Trigger | Unread, *, became: str, into: str = "", at: datetime) -> None:
     """Take a trigger's key, for ever; a kept message's key changes what it became."""
-    row = upsert(keys).values(
+    _ADD_KEY.run(
+        connection,
         key=trigger.key,
         digest=trigger.digest,
         turn_id=trigger.turn_id,
@@ -102,11 +104,7 @@ def add_key(connection: Connection, trigger: Trigger | Unread, *, became: str, i
         released=False,
         at_us=to_us(at),
     )
-    changes = {"became": became, "into": into}
-    connection.execute(
-        row.on_conflict_do_update(index_elements=[keys.c.key], set_=changes, where=keys.c.became == "kept")
-    )
-    connection.execute(delete(kept_messages).where(kept_messages.c.key == trigger.key))
+    _DROP_KEPT.run(connection, key=trigger.key)
 
 
 def refuse_unread(connection: Connection, unread: Unread, error: str, at: datetime) -> bool:
@@ -138,7 +136,8 @@ def add_turn(
         "after_message": trigger.turn_id,
     }
     blank = {"summary": "", "error": "", "answers_json": "", "resumes": "", "tries": 0, "tokens_in": 0, "tokens_out": 0}
-    connection.execute(insert(turns).values(row | blank | _as_asked(trigger) | changes))
+    values = row | blank | _as_asked(trigger) | changes
+    _add_turn(tuple(values)).run(connection, **values)
     put_message(connection, trigger.turn_id, 0, _opening(trigger), at)
     if trigger.source == "agent":
         add_delegation(connection, delegation_of(trigger, over=status != "running"))
@@ -174,28 +173,32 @@ def _as_asked(trigger: Trigger) -> dict[str, Any]:
 
 def change_turn(connection: Connection, turn_id: str, **changes: Any) -> None:
     """Change columns of a turn's row."""
-    connection.execute(update(turns).where(turns.c.turn_id == turn_id).values(changes))
+    _change_turn(tuple(changes)).run(connection, of=turn_id, **changes)
 
 
 def put_message(connection: Connection, turn_id: str, position: int, line: Said, at: datetime) -> None:
     """Write a message at its position; writing it again changes the text, not the time."""
-    calls = [{"id": call.id, "name": call.name, "args": dict(call.args)} for call in line.tool_calls]
-    values = {
-        "role": line.role,
-        "text": line.text.encode("utf-8", "replace").decode(),  # a model may write what has no UTF-8 form
-        "tool_calls_json": canonical(calls).encode("utf-8", "replace").decode() if calls else "",
-        "tool_call_id": line.tool_call_id,
-    }
-    row = upsert(messages).values(turn_id=turn_id, position=position, at_us=to_us(at), **values)
-    connection.execute(row.on_conflict_do_update(index_elements=[messages.c.turn_id, messages.c.position], set_=values))
+    _PUT_MESSAGE.run(connection, **_message(turn_id, position, line, at))
 
 
 def put_transcript(connection: Connection, turn_id: str, lines: Sequence[Said], at: datetime, *, known: int) -> None:
     """Write what a turn's graph has said so far but for the first `known` lines; what a replay no longer says goes."""
-    for index in range(known, len(lines)):
-        put_message(connection, turn_id, (index + 1) * POSITIONS_APART, lines[index], at)
-    beyond = (messages.c.turn_id == turn_id) & (messages.c.position > len(lines) * POSITIONS_APART)
-    connection.execute(delete(messages).where(beyond, messages.c.role.in_(("agent", "tool"))))
+    news = [_message(turn_id, (index + 1) * POSITIONS_APART, lines[index], at) for index in range(known, len(lines))]
+    _PUT_MESSAGE.run_each(connection, news)
+    _DROP_BEYOND.run(connection, turn_id=turn_id, position=len(lines) * POSITIONS_APART)
+
+
+def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str, Any]:
+    calls = [{"id": call.id, "name": call.name, "args": dict(call.args)} for call in line.tool_calls]
+    return {
+        "turn_id": turn_id,
+        "position": position,
+        "role": line.role,
+        "text": line.text.encode("utf-8", "replace").decode(),  # a model may write what has no UTF-8 form
+        "tool_calls_json": canonical(calls).encode("utf-8", "replace").decode() if calls else "",
+        "tool_call_id": line.tool_call_id,
+        "at_us": to_us(at),
+    }
 
 
 def add_answer(connection: Connection, turn_id: str, text: str, at: datetime) -> None:
@@ -259,10 +262,8 @@ def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:
 
 def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
     """Withdraw what a turn asks: it is over."""
-    pending = (interrupts.c.turn_id == turn_id) & (interrupts.c.status == "pending")
-    connection.execute(update(interrupts).where(pending).values(status="void", resolved_at_us=to_us(at)))
-    mine = interrupts.c.turn_id == turn_id
-    connection.execute(update(interrupts).where(mine).values(applied=True))
+    _VOID.run(connection, of=turn_id, at_us=to_us(at))
+    _APPLY.run(connection, of=turn_id)
 
 
 def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
@@ -281,17 +282,14 @@ def keep_message(connection: Connection, trigger: Trigger, at: datetime) -> None
 
 def kept(connection: Connection, thread_id: str = "") -> list[Mapping[str, Any]]:
     """Return the metas of messages that are kept back, on one thread or on all, oldest first."""
-    query = select(kept_messages.c.trigger_json).order_by(kept_messages.c.number)
-    query = query.where(kept_messages.c.thread_id == thread_id) if thread_id else query
-    return [json.loads(text) for text in connection.execute(query).scalars()]
+    return [json.loads(row["trigger_json"]) for row in _KEPT.rows(connection, thread_id=thread_id)]
 
 
 def release_held(connection: Connection, thread_id: str) -> list[About]:
     """Mark the fires that were held on a thread as released; return them in the order in which they came."""
-    held = (keys.c.thread_id == thread_id) & (keys.c.became == "held") & keys.c.released.is_(False)
-    query = select(keys.c.turn_id, keys.c.thread_id, keys.c.fire_id, keys.c.attempt).where(held).order_by(keys.c.at_us)
-    found = [About(**row) for row in connection.execute(query).mappings()]
-    connection.execute(update(keys).where(held).values(released=True))
+    found = [About(**row) for row in _HELD.rows(connection, thread_id=thread_id)]
+    if found:
+        _RELEASE.run(connection, of=thread_id)
     return found
 
 
@@ -307,7 +305,64 @@ def has_spoken(connection: Connection, turn_id: str) -> bool:
 
 def last_words(connection: Connection, turn_id: str) -> str:
     """Return the newest text of a turn's agent, or nothing."""
-    query = select(messages.c.text).where(
-        messages.c.turn_id == turn_id, messages.c.role == "agent", func.trim(messages.c.text) != ""
-    )
-    return connection.execute(query.order_by(messages.c.position.desc()).limit(1)).scalar() or ""
+    return _LAST_WORDS.value(connection, turn_id=turn_id) or ""
+
+
+@cache
+def _add_turn(columns: tuple[str, ...]) -> Prepared:
+    return Prepared(insert(turns), columns=columns)
+
+
+@cache
+def _change_turn(columns: tuple[str, ...]) -> Prepared:
+    return Prepared(update(turns).where(turns.c.turn_id == bindparam("of")), columns=columns)
+
+
+_ADD_EVENT = Prepared(insert(turn_events), columns=[name for name in turn_events.c.keys() if name != "sequence"])  # noqa: SIM118  a collection of columns
+_key = upsert(keys)
+_ADD_KEY = Prepared(
+    _key.on_conflict_do_update(
+        index_elements=[keys.c.key],
+        set_={"became": _key.excluded.became, "into": _key.excluded.into},
+        where=keys.c.became == "kept",
+    ),
+    columns=list(keys.c.keys()),
+)
+_DROP_KEPT = Prepared(delete(kept_messages).where(kept_messages.c.key == bindparam("key")))
+_KEPT = Prepared(
+    select(kept_messages.c.trigger_json)
+    .where(text(":thread_id IN ('', kept_messages.thread_id)"))
+    .order_by(kept_messages.c.number)
+)
+_said = upsert(messages)
+_PUT_MESSAGE = Prepared(
+    _said.on_conflict_do_update(
+        index_elements=[messages.c.turn_id, messages.c.position],
+        set_={name: _said.excluded[name] for name in ("role", "text", "tool_calls_json", "tool_call_id")},
+    ),
+    columns=list(messages.c.keys()),
+)
+_MINE = messages.c.turn_id == bindparam("turn_id")
+_DROP_BEYOND = Prepared(
+    delete(messages).where(_MINE, messages.c.position > bindparam("position"), text("role IN ('agent', 'tool')"))
+)
+_LAST_WORDS = Prepared(
+    select(messages.c.text)
+    .where(_MINE, messages.c.role == "agent", func.trim(messages.c.text) != "")
+    .order_by(messages.c.position.desc())
+    .limit(1)
+)
+_OF_TURN = interrupts.c.turn_id == bindparam("of")
+_VOID = Prepared(
+    update(interrupts)
+    .where(_OF_TURN, interrupts.c.status == "pending")
+    .values(status="void", resolved_at_us=bindparam("at_us"))
+)
+_APPLY = Prepared(update(interrupts).where(_OF_TURN).values(applied=True))
+_WAITS = text("keys.became = 'held' AND NOT keys.released")
+_HELD = Prepared(
+    select(keys.c.turn_id, keys.c.thread_id, keys.c.fire_id, keys.c.attempt)
+    .where(keys.c.thread_id == bindparam("thread_id"), _WAITS)
+    .order_by(keys.c.at_us)
+)
+_RELEASE = Prepared(update(keys).where(keys.c.thread_id == bindparam("of"), _WAITS).values(released=True))

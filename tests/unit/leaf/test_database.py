@@ -129,3 +129,18 @@ async def test_a_caller_that_gives_up_does_not_stop_the_writer(database: Databas
     go.set()
     assert await database.run(insert(1)) == 1
     database.close()
+
+
+async def test_what_undoes_a_whole_batch_is_told_to_all_of_it(database: Database) -> None:
+    def undo(connection: Connection) -> None:
+        connection.execute(text("INSERT OR ROLLBACK INTO things (id) VALUES (7), (7)"))
+
+    gate = threading.Event()
+    blocker = database.submit(lambda connection: gate.wait())
+    batch = [database.submit(work) for work in (insert(1), undo, insert(2))]
+    gate.set()
+    _, *outcomes = await asyncio.gather(*map(asyncio.wrap_future, [blocker, *batch]), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [IntegrityError] * 3
+    assert await database.run(ids) == []
+    assert await database.run(insert(3)) == 3
+    database.close()
