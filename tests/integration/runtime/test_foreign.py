@@ -1,5 +1,6 @@
 """Graphs that authors bring run under the same promises, and know nothing of ours."""
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ import pytest_asyncio
 
 from agent_runtime.assembly import assemble
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench
+from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.errors import InvalidInput
 from turnkeeper.home import Home
 from turnkeeper.settings import AgentSettings, CategorySettings, Settings
@@ -106,22 +107,69 @@ graph.add_edge("inner", "ask")
 """
 
 
+WAITER = """
+import asyncio
+import operator
+from typing import Annotated, TypedDict
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+
+reached = asyncio.Event()
+gates = []
+
+class Given(TypedDict):
+    topic: str
+
+class State(Given):
+    log: Annotated[list[str], operator.add]
+    messages: Annotated[list, add_messages]
+
+def note(state):
+    return {"log": [state["topic"]], "messages": [AIMessage(f"on {state['topic']}")]}
+
+async def wait(state):
+    if gates:
+        reached.set()
+        await gates.pop().wait()
+    return {}
+
+graph = StateGraph(State, input_schema=Given)
+graph.add_node("note", note)
+graph.add_node("wait", wait)
+graph.add_edge(START, "note")
+graph.add_edge("note", "wait")
+"""
+
+BYPASS = TALKER.replace("ToolNode([look, paint])", "OwnNode([look, paint])").replace(
+    "def model(state)",
+    """class OwnNode(ToolNode):
+    def invoke(self, input, config=None, **kwargs):
+        return super().invoke(input, config, **kwargs)
+
+def model(state)""",
+)
+
+
 class AuthorsBench(Bench):
     """A bench whose graph is the one that its settings name."""
 
     _build = None  # type: ignore[assignment]
 
-    def bring(self, text: str, ref: str = "{file}:graph", **settings: Any) -> None:
+    @property
+    def file(self) -> Path:
+        return self.home.root.parent / f"project_{self.home.root.parent.name[3:]}.py"
+
+    def bring(self, text: str, **settings: Any) -> None:
         """Write the author's graph beside the home, and name it in the settings."""
-        file = self.home.root.parent / f"project_{self.home.root.parent.name[3:]}.py"
-        file.write_text(text)
-        agents = {"agent0": AgentSettings(graph=ref.format(file=file))}
+        self.file.write_text(text)
+        agents = {"agent0": AgentSettings(graph=f"../{self.file.name}:graph")}
         allowed = CategorySettings(autonomous_allowed=("work", "quiet"), **settings)
         self.settings = Settings(agents=agents, categories=allowed)
 
     @property
     def module(self) -> Any:
-        return sys.modules[f"project_{self.home.root.parent.name[3:]}"]
+        return sys.modules[self.file.stem]
 
 
 @pytest_asyncio.fixture
@@ -263,7 +311,50 @@ async def test_a_bounded_pause_is_resumed_by_the_tasks_next_fire(bench: AuthorsB
     assert json.loads(event.summary)["summary"] == 'woken by task-0000000a@2 with {"depth": 3}'
 
 
-async def test_a_crash_before_the_outcome_is_written_gives_the_input_once(bench: AuthorsBench) -> None:
+async def test_an_input_that_is_no_message_is_given_once_whatever_crashes(bench: AuthorsBench) -> None:
+    bench.bring(WAITER)
+    await bench.open()
+    bench.module.gates.append(asyncio.Event())
+    receipt = await bench.service.Fire(bench.fire(payload_json='{"topic": "rain"}'), None)
+    await soon(bench.module.reached.wait(), "the turn to block")
+    await bench.crash()
+    event = await bench.stopped(receipt.turn_id)
+    assert event.state == STATES.SUCCEEDED, event.error
+    snapshot = await bench.runtime.worker._engine._graph.aget_state({"configurable": {"thread_id": event.thread_id}})
+    assert snapshot.values["log"] == ["rain"]
+
+
+async def test_messages_that_a_graph_makes_by_itself_are_shown_with_the_turn_that_made_them(
+    bench: AuthorsBench,
+) -> None:
+    bench.bring(WAITER)
+    await bench.open()
+    for number, topic in enumerate(("rain", "snow"), 1):
+        assert (await bench.run(number, payload_json=f'{{"topic": "{topic}"}}')).summary == f"on {topic}"
+    shown = [[line.text for line in turn.messages if line.role == "agent"] for turn in await bench.conversation()]
+    assert shown == [["on rain"], ["on snow"]]
+
+
+async def test_a_payload_without_what_the_input_wants_fails_the_turn(bench: AuthorsBench) -> None:
+    bench.bring(WAITER)
+    await bench.open()
+    event = await bench.run()
+    assert (event.state, event.error) == (
+        STATES.FAILED, "payload: the graph's input wants 'topic'; its fields are topic (required)",
+    )  # fmt: skip
+
+
+async def test_a_graph_that_cannot_be_guarded_is_refused_unless_its_author_trusts_it(bench: AuthorsBench) -> None:
+    bench.bring(BYPASS)
+    with pytest.raises(InvalidInput, match=r"tools cannot be guarded: OwnNode .* trusted_graphs"):
+        await bench.open()
+    assert not bench.home.agent_db.exists()
+    bench.bring(BYPASS, trusted_graphs=(f"{bench.file.parent}/../{bench.file.parent.name}/{bench.file.name}:graph",))
+    await bench.open()
+    assert (await bench.run(prompt="hello")).state == STATES.SUCCEEDED
+
+
+async def test_a_question_outlives_a_crash_and_a_fire_that_comes_again(bench: AuthorsBench) -> None:
     await working(bench)
     event = await bench.run(payload_json='{"ask": "well?"}')
     await bench.crash()
