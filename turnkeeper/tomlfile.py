@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from turnkeeper.errors import InvalidInput, NotFound
 
@@ -47,19 +48,19 @@ class TomlFile:
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            raise self._mistakes(error, at)[0] from error
+            raise self._mistake(error.errors(include_url=False)[0], at) from error
 
     def mistakes(self, model: type[BaseModel]) -> list[InvalidInput]:
-        """Return every mistake in the file read as `model`, each with file, line and key; none where it is right."""
+        """Return every mistake in the file read as `model`, by line, each with file, line and key."""
         try:
             model.model_validate(self.data)
         except ValidationError as error:
-            return self._mistakes(error, ())
+            found = sorted(error.errors(include_url=False), key=lambda one: line_of(self._text, one["loc"]))
+            return [self._mistake(one, ()) for one in found]
         return []
 
-    def _mistakes(self, error: ValidationError, at: Location) -> list[InvalidInput]:
-        found = error.errors(include_url=False)
-        return [InvalidInput(_reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"]))) for one in found]
+    def _mistake(self, one: ErrorDetails, at: Location) -> InvalidInput:
+        return InvalidInput(_reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"])))
 
     def where(self, at: Location) -> str:
         """Return `file:line: key` for a place in the file, with the nearest line that can be found."""

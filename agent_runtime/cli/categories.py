@@ -12,7 +12,7 @@ import typer
 
 from agent_runtime.cli.rows import Row
 from agent_runtime.model import Category
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, home, note, show_record, show_rows, status
+from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, status
 from turnkeeper.errors import EXIT_USAGE, NotFound
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def rehearse(
     least: Annotated[
         bool, typer.Option("--least", help="Print only the least category that would have been enough, as a file.")
     ] = False,
-    limit: LimitOption = 200,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Replay at most so many turns, the newest.")] = 200,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay the tool calls of past turns against a proposed category: what would ask, and what would be enough.

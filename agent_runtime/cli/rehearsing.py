@@ -1,5 +1,6 @@
 """A rehearsal on a terminal: what past turns would have met under a proposed category. Loaded only for that."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,8 @@ def _summary(found: Found) -> list[str]:
         return ["no such turns"]
     passed = sum(one.would == "pass" for one in judged)
     name = found.category.name
-    lines = [f"{len(judged)} calls of {len(found.turns)} turns: {passed} would pass, {len(judged) - passed} would not"]
+    of = f"{_count(judged, 'call')} of {_count(found.turns, 'turn')}"
+    lines = [f"{of}: {passed} would pass, {len(judged) - passed} would not"]
     if found.held_back and any(one.would == "propose" for one in judged):
         lines.append(f"{name} is declared autonomous, but [categories] autonomous_allowed does not name it")
     hopeless = sum(one.hopeless for one in judged)
@@ -128,11 +130,14 @@ def _summary(found: Found) -> list[str]:
 
 
 def _text(found: Found) -> str:
-    calls, turns = len(found.outcome.judged), len(found.turns)
-    comment = f"What {calls} calls of {turns} past turns needed, and no more."
+    comment = f"What {_count(found.outcome.judged, 'call')} of {_count(found.turns, 'past turn')} needed, and no more."
     if found.outcome.least.autonomous:
         comment += "\nTurns of tasks wrote: to do so unasked, [categories] autonomous_allowed must name it too."
     return to_toml(found.outcome.least, comment=comment)
+
+
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _row(found: Found, least: str) -> Row:
