@@ -148,6 +148,11 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
     return lambda _specs, _middleware, saver: opened.bind(saver, judge)
 
 
+def _around(settings: Settings, store: Store, clock: Clock, entropy: Entropy, log: EventLog) -> Surroundings:
+    cap = Allowance(settings.model.daily_token_cap, store, clock)
+    return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
+
+
 async def _wire(
     home: Home,
     settings: Settings,
@@ -184,9 +189,7 @@ async def _wire(
     # A foreign graph's tools are in no scope map, whatever they are called.
     desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
     guards.enter_context(watching(desk))
-    cap = Allowance(settings.model.daily_token_cap, store, clock)
-    around = Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
-    calls = model_calls(settings.model, home, [spec.tool.name for spec in specs], environ, around)
+    calls = model_calls(settings.model, home, specs, environ, _around(settings, store, clock, entropy, log))
     engine = Engine(build(specs, [Guard(desk), *calls], checkpoints.saver), checkpoints, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)

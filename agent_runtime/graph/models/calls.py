@@ -19,6 +19,7 @@ from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wa
 from agent_runtime.graph.models.hiding import hide, known_secrets, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model import TurnContext
+from agent_runtime.tools.spec import ToolSpec
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.eventlog import EventLog
@@ -55,7 +56,7 @@ class Surroundings:
 
 
 def model_calls(
-    settings: ModelSettings, home: Home, tools: Sequence[str], environ: Mapping[str, str], around: Surroundings
+    settings: ModelSettings, home: Home, specs: Sequence[ToolSpec], environ: Mapping[str, str], around: Surroundings
 ) -> list[AgentMiddleware[Any, Any, Any]]:
     """Return the middleware for the model that the settings name; none for the offline one, which cannot fail.
 
@@ -64,7 +65,7 @@ def model_calls(
     if settings.name == OFFLINE:
         return []
     secrets = known_secrets(home, {**os.environ, **environ}, settings.base_url)
-    return [Calls(settings, frozenset(tools), secrets, around)]
+    return [Calls(settings, frozenset(spec.tool.name for spec in specs), secrets, around)]
 
 
 @dataclass(kw_only=True)
