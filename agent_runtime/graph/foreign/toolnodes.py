@@ -5,6 +5,7 @@ change. This module looks at one before it runs: over its nodes and subgraphs, a
 """
 
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from agent_runtime.graph.guard import Judge, Spec, watched
 
 Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
 MOST_LOOKED_AT = 20_000  # objects; a graph that holds on to more is looked at so far
-_OF_LIBRARIES = ("langchain", "langgraph", "langsmith", "pydantic", "openai", "anthropic", "httpx", "builtins")
+_LIBRARIES = sys.stdlib_module_names | {"pydantic", "pydantic_core", "langsmith", "openai", "anthropic", "httpx"}
 _NODE_METHODS = (
     "invoke",
     "ainvoke",
@@ -114,9 +115,13 @@ def _inside(value: Any) -> Iterable[Any]:
     for kinds, look in _LOOKS:
         if isinstance(value, kinds):
             return look(value)
-    if type(value).__module__.startswith(_OF_LIBRARIES):
-        return ()
-    return list(getattr(value, "__dict__", {}).values())
+    return () if _of_library(type(value)) else list(getattr(value, "__dict__", {}).values())
+
+
+def _of_library(thing: Any) -> bool:
+    """Return whether a class or function is none of the author's: what it knows by name is then not his graph."""
+    module = str(getattr(thing, "__module__", None) or "builtins").split(".", 1)[0]
+    return module in _LIBRARIES or module.startswith(("langchain", "langgraph"))
 
 
 def _of_node(node: ToolNode) -> Iterator[Any]:
@@ -129,7 +134,8 @@ def _of_callable(value: Any) -> Iterator[Any]:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
-    yield from get_function_nonlocals(function)
+    if not _of_library(function):
+        yield from get_function_nonlocals(function)
     yield from function.__defaults__ or ()
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         held = _content(cell)
@@ -162,7 +168,7 @@ def _why_not(value: Any) -> str:
 
 def _changed(kind: type, base: type, methods: Sequence[str]) -> str:
     """Return which of the methods a class of the author's has changed."""
-    own = [one for one in kind.__mro__ if issubclass(one, base) and not one.__module__.startswith(_OF_LIBRARIES)]
+    own = [one for one in kind.__mro__ if issubclass(one, base) and not _of_library(one)]
     return ", ".join(name for name in methods if any(name in vars(one) for one in own))
 
 

@@ -1,0 +1,375 @@
+"""Graphs that import nothing of ours, under the guard: how their calls are asked for, answered, and run once each."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated, Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.tools import InjectedState, InjectedStore, ToolRuntime
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
+
+from agent_runtime.approvals import Decided, Raised, answer_to, read_interrupt
+from agent_runtime.graph.checkpoints import open_checkpoints
+from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.guard import Desk, LimitReached, watching
+from agent_runtime.model import Category, TurnContext
+from agent_runtime.permissions import judge
+from tests.support.scripted import ScriptedModel, calls
+from turnkeeper.home import Home
+
+CONFIG: Any = {"configurable": {"thread_id": "thread-a"}}
+ran: list[str] = []
+
+
+@tool
+def act(text: str) -> str:
+    """Act."""
+    ran.append(text)
+    return f"did {text}"
+
+
+@tool
+async def act_later(text: str) -> str:
+    """Act, asynchronously."""
+    ran.append(text)
+    return f"did {text}"
+
+
+@tool
+def free(text: str) -> str:
+    """Act, granted."""
+    ran.append(f"free {text}")
+    return f"did {text}"
+
+
+@pytest.fixture(autouse=True)
+def _guarded() -> Iterator[None]:
+    ran.clear()
+    with watching(Desk({}, judge)):
+        yield
+
+
+def turn(*scopes: str, **changes: Any) -> TurnContext:
+    limits = {key: changes.pop(key) for key in ("tool_calls", "autonomous", "subagents") if key in changes}
+    category = Category(name="work", tools=frozenset(scopes), **({"autonomous": True} | limits))
+    given = {"turn_id": "turn-1", "thread_id": "thread-a", "channel": "main", "agent": "agent0"} | changes
+    return TurnContext(category=category, **given)
+
+
+def plain(*tools: BaseTool, saver: Any = None, store: Any = None, lines: Any = (), **node: Any) -> Any:
+    """Return a graph of a model's node and a plain ToolNode."""
+    model = ScriptedModel(script={"go": list(lines)})
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_node("tools", ToolNode(list(tools), **node))
+    graph.add_edge(START, "think")
+    graph.add_conditional_edges("think", lambda state: "tools" if state["messages"][-1].tool_calls else END)
+    graph.add_edge("tools", "think")
+    return graph.compile(checkpointer=saver or InMemorySaver(), store=store)
+
+
+def of_node(node: Any, checkpointer: Any = None) -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    return graph.compile(checkpointer=checkpointer)
+
+
+class Thread:
+    """One thread of a graph in one turn, driven synchronously, asynchronously or as a stream."""
+
+    def __init__(self, graph: Any, context: TurnContext, way: str = "ainvoke") -> None:
+        self.graph, self.context, self.way = graph, context, way
+
+    async def go(self, given: Any = None) -> list[Raised]:
+        given = {"messages": [HumanMessage("go", id="turn-1")]} if given is None else given
+        with turn_around(self.context):
+            if self.way == "invoke":
+                self.graph.invoke(given, CONFIG)
+            elif self.way == "ainvoke":
+                await self.graph.ainvoke(given, CONFIG)
+            else:
+                async for _ in self.graph.astream(given, CONFIG, stream_mode="values"):
+                    pass
+        return await self.asked()
+
+    async def asked(self) -> list[Raised]:
+        found = {one.id: one.value for one in (await self.graph.aget_state(CONFIG)).interrupts}
+        return [read_interrupt(key, value) for key, value in found.items()]
+
+    async def decide(self, *decided: tuple[Raised, str], args: Any = None) -> list[Raised]:
+        self.context = replace(self.context, asked=self.context.asked | {one.call_id for one, _ in decided})
+        answers = {
+            one.interrupt_id: answer_to(
+                one.kind, one.args_hash, one.call_id, "thread-a", Decided(decision=decision, args=args)
+            )
+            for one, decision in decided
+        }
+        return await self.go(Command(resume=answers))
+
+    async def told(self) -> list[str]:
+        values = (await self.graph.aget_state(CONFIG)).values
+        return [str(one.content) for one in values["messages"] if isinstance(one, ToolMessage)]
+
+
+WAYS = pytest.mark.parametrize("way", ["invoke", "ainvoke", "astream"])
+THREE = calls(("act", {"text": "a"}), ("free", {"text": "b"}), ("act", {"text": "c"}))
+
+
+@WAYS
+async def test_denied_calls_of_a_plain_toolnode_are_answered_one_at_a_time(way: str) -> None:
+    thread = Thread(plain(act, free, lines=[THREE]), turn("tool:free"), way)
+    first, second = sorted(await thread.go(), key=lambda one: str(one.args))
+    assert (first.args, second.args) == ({"text": "a"}, {"text": "c"})
+    assert ran == ["free b"], "what was granted ran beside them"
+    (left,) = await thread.decide((second, "approve"))
+    assert left.interrupt_id == first.interrupt_id
+    assert ran == ["free b", "c"]
+    assert await thread.decide((first, "reject")) == []
+    assert ran == ["free b", "c"], "each ran once"
+    assert await thread.told() == ["the author refused this call", "did b", "did c"]
+
+
+@WAYS
+async def test_denied_calls_of_a_plain_toolnode_are_answered_together(way: str) -> None:
+    thread = Thread(plain(act, free, lines=[THREE]), turn("tool:free"), way)
+    first, second = await thread.go()
+    assert await thread.decide((second, "approve"), (first, "approve")) == []
+    assert sorted(ran) == ["a", "c", "free b"]
+    assert await thread.told() == ["did a", "did b", "did c"]
+
+
+@pytest.mark.parametrize("inner_way", ["sync", "async"])
+async def test_a_graph_that_a_node_calls_is_guarded_too(inner_way: str) -> None:
+    inner = plain(act, free, act_later, lines=[THREE])
+
+    def sync_node(_state: Any) -> Any:
+        return {"messages": inner.invoke({"messages": [HumanMessage("go")]})["messages"][1:]}
+
+    async def async_node(_state: Any) -> Any:
+        return {"messages": (await inner.ainvoke({"messages": [HumanMessage("go")]}))["messages"][1:]}
+
+    inner.checkpointer = None
+    thread = Thread(of_node(sync_node if inner_way == "sync" else async_node, InMemorySaver()), turn("tool:free"))
+    first, second = await thread.go()
+    (left,) = await thread.decide((first, "approve"))
+    assert left.interrupt_id == second.interrupt_id
+    assert await thread.decide((second, "approve")) == []
+    assert sorted(ran) == ["a", "c", "free b"]
+
+
+async def test_an_agent_of_langchain_without_our_middleware_is_guarded() -> None:
+    graph = create_agent(ScriptedModel(script={"go": [THREE]}), [act, free], checkpointer=InMemorySaver())
+    thread = Thread(graph, turn("tool:free"))
+    first, second = await thread.go()
+    assert await thread.decide((first, "reject"), (second, "approve")) == []
+    assert len(ran) == 2
+    assert "the author refused this call" in await thread.told()
+
+
+async def test_an_edit_runs_the_authors_arguments_with_what_langgraph_injects() -> None:
+    @tool
+    def informed(text: str, runtime: ToolRuntime, state: Annotated[dict[str, Any], InjectedState()]) -> str:
+        """Act, knowing the state."""
+        ran.append(f"{text} {runtime.tool_call_id is not None} {len(state['messages'])}")
+        return "done"
+
+    thread = Thread(plain(informed, lines=[calls(("informed", {"text": "a"}))]), turn())
+    (asked,) = await thread.go()
+    assert asked.args == {"text": "a"}, "what is injected is not the author's to read"
+    await thread.decide((asked, "edit"), args={"text": "better", "state": {"messages": []}})
+    assert ran == ["better True 2"]
+
+
+async def test_tools_with_state_store_runtime_and_call_id_work_as_before() -> None:
+    @tool
+    async def wise(
+        text: str,
+        call_id: Annotated[str, InjectedToolCallId],
+        messages: Annotated[list[Any], InjectedState("messages")],
+        store: Annotated[BaseStore, InjectedStore()],
+        runtime: ToolRuntime,
+    ) -> Command[Any]:
+        """Act, knowing all."""
+        await store.aput(("a",), text, {"n": len(messages)})
+        ran.append(f"{text} {call_id == runtime.tool_call_id} {runtime.store is store}")
+        return Command(update={"messages": [ToolMessage(f"did {text}", tool_call_id=call_id)]})
+
+    store = InMemoryStore()
+    lines = [calls(("wise", {"text": "a"}), ("wise", {"text": "b"}), ("free", {"text": "c"}))]
+    thread = Thread(plain(wise, free, lines=lines, store=store), turn("tool:wise", "tool:free"))
+    assert await thread.go() == []
+    assert sorted(ran) == ["a True True", "b True True", "free c"]
+    assert await thread.told() == ["did a", "did b", "did c"]
+    assert store.get(("a",), "a").value == {"n": 2}  # type: ignore[union-attr]
+
+
+async def test_answers_of_calls_are_kept_by_our_checkpointer(home: Home) -> None:
+    @tool
+    def moving(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Answer with a command."""
+        ran.append("moved")
+        return Command(update={"messages": [ToolMessage("moved", tool_call_id=call_id)]})
+
+    checkpoints = await open_checkpoints(home.checkpoints_db)
+    try:
+        lines = [calls(("moving", {}), ("act", {"text": "a"}))]
+        thread = Thread(plain(moving, act, lines=lines, saver=checkpoints.saver), turn("tool:moving"))
+        (asked,) = await thread.go()
+        assert await thread.decide((asked, "approve")) == []
+        assert ran == ["moved", "a"]
+        assert await thread.told() == ["moved", "did a"]
+    finally:
+        await checkpoints.close()
+
+
+async def test_wrappers_of_the_author_are_kept_and_stand_outside_the_guard() -> None:
+    seen: list[str] = []
+
+    def sync_wrapper(request: Any, execute: Any) -> Any:
+        seen.append(request.tool_call["name"])
+        return execute(request)
+
+    async def async_wrapper(request: Any, execute: Any) -> Any:
+        seen.append(request.tool_call["name"])
+        return await execute(request)
+
+    for way in ("invoke", "ainvoke"):
+        graph = plain(act, lines=[THREE], wrap_tool_call=sync_wrapper, awrap_tool_call=async_wrapper)
+        asked = await Thread(graph, turn(), way).go()
+        assert len(asked) == 2
+        assert sorted(seen) == ["act", "act", "free"]
+        seen.clear()
+    assert ran == []
+
+
+async def test_a_question_inside_an_approved_tool_follows_its_approval() -> None:
+    @tool
+    def curious(text: str) -> str:
+        """Ask, then act."""
+        ran.append(f"{text} {interrupt({'question': 'how?'})}")
+        return "done"
+
+    thread = Thread(plain(curious, lines=[calls(("curious", {"text": "a"}), ("curious", {"text": "b"}))]), turn())
+    first, second = sorted(await thread.go(), key=lambda one: str(one.args))
+    own, other = await thread.decide((first, "approve"))
+    question, left = (own, other) if own.kind == "question" else (other, own)
+    assert left.interrupt_id == second.interrupt_id
+    await thread.go(Command(resume={question.interrupt_id: "so"}))
+    assert ran == ["a so"]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_a_tool_that_a_node_calls_by_itself_asks(sync: bool) -> None:
+    def sync_node(_state: Any) -> Any:
+        return {"messages": [AIMessage(act.invoke({"text": "a"}))]}
+
+    async def async_node(_state: Any) -> Any:
+        return {"messages": [AIMessage(await act_later.ainvoke("a"))]}
+
+    thread = Thread(of_node(sync_node if sync else async_node, InMemorySaver()), turn())
+    (asked,) = await thread.go()
+    assert (asked.tool, asked.missing_scope) == (("act", "tool:act") if sync else ("act_later", "tool:act_later"))
+    assert ran == []
+    assert await thread.decide((asked, "approve")) == []
+    assert ran == ["a"]
+
+
+async def test_a_tool_that_a_node_calls_and_the_author_refuses_raises_there() -> None:
+    def node(_state: Any) -> Any:
+        try:
+            return {"messages": [AIMessage(act.invoke({"text": "a"}))]}
+        except ToolException as error:
+            return {"messages": [AIMessage(str(error))]}
+
+    thread = Thread(of_node(node, InMemorySaver()), turn())
+    (asked,) = await thread.go()
+    assert await thread.decide((asked, "reject")) == []
+    assert (await thread.graph.aget_state(CONFIG)).values["messages"][-1].content == "the author refused this call"
+    assert ran == []
+
+
+async def test_calls_inside_a_tool_are_calls_of_their_own() -> None:
+    @tool
+    async def outer(text: str) -> str:
+        """Call another tool."""
+        return str(await act.ainvoke({"text": text}))
+
+    thread = Thread(plain(outer, lines=[calls(("outer", {"text": "a"}))]), turn())
+    (first,) = await thread.go()
+    assert first.tool == "outer"
+    (second,) = await thread.decide((first, "approve"))
+    assert (second.tool, ran) == ("act", [])
+    assert await thread.decide((second, "approve")) == []
+    assert ran == ["a"]
+
+
+async def test_read_only_turns_ask_before_any_tool_of_a_foreign_graph() -> None:
+    thread = Thread(plain(free, lines=[calls(("free", {"text": "a"}))]), turn("tool:free", read_only=True))
+    (asked,) = await thread.go()
+    assert asked.missing_scope == "effect:write"
+
+
+async def test_a_category_that_does_not_act_by_itself_proposes_its_first_write() -> None:
+    lines = [calls(("free", {"text": "a"})), calls(("free", {"text": "b"}))]
+    thread = Thread(plain(free, lines=lines), turn("tool:free", autonomous=False))
+    (asked,) = await thread.go()
+    assert asked.kind == "proposal"
+    thread.context = replace(thread.context, writes_approved=True)
+    assert await thread.decide((asked, "approve")) == []
+    assert ran == ["free a", "free b"], "the approval covers the turn's other writes"
+
+
+async def test_an_approved_proposal_does_not_answer_for_a_call_that_was_asked_too() -> None:
+    lines = [calls(("free", {"text": "a"}), ("free", {"text": "b"}))]
+    thread = Thread(plain(free, lines=lines), turn("tool:free", autonomous=False))
+    first, second = await thread.go()
+    thread.context = replace(thread.context, writes_approved=True)
+    assert await thread.decide((first, "approve"), (second, "reject")) == []
+    assert len(ran) == 1
+
+
+async def test_the_limit_of_calls_holds_and_a_call_that_runs_again_counts_once() -> None:
+    lines = [calls(*[("free", {"text": str(number)}) for number in range(4)])]
+    thread = Thread(plain(free, lines=lines), turn("tool:free", tool_calls=3, turn_id="limited"))
+    await thread.go()
+    assert len(ran) == 3
+    assert "limit of 3 tool calls" in "".join(await thread.told())
+    endless = [calls(("free", {"text": str(number)})) for number in range(30)]
+    with pytest.raises(LimitReached):
+        await Thread(plain(free, lines=endless), turn("tool:free", tool_calls=3, turn_id="endless")).go()
+
+
+async def test_a_call_outside_a_turn_is_refused() -> None:
+    graph = plain(act, lines=[THREE])
+    await graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG)
+    told = [str(one.content) for one in (await graph.aget_state(CONFIG)).values["messages"] if one.type == "tool"]
+    assert told[0] == "this call stands outside a turn; it was not run"
+    with pytest.raises(ToolException, match="outside a turn"):
+        act.invoke({"text": "a"})
+    assert ran == []
+
+
+def test_the_process_is_as_it_was_when_nobody_watches_any_more() -> None:
+    @contextmanager
+    def nobody() -> Iterator[None]:
+        from agent_runtime.graph.guard import hooks
+
+        desks, hooks._DESKS = hooks._DESKS, []
+        hooks._take_hooks()
+        yield
+        hooks._DESKS = desks
+        hooks._put_hooks()
+
+    with nobody():
+        assert act.invoke({"text": "a"}) == "did a"
+        assert "invoke" not in vars(ToolNode)

@@ -1,0 +1,154 @@
+"""Looking at a graph before it runs: which tools it reaches, and what the guard cannot stand before."""
+
+import functools
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableParallel
+from langchain_core.tools import BaseTool, tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel.remote import RemoteGraph
+
+from agent_runtime.graph.foreign.toolnodes import guard_graph, inspect
+from agent_runtime.graph.guard import Desk, watching
+from agent_runtime.permissions import judge
+from tests.support.scripted import ScriptedModel
+
+
+@tool
+def one(text: str) -> str:
+    """Act."""
+    return text
+
+
+@tool
+def two(text: str) -> str:
+    """Act."""
+    return text
+
+
+class OwnNode(ToolNode):
+    """A node that runs its tools its own way."""
+
+    def _run_one(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._run_one(*args, **kwargs)
+
+
+class OwnTool(BaseTool):
+    """A tool that runs its own way."""
+
+    name: str = "own"
+    description: str = "Act."
+
+    def invoke(self, *_args: Any, **_kwargs: Any) -> Any:
+        return "did"
+
+    def _run(self) -> str:
+        return "did"
+
+
+class PlainTool(BaseTool):
+    """A tool as LangChain's documentation writes one."""
+
+    name: str = "plain"
+    description: str = "Act."
+
+    def _run(self, text: str) -> str:
+        return text
+
+
+def graph(node: Any) -> Any:
+    made = StateGraph(MessagesState)
+    made.add_node("node", node)
+    made.add_edge(START, "node")
+    return made.compile()
+
+
+def model(*tools: Any) -> Any:
+    return RunnableBinding(bound=ScriptedModel(script={}), kwargs={"tools": list(tools)})
+
+
+def holding(held: Any) -> Any:
+    def node(_state: Any) -> Any:
+        return held
+
+    return node
+
+
+class Team:
+    """A class of the author's whose method is a node."""
+
+    def __init__(self, *tools: Any) -> None:
+        self.tools = {"by name": list(tools)}
+
+    def work(self, _state: Any) -> Any:
+        return {"messages": []}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        ToolNode([one, two]),
+        graph(ToolNode([one, two])),
+        holding(graph(ToolNode([one, two]))),
+        holding([one, two]),
+        Team(one, two).work,
+        functools.partial(lambda _state, *, tools: tools, tools=(one, two)),
+        RunnableLambda(holding({"a": one, "b": two})),
+        RunnableParallel(a=holding(one), b=holding(two)),  # type: ignore[arg-type]
+        create_agent(ScriptedModel(script={}), [one, two]),
+        holding(model(one, two)),
+        lambda _state: one.invoke(two.name),
+    ],
+)
+def test_tools_are_found_wherever_a_graph_holds_them(node: Any) -> None:
+    found = inspect(graph(node))
+    assert set(found.tools) >= {"one", "two"}
+    assert found.unguardable == ()
+
+
+def test_tools_that_a_tool_calls_are_found() -> None:
+    @tool
+    def outer(text: str) -> str:
+        """Call another."""
+        return str(one.invoke(text))
+
+    assert inspect(graph(ToolNode([outer, PlainTool()]))).tools == ("one", "outer", "plain")
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (RemoteGraph("agent", url="http://127.0.0.1:1"), "another server"),
+        (holding(RemoteGraph("agent", url="http://127.0.0.1:1")), "another server"),
+        (OwnNode([one]), "OwnNode runs its tools in a way of its own (_run_one)"),
+        (ToolNode([OwnTool()]), "the tool own runs in a way of its own (invoke)"),
+        (holding(model(one, {"type": "web_search_20250305", "name": "web_search"})), "runs web_search_20250305"),
+        (holding(model({"google_search": {}})), "runs google_search"),
+        (create_agent(ScriptedModel(script={}), [one, {"type": "mcp", "server_label": "x"}]), "runs mcp"),
+    ],
+)
+def test_what_runs_past_the_guard_is_named_with_its_node(node: Any, why: str) -> None:
+    (problem,) = inspect(graph(node)).unguardable
+    assert problem.where.startswith("node")
+    assert why in problem.why
+
+
+def test_tools_that_the_graph_runs_are_no_providers_tools() -> None:
+    functions = [{"type": "function", "function": {"name": "one"}}, {"name": "one", "input_schema": {}}]
+    assert inspect(graph(holding(model(*functions)))).unguardable == ()
+
+
+def test_a_problem_in_a_subgraph_is_found_under_its_path() -> None:
+    (problem,) = inspect(graph(graph(OwnNode([one])))).unguardable
+    assert problem.where == "node/node"
+
+
+def test_no_graph_is_made_ready_while_nobody_watches() -> None:
+    made = graph(ToolNode([one]))
+    with pytest.raises(RuntimeError, match="no guard watches"):
+        guard_graph(made, {}, judge)
+    with watching(Desk({}, judge)):
+        assert guard_graph(made, {}, judge) is made
