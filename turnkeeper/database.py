@@ -5,13 +5,10 @@ savepoint inside one transaction, commits once, and only then answers them all: 
 and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
 """
 
-import asyncio
-import queue
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from alembic import command
 from alembic.config import Config
@@ -22,10 +19,9 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import StaticPool
 
 from turnkeeper.errors import Corrupt
+from turnkeeper.hands import Hands, Job
 
 T = TypeVar("T")
-Work = Callable[[Connection], Any]
-_LARGEST_BATCH = 512
 
 
 class Database:
@@ -57,74 +53,46 @@ class Database:
         except Corrupt:
             self._engine.dispose()
             raise
-        self._queue: queue.SimpleQueue[tuple[Work, Future[Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name=f"db-{path.stem}", daemon=True)
-        self._thread.start()
+        self._connection = self._engine.connect()
+        self._hands = Hands(f"db-{path.stem}", lambda batch: _run_batch(self._connection, batch))
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.
 
         A cancelled caller leaves work that has begun running: whether it commits is then unknown to that caller.
         """
-        return await asyncio.wrap_future(self.submit(work))
+        return cast("T", await self._hands.ask(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue `work` from any thread; the future ends once it is on disk, or with its exception."""
-        answer: Future[T] = Future()
-        self._queue.put((work, answer))
-        return answer
+        return self._hands.submit(work)
 
     def close(self) -> None:
         """Finish what is queued, then close the file."""
-        self._queue.put(None)
-        self._thread.join()
+        self._hands.close()
+        self._connection.close()
         self._engine.dispose()
 
-    def _serve(self) -> None:
-        with self._engine.connect() as connection:
-            while True:
-                batch = self._next_batch()
-                if batch:
-                    _run_batch(connection, [item for item in batch if item is not None])
-                if batch and batch[-1] is None:
-                    return
 
-    def _next_batch(self) -> list[tuple[Work, Future[Any]] | None]:
-        batch = [self._queue.get()]
-        while batch[-1] is not None and len(batch) < _LARGEST_BATCH:
-            try:
-                batch.append(self._queue.get_nowait())
-            except queue.Empty:
-                break
-        return batch
-
-
-def _run_batch(connection: Connection, batch: list[tuple[Work, Future[Any]]]) -> None:
-    """Run the units in one transaction; answer each only after the commit."""
-    done: list[tuple[Future[Any], Any]] = []
-    # From here on a caller that gives up no longer cancels its answer, which would end this thread.
-    wanted = [(work, answer) for work, answer in batch if answer.set_running_or_notify_cancel()]
+def _run_batch(connection: Connection, batch: Sequence[Job]) -> None:
+    """Run the units in one transaction; they are answered only after the commit."""
     driver: Any = connection.connection.driver_connection
     try:
         with connection.begin():
-            for work, answer in wanted:
+            for job in batch:
                 # Said to the driver itself: a savepoint of SQLAlchemy's costs more than most units.
                 driver.execute("SAVEPOINT unit")
                 try:
-                    done.append((answer, work(connection)))
+                    job.result = job.work(connection)
                 except Exception as error:
-                    answer.set_exception(error)
+                    job.error = error
                     if not driver.in_transaction:  # a full disk may undo all that the others did, too
                         raise
                     driver.execute("ROLLBACK TO unit")
                 driver.execute("RELEASE unit")
     except Exception as error:  # noqa: BLE001  nothing of the batch is on disk: every caller must know
-        for _, answer in wanted:
-            if not answer.done():
-                answer.set_exception(error)
-        return
-    for answer, result in done:
-        answer.set_result(result)
+        for job in batch:
+            job.error = job.error or error
 
 
 def _open(path: Path, *, read_only: bool) -> Engine:

@@ -12,9 +12,9 @@ from sqlite3 import Connection
 from typing import Any
 
 from agent_runtime.graph.saver import rows
-from agent_runtime.graph.saver.hands import Hands, Job
 from agent_runtime.graph.saver.rows import COLUMNS, SCHEMA, Rows
 from turnkeeper.errors import Corrupt
+from turnkeeper.hands import Hands, Job
 
 BUSY_S = 10.0
 Work = Rows | Callable[[Connection], Any]

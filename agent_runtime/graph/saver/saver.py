@@ -22,10 +22,10 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_runtime.graph.saver import pruning, rows
 from agent_runtime.graph.saver.file import CheckpointFile, Work
-from agent_runtime.graph.saver.hands import Hands
 from agent_runtime.graph.saver.history import changes
 from agent_runtime.graph.saver.rows import Found, Rows
 from turnkeeper.entropy import SystemEntropy
+from turnkeeper.hands import Hands
 
 _PAGE = 16  # checkpoints that a listing holds at a time
 

@@ -28,6 +28,12 @@ class Job:
         self._answer = answer
         self._loop = loop
 
+    def wanted(self) -> bool:
+        """Return whether anybody still waits; from here on a thread that waits no longer gives up."""
+        if isinstance(self._answer, Future):
+            return self._answer.set_running_or_notify_cancel()
+        return not self._answer.cancelled()
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop on which the answer is awaited; None where a thread waits for it."""
@@ -56,7 +62,7 @@ class Hands:
         self._thread.start()
 
     async def ask(self, work: Any) -> Any:
-        """Return what comes of `work`; a caller that gives up leaves it to be done or not."""
+        """Return what comes of `work`; a caller that gives up leaves it undone only if it has not begun."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         self._put(Job(work, answer, loop))
@@ -64,9 +70,13 @@ class Hands:
 
     def ask_blocking(self, work: Any) -> Any:
         """Return what comes of `work`, for a thread that may wait."""
+        return self.submit(work).result()
+
+    def submit(self, work: Any) -> "Future[Any]":
+        """Queue `work` from any thread; the future ends with what comes of it."""
         answer: Future[Any] = Future()
         self._put(Job(work, answer))
-        return answer.result()
+        return answer
 
     def close(self) -> None:
         """Do what is queued, then end the thread. What is asked after this raises RuntimeError."""
@@ -86,6 +96,7 @@ class Hands:
         going = True
         while going:
             batch, going = self._next()
+            batch = [job for job in batch if job.wanted()]
             try:
                 self._serve(batch)
             except Exception as error:  # noqa: BLE001  handed to everyone of the batch; the thread goes on
