@@ -1,0 +1,125 @@
+"""`agent-runtime graph check` tells what the daemon would run or refuse; `turnkeeper init --graph` listens to it."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_runtime.cli import app
+from constellation.cli import app as turnkeeper
+from constellation.project import Project, check_room, take_on
+from tests.integration.runtime.test_foreign import BYPASS, TALKER, WAITER
+from turnkeeper.console import run
+from turnkeeper.errors import Conflict
+from turnkeeper.home import Home
+from turnkeeper.settings import load_settings
+
+GARDEN = Project(reference="/a/garden/langgraph.json:agent", name="garden", tools=("tool:look", "tool:paint"))
+
+
+class Shell:
+    """Runs commands in this process, in the project's folder."""
+
+    def __init__(self, home: Home, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home, self.folder, self._capsys = home, folder, capsys
+        self.err = ""
+
+    def __call__(self, program: Any, *argv: str, code: int = 0) -> str:
+        self._capsys.readouterr()
+        found = run(program, ["--home", str(self.home.root), *argv])
+        out, self.err = self._capsys.readouterr()
+        assert found == code, f"{argv} exited with {found}: {out}{self.err}"
+        return out
+
+    def check(self, *argv: str, code: int = 0) -> Any:
+        return json.loads(self(app, "graph", "check", *argv, "-o", "json", code=code))
+
+    def write(self, text: str) -> str:
+        """Write a graph under a name that no other test has imported; return its reference."""
+        file = self.folder / f"graph_{self.folder.name.replace('-', '_')}.py"
+        file.write_text(text)
+        return f"./{file.name}:graph"
+
+
+@pytest.fixture
+def shell(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shell]:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+    path, variables = list(sys.path), dict(os.environ)
+    yield Shell(home, tmp_path, capsys)
+    sys.path[:] = path
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+def test_it_shows_what_was_loaded_and_who_grants_each_tool(shell: Shell) -> None:
+    (shell.home.categories / "house.toml").write_text('name = "house"\n[scopes]\ntools = ["tool:look"]\n')
+    found = shell.check(shell.write("print('loading')\n" + TALKER))
+    assert (found["kind"], found["nodes"], found["prompt_goes_to"]) == (
+        "builder, compiled graph", ["model", "tools"], "messages",
+    )  # fmt: skip
+    assert found["tools"] == [
+        {"name": "look", "scope": "tool:look", "effect": "write", "granted_by": ["house"]},
+        {"name": "paint", "scope": "tool:paint", "effect": "write", "granted_by": []},
+    ]
+    assert (found["verdict"], found["problem"]) == ("guarded", "")
+    assert "loading" in shell.err, "what a project prints is not data"
+
+
+def test_it_reads_well(shell: Shell) -> None:
+    shown = shell(app, "graph", "check", shell.write(WAITER))
+    assert "input:     topic (required)\n" in shown
+    assert "verdict:   every tool call is guarded\n" in shown
+
+
+def test_what_the_daemon_would_refuse_exits_with_2_and_says_why(shell: Shell) -> None:
+    reference = shell.write(BYPASS)
+    found = shell.check(reference, code=2)
+    assert [one["where"] for one in found["unguardable"]] == ["tools"]
+    assert found["verdict"] == "refused"
+    assert shell.err.startswith(f"refused: {reference}: tools cannot be guarded: OwnNode")
+
+
+def test_a_trusted_graph_passes_however_its_reference_is_written(shell: Shell) -> None:
+    reference = shell.write(BYPASS)
+    file = (shell.folder / reference[2:]).as_posix()
+    shell.home.config.write_text(f'[agents.agent0]\ngraph = "{file}"\n[categories]\ntrusted_graphs = ["{file}"]\n')
+    assert shell.check(reference)["verdict"] == "trusted"
+    assert shell.check()["reference"] == file
+
+
+def test_without_a_graph_there_is_nothing_to_check(shell: Shell) -> None:
+    shell(app, "graph", "check", code=3)
+    assert "turns run the default agent" in shell.err
+
+
+def test_init_writes_nothing_for_a_graph_that_cannot_run(shell: Shell) -> None:
+    fresh = Home(root=shell.home.root.parent / "fresh")
+    shell.home = fresh
+    shell(turnkeeper, "init", "--graph", "./missing.py:graph", code=2)
+    assert shell.err.startswith("error: ./missing.py:graph: no such file: ")
+    assert not fresh.root.exists()
+
+
+def test_taking_on_a_project_names_its_graph_and_grants_nothing(home: Home) -> None:
+    home.config.write_text("# mine\n[model]\nname = 'offline'\n")
+    category = home.categories / "garden.toml"
+    assert take_on(home, GARDEN) == [home.config, category]
+    assert home.config.read_text().startswith("# mine\n")
+    assert load_settings(home).agents["agent0"].graph == GARDEN.reference
+    assert run(app, ["--home", str(home.root), "categories", "check"]) == 0
+    assert category.read_text().count('# "tool:') == 2
+    check_room(home, GARDEN)
+    assert take_on(home, GARDEN) == [], "a second time changes nothing"
+
+
+def test_a_home_that_runs_another_graph_is_left_alone(home: Home) -> None:
+    home.config.write_text('[agents.agent0]\ngraph = "other.module:graph"\n')
+    with pytest.raises(Conflict, match=r"\[agents.agent0\] runs other.module:graph; write there yourself"):
+        check_room(home, GARDEN)
