@@ -54,42 +54,6 @@ class _Pass:
         return all(about) and not self.used
 
 
-_PASS: ContextVar[_Pass | None] = ContextVar("turnkeeper_pass", default=None)
-_DESKS: list[Desk] = []
-_LOCK = threading.Lock()
-
-
-@contextmanager
-def watching(desk: Desk) -> Iterator[None]:
-    """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
-    with _LOCK:
-        if not _DESKS:
-            _put_hooks()
-        _DESKS.append(desk)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _DESKS.remove(desk)
-            if not _DESKS:
-                _take_hooks()
-
-
-def watched() -> bool:
-    """Return whether tool calls are guarded now."""
-    return bool(_DESKS)
-
-
-@contextmanager
-def let_pass(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
-    """Let exactly this call, judged already, through once within the block."""
-    token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(_shown(tool, args))))
-    try:
-        yield
-    finally:
-        _PASS.reset(token)
-
-
 class _Counted:
     """How many calls each turn has made; a call that is run again counts once. A new process counts anew."""
 
@@ -108,7 +72,49 @@ class _Counted:
             return len(calls)
 
 
-_COUNTED = _Counted()
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Watch:
+    """A desk that is asked, and the calls that turns have made past it."""
+
+    desk: Desk
+    counted: _Counted
+
+
+_PASS: ContextVar[_Pass | None] = ContextVar("turnkeeper_pass", default=None)
+_WATCHES: list[_Watch] = []
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def watching(desk: Desk) -> Iterator[None]:
+    """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
+    watch = _Watch(desk=desk, counted=_Counted())
+    with _LOCK:
+        if not _WATCHES:
+            _put_hooks()
+        _WATCHES.append(watch)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _WATCHES.remove(watch)
+            if not _WATCHES:
+                _take_hooks()
+
+
+def watched() -> bool:
+    """Return whether tool calls are guarded now."""
+    return bool(_WATCHES)
+
+
+@contextmanager
+def let_pass(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
+    """Let exactly this call, judged already, through once within the block."""
+    token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(_shown(tool, args))))
+    try:
+        yield
+    finally:
+        _PASS.reset(token)
 
 
 def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, Refused | None]:
@@ -123,21 +129,21 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
         return tool_input, None
-    desk = _DESKS[-1]
-    turn = desk.turn()
+    watch = _WATCHES[-1]
+    turn = watch.desk.turn()
     if turn is None:
         return tool_input, OUTSIDE
-    return _decided(desk, tool, tool_input, shown, call_id, turn)
+    return _decided(watch, tool, tool_input, shown, call_id, turn)
 
 
 def _decided(
-    desk: Desk, tool: BaseTool, tool_input: Any, shown: Mapping[str, Any], call_id: str | None, turn: TurnContext
+    watch: _Watch, tool: BaseTool, tool_input: Any, shown: Mapping[str, Any], call_id: str | None, turn: TurnContext
 ) -> tuple[Any, Refused | None]:
     place = _place()
     known_as = call_id or _made_id(place, tool.name, shown)
-    if over := over_limit(_COUNTED.number(turn.turn_id, f"{place}|{known_as}"), turn.category.tool_calls):
+    if over := over_limit(watch.counted.number(turn.turn_id, f"{place}|{known_as}"), turn.category.tool_calls):
         return tool_input, Refused(text=over)
-    decided = desk.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
+    decided = watch.desk.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
     if isinstance(decided, Refused):
         return tool_input, decided
     if not isinstance(tool_input, dict):

@@ -364,10 +364,10 @@ def test_the_process_is_as_it_was_when_nobody_watches_any_more() -> None:
     def nobody() -> Iterator[None]:
         from agent_runtime.graph.guard import hooks
 
-        desks, hooks._DESKS = hooks._DESKS, []
+        watches, hooks._WATCHES = hooks._WATCHES, []
         hooks._take_hooks()
         yield
-        hooks._DESKS = desks
+        hooks._WATCHES = watches
         hooks._put_hooks()
 
     with nobody():
