@@ -4,7 +4,7 @@ Layout (`docs/contract.md` documents it for people and scripts)::
 
     config.toml  .env  categories/*.toml  tasks/*.toml
     state/schedules.db  state/agent.db  state/checkpoints.db
-    state/run/{task-runner,agent-runtime}.{sock,lock,pid}
+    state/run/{task-runner,agent-runtime}.{sock,lock,pid}  state/workers
     channels/agent/<agent>/{inbox,claimed,delivered,quarantine}/
     logs/events-<process>-<date>.jsonl
 """
@@ -72,6 +72,11 @@ class Home:
     def run(self) -> Path:
         """Sockets, locks and pid files, mode 0700."""
         return self.root / "state" / "run"
+
+    @property
+    def workers(self) -> Path:
+        """How many workers `turnkeeper up N` asked for; absent until it does."""
+        return self.root / "state" / "workers"
 
     @property
     def logs(self) -> Path:

@@ -3,16 +3,19 @@
 The keys and their defaults are documented by the models below; `turnkeeper config show` prints them with their values.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from turnkeeper.durations import parse_duration
-from turnkeeper.errors import NotFound
+from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.home import Home
 from turnkeeper.tomlfile import read_toml
 
+FIRST_AGENT = "agent0"
+MOST_WORKERS = 64
 SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation-walk", "loop")
 
 
@@ -33,7 +36,9 @@ class AgentSettings(_Section):
     """`[agents.<name>]`: which graph an agent runs, and how many worker lanes it has."""
 
     graph: str = Field("", description="a LangGraph graph, as file:attribute or module:attribute; empty: the default")
-    workers: int = Field(0, ge=0, le=64, description="worker lanes agent1..agentN")
+    workers: int = Field(
+        0, ge=0, le=MOST_WORKERS, description="worker lanes agent1..agentN; `turnkeeper up N` goes before it"
+    )
 
 
 class ModelSettings(_Section):
@@ -111,8 +116,47 @@ def load_settings(home: Home) -> Settings:
     return file.validate(Settings)
 
 
+def staffed(settings: Settings, home: Home) -> Settings:
+    """Return the settings with as many workers as `turnkeeper up N` asked for last, if it ever did.
+
+    Raises:
+        InvalidInput: the file that says so holds no number of workers.
+    """
+    count = workers_asked_for(home)
+    if count is None:
+        return settings
+    first = settings.agents.get(FIRST_AGENT, AgentSettings())
+    return settings.model_copy(
+        update={"agents": {**settings.agents, FIRST_AGENT: first.model_copy(update={"workers": count})}}
+    )
+
+
+def workers_asked_for(home: Home) -> int | None:
+    """Return how many workers `turnkeeper up N` asked for; None if it never did. Raises InvalidInput."""
+    try:
+        text = home.workers.read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) <= MOST_WORKERS):
+        raise InvalidInput("is not a number of workers", where=str(home.workers), hint="say it: turnkeeper up N")
+    return int(text)
+
+
+def ask_for_workers(home: Home, count: int) -> bool:
+    """Write how many workers there are to be from the runtime's next start on; False if it was the same before."""
+    with contextlib.suppress(InvalidInput):
+        if workers_asked_for(home) == count:
+            return False
+    draft = home.workers.with_suffix(".new")
+    draft.write_text(f"{count}\n", encoding="ascii")
+    draft.chmod(0o600)
+    draft.replace(home.workers)
+    return True
+
+
 def effective(settings: Settings, home: Home) -> Iterator[tuple[str, object, str]]:
-    """Yield (key, value, source) for every setting; the source is the config file or `default`."""
+    """Yield (key, value, source) for every setting; the source is a file of the home's or `default`."""
+    by_command = f"agents.{FIRST_AGENT}.workers" if workers_asked_for(home) is not None else ""
     for section in type(settings).model_fields:
         value = getattr(settings, section)
         parts = value.items() if isinstance(value, dict) else [("", value)]
@@ -120,4 +164,6 @@ def effective(settings: Settings, home: Home) -> Iterator[tuple[str, object, str
             prefix = f"{section}.{name}" if name else section
             for key in type(part).model_fields:
                 stated = key in part.model_fields_set and (name or section in settings.model_fields_set)
-                yield f"{prefix}.{key}", getattr(part, key), str(home.config) if stated else "default"
+                source = str(home.config) if stated else "default"
+                place = str(home.workers) if f"{prefix}.{key}" == by_command else source
+                yield f"{prefix}.{key}", getattr(part, key), place

@@ -21,4 +21,5 @@ def hosted(settings: "Settings") -> list[str]:
 def hosted_on(home: Home) -> list[str]:
     """Return the names of the agents that a home's settings ask for. Raises InvalidInput."""
     # Settings bring pydantic, which takes longer to import than a command to run: load them only where they are read.
-    return hosted(import_module("turnkeeper.settings").load_settings(home))
+    settings = import_module("turnkeeper.settings")
+    return hosted(settings.staffed(settings.load_settings(home), home))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from turnkeeper.console import Column, Output, OutputOption, home, show_rows
-from turnkeeper.settings import effective, load_settings
+from turnkeeper.settings import effective, load_settings, staffed
 
 app = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -29,7 +29,7 @@ def show(
     place.check()
     rows = [
         {"key": key, "value": list(value) if isinstance(value, tuple) else value, "source": source}
-        for key, value, source in effective(load_settings(place), place)
+        for key, value, source in effective(staffed(load_settings(place), place), place)
         if not changed or source != "default"
     ]
     show_rows(rows, _COLUMNS, output, name_key="key")

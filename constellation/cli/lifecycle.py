@@ -7,13 +7,17 @@ from typing import Annotated
 import typer
 
 from constellation.bring import bring_down, bring_up, prepare
-from constellation.daemons import DAEMONS, SUPERVISOR, process_of
+from constellation.daemons import AGENT_RUNTIME, DAEMONS, SUPERVISOR, process_of, stop
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner
-from turnkeeper.settings import load_settings
+from turnkeeper.settings import MOST_WORKERS, ask_for_workers, load_settings
 
 
 def up(
+    workers: Annotated[
+        int | None,
+        typer.Argument(metavar="[N]", min=0, max=MOST_WORKERS, help="How many workers, agent1 to agentN."),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Supervise in this process, for systemd and containers.")
     ] = False,
@@ -23,13 +27,19 @@ def up(
     Running it again is safe: a process that runs is left alone, one that died is started. It also clears the markers
     of a crash loop, so that the watchdog tries again.
 
-    Example: turnkeeper up
+    N is kept for later starts. Where the runtime runs with another number, it is stopped, in good order, and started
+    again.
+
+    Example: turnkeeper up 2
     """
     place = home()
     place.check()
     place.check_sockets()
     for text in prepare(place, load_settings(place)):
         note(f"was escalated: {text}")
+    if workers is not None and ask_for_workers(place, workers) and process_of(place, AGENT_RUNTIME) is not None:
+        with spinner("stopping agent-runtime"):
+            note(f"{AGENT_RUNTIME.name} {stop(place, AGENT_RUNTIME)}, to start with {workers} workers")
     if foreground:
         argv = [sys.executable, "-m", SUPERVISOR.package, str(place.root), "--foreground"]
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
