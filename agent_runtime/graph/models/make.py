@@ -11,6 +11,7 @@ from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 
 from agent_runtime.graph.models.hiding import hide, known_secrets
+from agent_runtime.graph.models.refusals import hear_refusals
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from turnkeeper.clock import Clock
@@ -65,6 +66,7 @@ def _make(settings: ModelSettings) -> BaseChatModel:
     understood = {name: value for name, value in _WANTED.items() if name in type(first).model_fields}
     options |= understood
     made: BaseChatModel = init_chat_model(settings.name, **options)
+    hear_refusals(made)
     return made
 
 

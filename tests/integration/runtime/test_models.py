@@ -266,6 +266,12 @@ async def test_an_empty_answer_is_nothing_to_do(desk: Desk) -> None:
     assert (await desk.said())[-1] == ("agent", "nothing to do this fire")
 
 
+async def test_a_refusal_in_a_field_of_its_own_is_what_the_model_said(desk: Desk) -> None:
+    desk.server.script = [Reply(refusal="I will not.")]
+    assert (await desk.run()).state == STATES.SUCCEEDED
+    assert (await desk.said())[-1] == ("agent", "I will not.")
+
+
 async def test_what_is_no_stream_of_pieces_fails_the_turn(desk: Desk) -> None:
     for number, raw in enumerate(("data: {half\n\n", "<html>", 'data: {"error": {"message": "overloaded"}}\n\n'), 1):
         desk.server.script = [Reply(raw=raw)] * 5
