@@ -13,6 +13,9 @@ from agent_runtime.triggers import AGENT_KINDS
 from turnkeeper.eventlog import EventLog
 from turnkeeper.failpoints import Failpoints
 
+CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over
+OVERDUE_S = 1.0  # past its time limit, at which it was cancelled once
+
 
 class Intervals:
     """Runs intervals, and knows which turns run now."""
@@ -36,7 +39,7 @@ class Intervals:
         """Stop a turn that runs, at its next await; False if it does not run. The cancel must be stored before."""
         task = self._running.get(turn_id)
         if task is not None:
-            task.cancel()
+            _cancel(task)
         return task is not None
 
     async def run(self, turn: TurnRecord, order: Order, mode: str) -> Ended | None:
@@ -53,19 +56,22 @@ class Intervals:
         work = self._engine.run(order, context, turn.after_message, recording.step)
         task = asyncio.create_task(work, name=f"turn-{turn.turn_id}")
         self._running[turn.turn_id] = task
+        seconds, in_time = context.category.seconds, {task}
         try:
             if await self._store.is_cancelled(turn.turn_id):
-                task.cancel()  # stored after the decision to run was made
-            await asyncio.wait([task])
+                _cancel(task)  # stored after the decision to run was made
+            in_time, _ = await asyncio.wait([task], timeout=seconds + OVERDUE_S)
         except asyncio.CancelledError:  # the process is to stop and would wait no longer; the next one goes on
             self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state="drained")
             raise
         finally:
-            task.cancel()
+            _cancel(task)
             await asyncio.wait([task])
             del self._running[turn.turn_id]
             await recording.finished()
             await self._pin(turn, self._narrowing.end(turn.turn_id))
+        if task.cancelled() and not in_time and not await self._store.is_cancelled(turn.turn_id):
+            return Ended(stopped="timeout", error=f"took longer than {seconds} s")
         return None if task.cancelled() else task.result()
 
     async def _context(self, turn: TurnRecord) -> TurnContext:
@@ -106,6 +112,12 @@ class Intervals:
             trigger=turn.trigger,
             mode=mode,
         )
+
+
+def _cancel(task: asyncio.Task[Ended]) -> None:
+    if not task.done():
+        task.cancel()
+        asyncio.get_running_loop().call_later(CANCEL_AGAIN_S, _cancel, task)
 
 
 def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:

@@ -3,41 +3,35 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+import threading
 from typing import Any
 
 from agent_runtime.assembly import PROCESS, assemble
-from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.server import Servicer
+from agent_runtime.threads import use_threads
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
-from turnkeeper.bus.reader import ReaderLock
+from turnkeeper.errors import EXIT_FAILURE
 from turnkeeper.home import Home
 from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
-from turnkeeper.settings import Settings, load_settings, staffed
+from turnkeeper.settings import load_settings
 
 DRAIN_GRACE_S = 10.0
 CALLS_GRACE_S = 2.0
-
-
-@asynccontextmanager
-async def _reading(home: Home, settings: Settings) -> AsyncIterator[None]:
-    """Be the one reader of every hosted agent's inbox. Raises Conflict, naming the other, where there is one."""
-    with ExitStack() as locks:
-        for agent in hosted(settings):
-            locks.enter_context(ReaderLock(home.inbox(agent), PROCESS))
-        yield
+LAST_GRACE_S = 8.0  # for what should take no time; a graph may have left something behind that ends never
 
 
 async def serve(home: Home) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock."""
+    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock.
+
+    The process ends within the sum of the graces above, if need be as if by kill -9, which loses nothing.
+    """
+    use_threads()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    settings = staffed(load_settings(home), home)
-    async with _reading(home, settings), assemble(home, settings, environ=os.environ) as runtime:
+    async with assemble(home, load_settings(home), environ=os.environ) as runtime:
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
@@ -53,6 +47,7 @@ async def serve(home: Home) -> None:
         try:
             await stop.wait()
         finally:
+            _end_at_last(DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S)
             progress.cancel()
             runtime.log.emit("process.draining")
             servicer.refuse_fires()
@@ -61,3 +56,9 @@ async def serve(home: Home) -> None:
             await server.stop(CALLS_GRACE_S)
             runtime.mailboxes.close()
             runtime.log.emit("process.stopped", durable=True)
+
+
+def _end_at_last(after_s: float) -> None:
+    last = threading.Timer(after_s, os._exit, (EXIT_FAILURE,))
+    last.daemon = True
+    last.start()

@@ -152,7 +152,10 @@ def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     calls = [call for message in messages[last : last + 1] for call in getattr(message, "tool_calls", ())]
     return [
         ToolMessage(
-            content="this call did not finish", name=call["name"], tool_call_id=call["id"] or "", status="error"
+            content="this call was cut short; what it does may have been done, or may yet be",
+            name=call["name"],
+            tool_call_id=call["id"] or "",
+            status="error",
         )
         for call in calls
         if call["id"] not in answered

@@ -1,8 +1,9 @@
 """A runtime in the test's own process: real graph, real stores, real files; only the model reads from a script."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 from langchain.agents import create_agent
@@ -48,6 +49,8 @@ class Bench:
         self.noted: list[str] = []
         self.blocked = asyncio.Event()
         self.go = asyncio.Event()
+        self.sitting = threading.Event()
+        self.rise = threading.Event()
         self.runtime: Runtime
         self.service: Servicer
         self._left: list[Runtime] = []
@@ -90,6 +93,8 @@ class Bench:
         self.runtime.mailboxes.close()
 
     async def close(self) -> None:
+        self.rise.set()
+        self.go.set()
         for runtime in (self.runtime, *self._left):
             await runtime.worker.stop(0.0)
             runtime.mailboxes.close()
@@ -196,11 +201,29 @@ class Bench:
             return f"woken by {interrupt({'resume_on': 'trigger', 'timeout_s': 60})['fire_id']}"
 
         @tool
+        def sit() -> str:
+            """Sit in a thread, where nothing can be cancelled, until the test says rise."""
+            bench.sitting.set()
+            bench.rise.wait(PATIENCE_S)
+            bench.noted.append("sat")
+            return "rose"
+
+        @tool
+        async def resist() -> str:
+            """Take no notice of being cancelled, until the test says go."""
+            while not bench.go.is_set():
+                bench.blocked.set()
+                with suppress(asyncio.CancelledError):
+                    await bench.go.wait()
+            bench.noted.append("resisted")
+            return "went on"
+
+        @tool
         async def fail() -> str:
             """Fail the turn."""
             raise RuntimeError("the tool broke")
 
-        return [note, block, ask, ask_twice, pause, fail]
+        return [note, block, ask, ask_twice, pause, sit, resist, fail]
 
 
 async def soon(work: Awaitable[T], what: str) -> T:

@@ -59,7 +59,12 @@ WRITES = ["memory.put", "memory.put", "page.propose", "summary.propose"]
 
 
 class Steps(BaseChatModel):
-    """Three rounds of tool calls, the first with two at once, then a last word; always the same for a prompt."""
+    """Three rounds of tool calls, the first with two at once, then a last word; always the same for a prompt.
+
+    It thinks, in a thread, for as long as the file `hang` lies in its home, and says so by a file `hanging`.
+    """
+
+    folder: Path
 
     @property
     def _llm_type(self) -> str:
@@ -69,6 +74,9 @@ class Steps(BaseChatModel):
         return self
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        while (self.folder / "hang").exists():
+            (self.folder / "hanging").touch()
+            CLOCK.block(0.01)
         asked = max(at for at, message in enumerate(messages) if isinstance(message, HumanMessage))
         prompt = str(messages[asked].content)
         said = sum(isinstance(message, AIMessage) for message in messages[asked:])
@@ -94,7 +102,7 @@ def nurse() -> None:
     import agent_runtime.serving  # noqa: F401  what a daemon imports is imported here, once
 
     untyped: Any = default
-    untyped.make_model = lambda *_args, **_kwargs: Steps()
+    untyped.make_model = lambda _settings, home, **_fields: Steps(folder=home.root)
     gc.freeze()
     pid = 0
     for line in sys.stdin:
@@ -102,19 +110,23 @@ def nurse() -> None:
         if asked["do"] == "start":
             pid = os.fork()
             if not pid:
-                be_daemon(asked["home"], asked["failpoint"])
+                be_daemon(asked["home"], asked["failpoint"], asked["grace_s"])
             answer: Any = pid
         else:
-            if asked["do"] == "kill":
-                os.kill(pid, signal.SIGKILL)
-            gone, status = os.waitpid(pid, 0 if asked["do"] == "kill" else os.WNOHANG)
+            if asked["signal"]:
+                os.kill(pid, asked["signal"])
+            gone, status = os.waitpid(pid, 0 if asked["do"] == "wait" else os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if gone else None
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
 
 
-def be_daemon(home: str, failpoint: str) -> None:
+def be_daemon(home: str, failpoint: str, grace_s: float) -> None:
     """Be the daemon, until killed."""
+    from agent_runtime import serving
+
+    untyped: Any = serving
+    untyped.DRAIN_GRACE_S = grace_s
     code = 1
     try:
         silence, errors = (
@@ -138,19 +150,29 @@ class Nursery:
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lives = False
 
-    def start(self, failpoint: str = "") -> None:
-        self._ask(do="start", home=str(self.home.root), failpoint=failpoint)
+    def start(self, failpoint: str = "", *, grace_s: float = 10.0) -> None:
+        self._ask(do="start", home=str(self.home.root), failpoint=failpoint, grace_s=grace_s)
         self.lives = True
+
+    def terminate(self) -> None:
+        """Ask the daemon to stop; it goes on for as long as it takes to come to a good end."""
+        assert self._ask(do="poll", signal=signal.SIGTERM) is None
+
+    def wait(self) -> int:
+        """Wait until the daemon ends by itself; return its exit code."""
+        self.lives = False
+        code: int = self._ask(do="wait", signal=0)
+        return code
 
     def kill(self) -> None:
         """Kill the daemon, and wait until it is gone."""
         if self.lives:
-            assert self._ask(do="kill") == -signal.SIGKILL, self.errors()
+            assert self._ask(do="wait", signal=signal.SIGKILL) == -signal.SIGKILL, self.errors()
         self.lives = False
 
     def died(self) -> bool:
         """Return whether a failpoint was met."""
-        if self.lives and (code := self._ask(do="poll")) is not None:
+        if self.lives and (code := self._ask(do="poll", signal=0)) is not None:
             assert code == -signal.SIGKILL, f"the daemon ended with {code}: {self.errors()}"
             self.lives = False
         return not self.lives
@@ -170,8 +192,10 @@ class Nursery:
         return path.read_text()[-2000:] if path.exists() else ""
 
     def close(self) -> None:
-        self.kill()
-        self._process.communicate(timeout=PATIENCE_S)
+        try:
+            self.kill()
+        finally:
+            self._process.communicate(timeout=PATIENCE_S)
 
     def _ask(self, **asked: Any) -> Any:
         assert self._process.stdin is not None
@@ -211,10 +235,10 @@ class Kills:
         plans = [plan(drawn) for _ in range(drawn.randint(1, MOST_KILLS))]
         for failpoint, delay_s in plans:
             self._life(fires, failpoint, delay_s)
-        self._last_life(fires)
+        self.last_life(fires)
         told = "; ".join(failpoint or f"{delay_s:.3f} s" for failpoint, delay_s in plans)
         for sent in fires:
-            self._check(sent)
+            self.check(sent)
         self._check_thread(thread)
         self._check_rest()
         return f"{len(fires)} fire(s) on {thread}, killed at {told}"
@@ -228,32 +252,33 @@ class Kills:
             self.nursery.start(failpoint)
         caller = self.nursery.serving()
         if caller is not None:
-            self._send(caller, fires)
+            self.send(caller, fires)
             deadline = CLOCK.monotonic() + (delay_s or 2 * LONGEST_DELAY_S)
             while not self.nursery.died() and CLOCK.monotonic() < deadline:
                 CLOCK.block(0.002)
         self.nursery.kill()
 
-    def _last_life(self, fires: list[Sent]) -> None:
+    def last_life(self, fires: list[Sent]) -> None:
+        self.nursery.kill()
         self.nursery.start()
         caller = self.nursery.serving()
         assert caller is not None, self.nursery.errors()
-        self._send(caller, fires)
+        self.send(caller, fires)
         assert all(sent.turn_id for sent in fires)
         deadline = CLOCK.monotonic() + PATIENCE_S
-        while not all(set(self._states(sent)) & set(OVER) for sent in fires) or self._lying("claimed"):
-            assert CLOCK.monotonic() < deadline, f"no end: {[self._states(sent) for sent in fires]}"
+        while not all(set(self.states(sent)) & set(OVER) for sent in fires) or self.lying("claimed"):
+            assert CLOCK.monotonic() < deadline, f"no end: {[self.states(sent) for sent in fires]}"
             CLOCK.block(0.01)
 
-    def _send(self, caller: Caller, fires: list[Sent]) -> None:
+    def send(self, caller: Caller, fires: list[Sent]) -> None:
         """Send what has no receipt yet, in order, as the runner does."""
         with contextlib.suppress(TurnkeeperError):  # killed meanwhile: whether it arrived is unknown
             for sent in fires:
                 if not sent.turn_id:
                     sent.turn_id = caller.Fire(sent.request).turn_id
 
-    def _check(self, sent: Sent) -> None:
-        assert self._states(sent) == ["STARTED", "SUCCEEDED"]
+    def check(self, sent: Sent) -> None:
+        assert self.states(sent) == ["STARTED", "SUCCEEDED"]
         turn = (sent.turn_id,)
         assert self._column("SELECT scope FROM effects WHERE turn_id = ? ORDER BY scope", turn) == WRITES
         assert len(self._column("SELECT entry_id FROM memory WHERE turn_id = ?", turn)) == WRITES.count("memory.put")
@@ -279,7 +304,7 @@ class Kills:
         assert not open_calls
 
     def _check_rest(self) -> None:
-        assert (self._lying("inbox"), self._lying("claimed"), self._lying("quarantine")) == ([], [], [])
+        assert (self.lying("inbox"), self.lying("claimed"), self.lying("quarantine")) == ([], [], [])
 
     def _history(self, thread: str) -> list[BaseMessage]:
         from agent_runtime.graph.saver import GroupedSaver
@@ -293,7 +318,7 @@ class Kills:
         finally:
             saver.close()
 
-    def _states(self, sent: Sent) -> list[str]:
+    def states(self, sent: Sent) -> list[str]:
         return self._column(
             "SELECT state FROM turn_events WHERE fire_id = ? ORDER BY sequence", (sent.request.fire_id,)
         )
@@ -304,7 +329,7 @@ class Kills:
         ) as connection:
             return [row[0] for row in connection.execute(query, values)]
 
-    def _lying(self, folder: str) -> list[str]:
+    def lying(self, folder: str) -> list[str]:
         return [path.name for path in (self.home.inbox("agent0") / folder).glob("*.json")]
 
 
