@@ -4,22 +4,35 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from agent_runtime.assembly import PROCESS, assemble
+from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.server import Servicer
 from agent_runtime.threads import use_threads
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
+from turnkeeper.bus.reader import ReaderLock
 from turnkeeper.errors import EXIT_FAILURE
 from turnkeeper.home import Home
 from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
-from turnkeeper.settings import load_settings
+from turnkeeper.settings import Settings, load_settings, staffed
 
 DRAIN_GRACE_S = 10.0
 CALLS_GRACE_S = 2.0
 LAST_GRACE_S = 8.0  # for what should take no time; a graph may have left something behind that ends never
+
+
+@asynccontextmanager
+async def _reading(home: Home, settings: Settings) -> AsyncIterator[None]:
+    """Be the one reader of every hosted agent's inbox. Raises Conflict, naming the other, where there is one."""
+    with ExitStack() as locks:
+        for agent in hosted(settings):
+            locks.enter_context(ReaderLock(home.inbox(agent), PROCESS))
+        yield
 
 
 async def serve(home: Home) -> None:
@@ -31,7 +44,8 @@ async def serve(home: Home) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with assemble(home, load_settings(home), environ=os.environ) as runtime:
+    settings = staffed(load_settings(home), home)
+    async with _reading(home, settings), assemble(home, settings, environ=os.environ) as runtime:
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
