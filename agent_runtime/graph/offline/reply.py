@@ -79,6 +79,8 @@ def _told(tool: str, data: dict[str, Any]) -> list[str]:
     if tool == "web_fetch":
         text = str(data.get("text"))
         return [f"{data.get('title')} ({data.get('url')}):", text[:LONGEST_PAGE] + "…" * (len(text) > LONGEST_PAGE)]
+    if tool == "agent_send":
+        return [f"Sent to {data.get('worker')}; what it answers comes here."]
     if tool == "workspace_read":
         body = str(data.get("body"))
         return [f"{data.get('title')} ({data.get('page')}):", body[:LONGEST_PAGE] + "…" * (len(body) > LONGEST_PAGE)]

@@ -8,6 +8,7 @@ from typing import Any
 
 _REMEMBER = re.compile(r"(?:^|\bthen)\s*remember:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _ORDER = re.compile(r"^\s*(?:then\s+)?(search|read|fetch):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
+_TELL = re.compile(r"^\s*(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
 _PAGE = re.compile(r"^\s*(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 
 
@@ -130,6 +131,10 @@ def orders(brief: Brief, _done: Done) -> list[Request]:
     tools = {"search": ("workspace_search", "query"), "read": ("workspace_read", "page"), "fetch": ("web_fetch", "url")}
     named = [(*tools[match[1].lower()], match[2].strip()) for match in _ORDER.finditer(brief.prompt)]
     calls = [Request(tool=tool, args={argument: value}) for tool, argument, value in named]
+    calls += [
+        Request(tool="agent_send", args={"worker": match[1], "text": match[2].strip()})
+        for match in _TELL.finditer(brief.prompt)
+    ]
     page = _PAGE.search(brief.prompt)
     if page:
         calls.append(Request(tool="page_propose", args={"title": page[1].strip(), "body": page[2].strip()}))
