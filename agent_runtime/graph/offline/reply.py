@@ -7,7 +7,10 @@ from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answer
 from agent_runtime.world.terms import terms
 
 RULE_BASED = "(Written by the rule-based offline model, which quotes and does not reason.)"
-UNDERSTOOD = "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL and propose page: TITLE: BODY."
+UNDERSTOOD = (
+    "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL, tell AGENT: TEXT and propose page: "
+    "TITLE: BODY."
+)
 MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
 
