@@ -66,7 +66,8 @@ def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
 
 def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:
     """Start a daemon in a session of its own and return its pid; it outlives whoever started it."""
-    argv = [sys.executable, "-m", daemon.package, *daemon.command, str(home.root)]
+    # -P: a file in the folder that somebody stands in must not take the place of a module.
+    argv = [sys.executable, "-P", "-m", daemon.package, *daemon.command, str(home.root)]
     output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -23,5 +23,5 @@ def serve() -> None:
     sys.stdout.flush()
     # A fresh process image: the daemon sets LangGraph's environment before its first import.
     os.execv(  # noqa: S606  our own interpreter and module
-        sys.executable, [sys.executable, "-m", "agent_runtime.daemon", "--home", str(place.root)]
+        sys.executable, [sys.executable, "-P", "-m", "agent_runtime.daemon", "--home", str(place.root)]
     )

@@ -41,7 +41,7 @@ def up(
         with spinner("stopping agent-runtime"):
             note(f"{AGENT_RUNTIME.name} {stop(place, AGENT_RUNTIME)}, to start with {workers} workers")
     if foreground:
-        argv = [sys.executable, "-m", SUPERVISOR.package, str(place.root), "--foreground"]
+        argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
     with spinner("starting"):
         fresh = bring_up(place, os.environ)

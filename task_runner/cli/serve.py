@@ -18,7 +18,7 @@ def serve() -> None:
     home = console.home()
     home.check()
     # The same process goes on as the daemon: no command but this one pays for what it imports.
-    os.execv(sys.executable, [sys.executable, "-m", "task_runner.daemon", str(home.root)])  # noqa: S606  no shell
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "task_runner.daemon", str(home.root)])  # noqa: S606  no shell
 
 
 def tick() -> None:
