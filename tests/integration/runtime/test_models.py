@@ -299,16 +299,14 @@ async def test_a_cancel_lands_while_a_try_waits(desk: Desk, monkeypatch: pytest.
     assert (await desk.stopped(receipt.turn_id)).state == STATES.CANCELLED
 
 
-@pytest.mark.parametrize("reply", [Reply(cut=0, hang=True), Reply(status=503)], ids=["hangs", "fails and fails"])
-async def test_a_model_that_does_not_answer_meets_the_time_limit(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, reply: Reply
-) -> None:
+async def test_a_model_that_does_not_answer_meets_the_time_limit(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults_module, "FIRST_WAIT_S", 3600.0)
     monkeypatch.setattr(faults_module, "LONGEST_WAIT_S", 3600.0)
     desk.work(seconds=1)
-    desk.server.script = [reply]
-    event = await desk.run()
-    assert (event.state, event.error) == (STATES.CANCELLED, "took longer than 1 s")
+    desk.server.script = [Reply(cut=0, hang=True), Reply(status=503)]
+    events = await asyncio.gather(desk.run(1), desk.run(2, task="b", thread_id="thread-b"))
+    assert [(event.state, event.error) for event in events] == [(STATES.CANCELLED, "took longer than 1 s")] * 2
+    assert len(desk.server.requests) == 2
 
 
 async def test_a_tool_that_does_not_answer_meets_the_time_limit(bench: Bench) -> None:
