@@ -140,7 +140,7 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
         hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     snapshot = _snapshot(session, task.id)
-    active = replace(snapshot.task, state=TaskState.ACTIVE, reason="")
+    active = replace(snapshot.task, state=TaskState.ACTIVE, reason="", failures=0)
     plan_ = Plan(task=active, tail=snapshot.tail)
     if not replay:
         timetable = timetable_of(task.definition)
@@ -173,6 +173,7 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
         outcome=Outcome.PENDING,
         policy=task.definition.catch_up,
         ready_at=now,
+        retries=task.definition.retries,
     )
     written = session.fires.add(fire, frozen_request(task))
     return written, [committed(written)], task

@@ -9,17 +9,28 @@ from task_runner.model import CatchUp, Definition, Overlap, Schedule, ScheduleKi
 from turnkeeper.clock import from_us, to_us
 
 _INSTANTS = ("start_at", "end_at", "expires_at")
-_DURATIONS = ("grace", "catch_up_window")
+_DURATIONS = ("grace", "catch_up_window", "jitter")
 _SAME = (
-    "name", "timezone", "category", "channel", "prompt", "payload_json", "max_catch_up", "max_fires", "thread_id",
-    "agent", "read_only",
-)  # fmt: skip
+    "name",
+    "timezone",
+    "category",
+    "channel",
+    "prompt",
+    "payload_json",
+    "max_catch_up",
+    "max_fires",
+    "thread_id",
+    "agent",
+    "read_only",
+)
+# What the first schema did not have yet: absent there, and where it says nothing.
+_LATER = ("retries", "pause_after_failures")  # fmt: skip
 
 
 def encode_definition(definition: Definition) -> str:
     """Return the definition as one line of JSON, the same line for equal definitions."""
     schedule = definition.schedule
-    fields: dict[str, Any] = {name: getattr(definition, name) for name in _SAME}
+    fields: dict[str, Any] = {name: getattr(definition, name) for name in _SAME + _LATER}
     for name in _INSTANTS:
         at = getattr(definition, name)
         fields[name] = None if at is None else to_us(at)
@@ -33,7 +44,8 @@ def encode_definition(definition: Definition) -> str:
         "declared_in": schedule.declared_in,
     }
     fields["catch_up"], fields["overlap"] = definition.catch_up.value, definition.overlap.value
-    fields["tags"] = dict(definition.tags)
+    fields["tags"], fields["budget"] = dict(definition.tags), dict(definition.budget)
+    fields["exclude"] = list(definition.exclude)
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -52,12 +64,16 @@ def decode_definition(text: str) -> Definition:
         catch_up=CatchUp(fields["catch_up"]),
         overlap=Overlap(fields["overlap"]),
         tags=tuple(sorted(fields["tags"].items())),
+        budget=tuple(sorted(fields.get("budget", {}).items())),
+        exclude=tuple(fields.get("exclude", ())),
+        jitter=timedelta(microseconds=fields.get("jitter") or 0),
         grace=timedelta(microseconds=fields["grace"]),
         catch_up_window=_span(fields["catch_up_window"]),
         start_at=_at(fields["start_at"]),
         end_at=_at(fields["end_at"]),
         expires_at=_at(fields["expires_at"]),
         **{name: fields[name] for name in _SAME},
+        **{name: fields[name] for name in _LATER if name in fields},
     )
 
 

@@ -21,6 +21,7 @@ def fresh(task: Task, nominal_at: datetime, run: Run, *, caught_up: bool) -> Fir
         policy=task.definition.catch_up,
         caught_up=caught_up,
         send_by=nominal_at + task.definition.grace,
+        retries=task.definition.retries,
     )
 
 

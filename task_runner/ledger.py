@@ -12,6 +12,9 @@ from task_runner.model import LONGEST_REASON, OPEN, Fire, Outcome
 
 _SHORTEST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 60.0
+_SHORTEST_RETRY_S = 30.0
+# A retry has waited already: it is not missed while the runtime is away for a moment.
+_RETRY_GRACE = timedelta(minutes=5)
 
 
 class TurnState(StrEnum):
@@ -44,6 +47,7 @@ _FINAL_STATES = {
     TurnState.FAILED: (Outcome.FAILED, ""),
     TurnState.CANCELLED: (Outcome.CANCELLED, ""),
 }
+FINAL = frozenset(_FINAL_STATES)
 
 
 def sent(fire: Fire, now: datetime) -> Fire:
@@ -98,8 +102,33 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     if state in _OPEN_STATES:
         started = fire.started_at if state is TurnState.HELD else fire.started_at or at
         return replace(known, outcome=_OPEN_STATES[state], started_at=started)
+    if state is TurnState.FAILED and fire.retries:
+        return _tried_again(known, at, error)
     outcome, reason = _FINAL_STATES[state]
     return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=at)
+
+
+def spending(fire: Fire, spent: timedelta, tokens: int) -> Fire:
+    """Return a fire with what one more of its turns came to."""
+    return replace(fire, spent=fire.spent + spent, tokens=fire.tokens + tokens) if spent or tokens else fire
+
+
+def _tried_again(fire: Fire, at: datetime, error: str) -> Fire:
+    """Return a fire whose turn failed as unsent, for its next attempt after a pause that doubles each time."""
+    ready_at = at + timedelta(seconds=_SHORTEST_RETRY_S * 2.0 ** min(fire.attempt - 1, 10))
+    return replace(
+        fire,
+        outcome=Outcome.PENDING,
+        attempt=fire.attempt + 1,
+        retries=fire.retries - 1,
+        reason=f"attempt {fire.attempt} failed: {error}"[:LONGEST_REASON],
+        fired_at=None,
+        started_at=None,
+        turn_id="",
+        ready_at=ready_at,
+        send_by=ready_at + _RETRY_GRACE,
+        released=True,
+    )
 
 
 def _released(fire: Fire, at: datetime) -> Fire:

@@ -5,7 +5,7 @@ Plain frozen values; time is always an aware datetime in UTC. Nothing here reads
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import NewType
 
@@ -24,6 +24,7 @@ class ScheduleKind(StrEnum):
     CRON = "cron"
     EVERY = "every"
     AT = "at"
+    RRULE = "rrule"
 
 
 class CatchUp(StrEnum):
@@ -90,8 +91,8 @@ class Schedule:
 
     Attributes:
         kind: how.
-        text: the cron expression, the interval as a duration, or the instant in RFC 3339.
-        anchor_at: where an interval counts from; None for the other kinds.
+        text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule.
+        anchor_at: where an interval counts from, or a rule that does not say where it starts; else None.
         declared_in: the duration an `in` was written with; such a task is an `at`, written down as an instant.
     """
 
@@ -116,6 +117,11 @@ class Definition:
         max_fires: how many scheduled fires may ever be accepted; None for no limit.
         thread_id: the runtime's thread; empty for the task's own id.
         tags: labels, sorted by key.
+        jitter: the most that a fire is put off, by an amount that its nominal time decides.
+        exclude: days and spans that name no nominal time, as :func:`task_runner.timetable.check_excluded` writes them.
+        retries: how many more attempts a fire gets whose turn failed.
+        pause_after_failures: after how many failed fires in a row the task pauses; None for never.
+        budget: limits that pause the task when reached, sorted by key; see :mod:`task_runner.budgets`.
     """
 
     name: str
@@ -138,6 +144,28 @@ class Definition:
     agent: str = "agent0"
     read_only: bool = False
     tags: tuple[tuple[str, str], ...] = ()
+    jitter: timedelta = timedelta(0)
+    exclude: tuple[str, ...] = ()
+    retries: int = 0
+    pause_after_failures: int | None = None
+    budget: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What the turns of one task came to on one day of its zone.
+
+    Attributes:
+        day: which day.
+        turns: how many ended.
+        spent: how long they took.
+        tokens: how many they used, in and out.
+    """
+
+    day: date
+    turns: int = 0
+    spent: timedelta = timedelta(0)
+    tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +186,8 @@ class Task:
         fires: fires of any kind accepted.
         missed: nominal times that were skipped or folded by catch-up.
         rewound_until: after the clock stepped back, the cursor before; up to there fires may exist already.
+        failures: how many fires in a row have failed.
+        usage: what its turns came to on the newest day on which one ended; None without a budget.
     """
 
     id: TaskId
@@ -172,6 +202,8 @@ class Task:
     fires: int = 0
     missed: int = 0
     rewound_until: datetime | None = None
+    failures: int = 0
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +216,7 @@ class Fire:
         nominal_at: the nominal time it fires for; of a run, the last.
         outcome, reason: where it stands, and why.
         count, first_at, last_at: the run of nominal times it covers; a count of 0 covers nothing.
-        attempt: from 1; grows only after a release.
+        attempt: from 1; grows only after a release, or after a failure that is tried again.
         policy: the catch-up policy it was planned under.
         caught_up: it stands for missed nominal times, so it takes a catch-up slot.
         released: it waited for overlap, so that being late is no miss before `send_by`.
@@ -193,6 +225,8 @@ class Fire:
         refusals: how often the runtime refused it in a row.
         fired_at: when it was first sent in this attempt.
         request_id: the client's id of a manual fire; empty for the others.
+        retries: how many more attempts it gets if its turn fails.
+        spent, tokens: what the turns of all its attempts came to.
     """
 
     task_id: TaskId
@@ -219,6 +253,9 @@ class Fire:
     ended_at: datetime | None = None
     turn_id: str = ""
     request_id: str = ""
+    retries: int = 0
+    spent: timedelta = timedelta(0)
+    tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

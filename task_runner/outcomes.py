@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner import ledger, trail
+from task_runner.budgets import Ended
 from task_runner.ledger import TurnState
 from task_runner.model import OPEN, Fire, Outcome
 from task_runner.planning import Planned, plan_tasks
@@ -57,6 +58,7 @@ class News(NamedTuple):
     at: datetime
     turn_id: str
     error: str
+    tokens: int = 0
 
 
 class Follower:
@@ -86,7 +88,7 @@ class Follower:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read(incarnation, after, events))
-                group.create_task(self._take(incarnation, events))
+                group.create_task(self._take(incarnation, after, events))
         except* TurnkeeperError as broken:
             raise broken.exceptions[0] from None
 
@@ -97,16 +99,17 @@ class Follower:
                 await events.put(event)
         await events.put(None)
 
-    async def _take(self, incarnation: str, events: asyncio.Queue[wire.TurnEvent | None]) -> None:
+    async def _take(self, incarnation: str, after: int, events: asyncio.Queue[wire.TurnEvent | None]) -> None:
         while True:
             batch = [await events.get()]
             while not events.empty() and len(batch) < LARGEST_BATCH:
                 batch.append(events.get_nowait())
             heard = [event for event in batch if event is not None]
-            if heard and incarnation and heard[0].incarnation != incarnation:
+            # What it stood behind is no longer there: another store, or an older copy of the same.
+            if heard and incarnation and (heard[0].incarnation != incarnation or heard[0].sequence < after):
                 await self._ask_about_open(heard[0].incarnation)
             if heard:
-                incarnation = heard[-1].incarnation
+                incarnation, after = heard[-1].incarnation, heard[-1].sequence
                 await self.take_in(heard)
             if len(heard) < len(batch):
                 return
@@ -150,6 +153,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     """Move fires on by turn events, then plan the tasks that this frees or stops; return the facts."""
     fires = session.fires.by_ids({item.fire_id for item in news})
     before, events = dict(fires), list[Event]()
+    ended: dict[str, list[Ended]] = {}
     for item in news:
         fire = fires.get(item.fire_id)
         if fire is None:
@@ -157,6 +161,10 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
         moved = ledger.turned(
             fire, item.state, item.at, attempt=item.attempt or fire.attempt, turn_id=item.turn_id, error=item.error
         )
+        if moved is not fire and item.state in ledger.FINAL:
+            spent = max(timedelta(0), item.at - (fire.started_at or item.at))
+            moved = ledger.spending(moved, spent, item.tokens)
+            ended.setdefault(fire.task_id, []).append(Ended(fire=moved, at=item.at, spent=spent, tokens=item.tokens))
         if moved is not fire:
             events.append(_fact(fire, moved, item.state))
         fires[item.fire_id] = moved
@@ -166,7 +174,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
         fire for fire in changed if fire.accepted_at is not None and before[fire.fire_id].accepted_at is None
     )
     concerned = sorted({fire.task_id for fire in changed if _frees_or_stops(before[fire.fire_id], fire)})
-    return Planned(events=events) + plan_tasks(session, concerned, now)
+    return Planned(events=events) + plan_tasks(session, concerned, now, ended=ended)
 
 
 def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime) -> Planned:
@@ -187,6 +195,8 @@ def _fact(before: Fire, after: Fire, state: TurnState) -> Event:
         return trail.settled(after)
     if state is TurnState.RELEASED:
         return trail.of_fire("fire.released", before, next_attempt=after.attempt)
+    if state is TurnState.FAILED:
+        return trail.of_fire("fire.retried", before, next_attempt=after.attempt, reason=after.reason)
     return trail.of_fire(f"fire.{after.outcome}", after)
 
 
@@ -199,6 +209,7 @@ def news_of(event: wire.TurnEvent, now: datetime) -> News:
         at=_instant(event.at, now),
         turn_id=event.turn_id,
         error=event.error,
+        tokens=event.tokens_in + event.tokens_out,
     )
 
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from task_runner.catchup import CaughtUp, catch_up, late_fires
 from task_runner.entries import covering, fresh, is_queued, settled_coalesced, settled_skipped, skipped_run
+from task_runner.jitter import due_of, put_off
 from task_runner.model import (
     HALTED,
     OPEN,
@@ -78,7 +79,8 @@ def plan(
     busy = halted or any(row.outcome in UNDER_WAY for row in rows)
     if busy and not reachable:
         return _idle(snapshot)
-    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace)
+    due_at = due_of(task.id, timetable, task.definition.jitter)
+    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     room = _room(task, rows)
     unsent = tuple(row for row in rows if row.outcome in UNSENT and row.outcome is not Outcome.HELD)
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
@@ -90,6 +92,13 @@ def plan(
     still = _still_unsent(unsent, caught, task=task, busy=busy)
     caught = _absorbed(task, still, caught)
     lined = _line_up(task, still, caught, now, busy=busy)
+    if task.definition.jitter:
+        caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
+        lined = Lined(
+            new=tuple(put_off(fire, task, due_at) for fire in lined.new),
+            changed=tuple(put_off(fire, task, due_at) for fire in lined.changed),
+            missed=lined.missed,
+        )
     return _assemble(snapshot, timetable, cursor, caught, lined, now=now, blocked=blocked)
 
 

@@ -1,18 +1,21 @@
 """Planning inside a transaction: read, decide with the pure planner, write."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 
 from task_runner import trail
-from task_runner.model import LONGEST_REASON, Outcome, Snapshot
-from task_runner.planner import Plan, plan
+from task_runner.budgets import Ended, settle_up
+from task_runner.model import LONGEST_REASON, Outcome, Snapshot, TaskState
+from task_runner.planner import Plan, plan, withdraw
 from task_runner.requests import frozen_request
 from task_runner.schedules import timetable_of
 from task_runner.store import Session
 from task_runner.trail import Event
 
 LARGEST_BATCH = 500
+NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,17 +49,44 @@ def plan_due(session: Session, now: datetime, limit: int = LARGEST_BATCH, *, rea
     return plan_tasks(session, session.tasks.due(now, limit), now, reachable=reachable)
 
 
-def plan_tasks(session: Session, ids: Sequence[str], now: datetime, *, reachable: bool = True) -> Planned:
-    """Plan tasks, each in isolation: one that cannot be planned is quarantined with its error, the others go on."""
+def plan_tasks(
+    session: Session,
+    ids: Sequence[str],
+    now: datetime,
+    *,
+    reachable: bool = True,
+    ended: Mapping[str, Sequence[Ended]] = NOTHING_ENDED,
+) -> Planned:
+    """Plan tasks, each in isolation: one that cannot be planned is quarantined with its error, the others go on.
+
+    Args:
+        session: the transaction.
+        ids: which tasks.
+        now: the time.
+        reachable: whether the runtime can be heard.
+        ended: by task id, the turns that ended: what they came to is counted, and may pause the task.
+    """
     plans: list[tuple[Snapshot, Plan]] = []
     events: list[Event] = []
     for snapshot in session.tasks.snapshots(ids) if ids else ():
         try:
-            plans.append((snapshot, plan(snapshot, timetable_of(snapshot.task.definition), now, reachable=reachable)))
+            plans.append((snapshot, _planned(snapshot, ended.get(snapshot.task.id, ()), now, reachable=reachable)))
         except Exception as error:  # noqa: BLE001  the task is quarantined with it, which bounds it
             events.append(quarantine(session, snapshot.task.id, f"cannot be planned: {error}"))
     done = write_plans(session, plans)
     return Planned(tasks=len(ids), committed=done.committed, skipped=done.skipped, events=events + done.events)
+
+
+def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reachable: bool) -> Plan:
+    timetable = timetable_of(snapshot.task.definition)
+    if not ended:
+        return plan(snapshot, timetable, now, reachable=reachable)
+    task, why = settle_up(snapshot.task, ended)
+    snapshot = replace(snapshot, task=task)
+    if not why or task.state is not TaskState.ACTIVE:
+        return plan(snapshot, timetable, now, reachable=reachable)
+    withdrawn = withdraw(snapshot, timetable, TaskState.PAUSED.value, now, manual=False)
+    return replace(withdrawn, task=replace(withdrawn.task, state=TaskState.PAUSED, reason=why))
 
 
 def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Planned:

@@ -1,6 +1,6 @@
 """Runs of nominal times: counted and bounded, never listed, so that ten missed years cost what one day costs."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -40,13 +40,15 @@ class Due:
         return self.on_time or (self.missed.last_at if self.missed else None)
 
 
-def fallen_due(timetable: Timetable, after: datetime, now: datetime, grace: timedelta) -> Due:
-    """Return what fell due in (after, now]; only the newest nominal time can be on time, until `grace` has passed."""
+def fallen_due(
+    timetable: Timetable, after: datetime, now: datetime, grace: timedelta, due: Callable[[datetime], datetime]
+) -> Due:
+    """Return the nominal times in (after, now]; only the newest can be on time, until `grace` after it is due."""
     first = timetable.next_after(after)
     if first is None or first > now:
         return Due()
     last = timetable.last_at_or_before(now) or first
-    if now > last + grace:
+    if now > due(last) + grace:
         return Due(missed=run_between(timetable, after, last))
     missed = None if last == first else run_between(timetable, after, last - timedelta(microseconds=1))
     return Due(missed=missed, on_time=last)

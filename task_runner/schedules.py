@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from task_runner.model import Definition, Schedule, ScheduleKind
 from task_runner.runs import earliest
-from task_runner.timetable import Bounded, Once, Timetable, parse_cron, parse_every, zone
-from turnkeeper.clock import parse_rfc3339
+from task_runner.timetable import Bounded, Once, Timetable, excluding, parse_cron, parse_every, parse_rrule, zone
+from turnkeeper.clock import EPOCH, parse_rfc3339
 from turnkeeper.errors import InvalidInput
 
 
@@ -19,20 +19,28 @@ def timetable_of(definition: Definition) -> Timetable:
         definition.timezone,
         definition.start_at,
         earliest(definition.end_at, definition.expires_at),
+        definition.exclude,
     )
 
 
 def describe(definition: Definition) -> str:
     """Return the schedule in words, without its bounds."""
-    bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None)
+    bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None, ())
     return bare.describe()
 
 
 @lru_cache(maxsize=4096)
 def _timetable(
-    schedule: Schedule, name: str, timezone: str, start_at: datetime | None, end_at: datetime | None
+    schedule: Schedule,
+    name: str,
+    timezone: str,
+    start_at: datetime | None,
+    end_at: datetime | None,
+    exclude: tuple[str, ...],
 ) -> Timetable:
     plain = _plain(schedule, name, timezone)
+    if exclude:
+        plain = excluding(plain, exclude, zone(timezone))
     return plain if start_at is None and end_at is None else Bounded(plain, start_at, end_at)
 
 
@@ -44,5 +52,8 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
             if schedule.anchor_at is None:
                 raise InvalidInput("an interval needs an anchor", where="every")
             return parse_every(schedule.text, anchor=schedule.anchor_at)
+        case ScheduleKind.RRULE:
+            anchor = schedule.anchor_at or EPOCH  # only a rule that says where it starts has no anchor
+            return parse_rrule(schedule.text, zone=zone(timezone), anchor=anchor)
         case ScheduleKind.AT:
             return Once(parse_rfc3339(schedule.text))

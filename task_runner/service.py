@@ -79,7 +79,9 @@ class Service:
         )
         self._tell(done.events)
         return wire.CreateTaskResponse(
-            task=show_task(done.task, Glance()), warnings=warnings, next=upcoming(done.task.definition, now, _PREVIEW)
+            task=show_task(done.task, Glance()),
+            warnings=warnings,
+            next=upcoming(done.task.definition, now, _PREVIEW, done.task.id),
         )
 
     async def get_task(self, request: wire.GetTaskRequest) -> wire.Task:
@@ -108,8 +110,8 @@ class Service:
         answer = wire.UpdateTaskResponse(
             changed=definition != task.definition,
             warnings=warnings,
-            old_next=upcoming(task.definition, now, _PREVIEW),
-            new_next=upcoming(definition, now, _PREVIEW),
+            old_next=upcoming(task.definition, now, _PREVIEW, task.id),
+            new_next=upcoming(definition, now, _PREVIEW, task.id),
         )
         if not request.dry_run:
             await self._change(lambda session: changes.update(session, task.id, request.spec, self._defaults, now))
@@ -209,8 +211,9 @@ class Service:
         now = self._clock.now()
         if request.name:
             task = await self._store.run(lambda session: changes.find(session, request.name))
-            definition = task.definition
+            definition, task_id = task.definition, str(task.id)
         else:
+            task_id = ""
             spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
             spec.MergeFrom(request.spec)
             definition = parse_spec(spec, self._defaults, now)
@@ -218,7 +221,7 @@ class Service:
         start = after.ToDatetime(tzinfo=UTC) if request.HasField("from") else now
         count = min(request.count or 5, _MOST_PREVIEWED)
         return wire.PreviewScheduleResponse(
-            nominals=upcoming(definition, start, count),
+            nominals=upcoming(definition, start, count, task_id),
             timezone=definition.timezone,
             schedule=describe(definition),
         )

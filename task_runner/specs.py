@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.budgets import check_budget
 from task_runner.model import CatchUp, Definition, Overlap, Schedule, ScheduleKind, check_name
 from task_runner.schedules import timetable_of
-from task_runner.timetable import parse_cron, parse_every, zone
+from task_runner.timetable import check_excluded, parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.clock import parse_rfc3339, rfc3339
 from turnkeeper.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
@@ -17,6 +18,7 @@ from turnkeeper.home import check_agent
 LONGEST_PROMPT = 1 << 20
 _LONGEST_LABEL = 63
 _LARGEST_COUNT = 1_000_000
+MOST_RETRIES = 5
 _CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
 _LATER_OVERLAPS = {"skip", "cancel-running"}
 
@@ -74,9 +76,12 @@ def parse_spec(
         agent=check_agent(spec.agent) if spec.HasField("agent") else "agent0",
         read_only=spec.read_only,
         tags=tuple(sorted((_label(key, "tags"), _label(value, "tags")) for key, value in spec.tags.items())),
+        jitter=parse_duration(spec.jitter, field="jitter") if spec.HasField("jitter") else timedelta(0),
+        exclude=check_excluded(spec.exclude, zone(timezone)),
+        retries=_retries(spec),
+        pause_after_failures=_count(spec, "pause_after_failures"),
+        budget=check_budget(spec.budget),
     )
-    if spec.HasField("jitter") and parse_duration(spec.jitter, field="jitter"):
-        _later("jitter", "jitter")
     _check_bounds(definition)
     return definition
 
@@ -99,6 +104,8 @@ def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec
         read_only=definition.read_only,
         tags=dict(definition.tags),
         paused=paused,
+        exclude=definition.exclude,
+        budget=dict(definition.budget),
     )
     setattr(spec, schedule.kind.value, schedule.text)
     for field in ("start_at", "end_at", "expires_at"):
@@ -108,6 +115,12 @@ def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec
         spec.catch_up_window = format_duration(definition.catch_up_window)
     if definition.max_fires is not None:
         spec.max_fires = definition.max_fires
+    if definition.jitter:
+        spec.jitter = format_duration(definition.jitter)
+    if definition.retries:
+        spec.retries = definition.retries
+    if definition.pause_after_failures is not None:
+        spec.pause_after_failures = definition.pause_after_failures
     if definition.thread_id:
         spec.thread_id = definition.thread_id
     return spec
@@ -147,6 +160,11 @@ def _schedule(
             anchor = start_at or (kept.anchor_at if kept else None) or now
             table = parse_every(spec.every, anchor=anchor)
             return Schedule(kind=ScheduleKind.EVERY, text=format_duration(table.interval), anchor_at=table.anchor)
+        case "rrule":
+            anchor = (start_at or (kept.anchor_at if kept else None) or now).replace(microsecond=0)
+            rule = parse_rrule(spec.rrule, zone=zone(timezone), anchor=anchor)
+            starts = None if rule.has_start else anchor
+            return Schedule(kind=ScheduleKind.RRULE, text=rule.text, anchor_at=starts)
         case "at":
             return _at(parse_instant(spec.at, timezone, field="at"), kept, now, declared_in="")
         case "in":
@@ -155,7 +173,7 @@ def _schedule(
                 return kept
             return _at(now + parse_duration(text, field="in"), None, now, declared_in=text)
         case _:
-            raise InvalidInput("one of cron, every, at, in is required", where="schedule")
+            raise InvalidInput("one of cron, every, at, in, rrule is required", where="schedule")
 
 
 def _at(at: datetime, kept: Schedule | None, now: datetime, *, declared_in: str) -> Schedule:
@@ -241,6 +259,12 @@ def _count(spec: Any, field: str) -> int | None:
     if not 1 <= value <= _LARGEST_COUNT:
         raise InvalidInput(f"must be from 1 to {_LARGEST_COUNT}, not {value}", where=field)
     return value
+
+
+def _retries(spec: wire.TaskSpec) -> int:
+    if not 0 <= spec.retries <= MOST_RETRIES:
+        raise InvalidInput(f"must be from 0 to {MOST_RETRIES}, not {spec.retries}", where="retries")
+    return int(spec.retries)
 
 
 def _optional_duration(spec: Any, field: str) -> timedelta | None:

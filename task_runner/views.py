@@ -1,12 +1,13 @@
 """Tasks and ledger entries as the wire shows them."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.jitter import due_of
 from task_runner.model import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
 from task_runner.schedules import describe, timetable_of
 from task_runner.specs import write_spec
@@ -48,9 +49,10 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
         shown.spec.thread_id = task.id
     stamp(shown.created_at, task.created_at)
     if task.state is TaskState.ACTIVE:
-        upcoming = timetable_of(task.definition).next_after(task.cursor_at)
-        stamp(shown.next_fire_at, upcoming)
-        stamp(shown.due_at, upcoming)
+        timetable = timetable_of(task.definition)
+        if (upcoming := timetable.next_after(task.cursor_at)) is not None:
+            stamp(shown.next_fire_at, upcoming)
+            stamp(shown.due_at, due_of(task.id, timetable, task.definition.jitter)(upcoming))
     if task.state is TaskState.PAUSED:
         shown.paused_note = task.reason
         stamp(shown.paused_until, task.wake_at)
@@ -92,10 +94,11 @@ def show_fire(fire: Fire, name: str) -> wire.Fire:
     return shown
 
 
-def upcoming(definition: Definition, after: datetime, count: int) -> list[wire.Nominal]:
-    """Return the next nominal times of a definition strictly after an instant."""
-    local = zone(definition.timezone)
-    return [_nominal(at, local) for at in timetable_of(definition).upcoming(after, count)]
+def upcoming(definition: Definition, after: datetime, count: int, task_id: str = "") -> list[wire.Nominal]:
+    """Return the next nominal times of a definition strictly after an instant; due as those of a task, if given."""
+    local, timetable = zone(definition.timezone), timetable_of(definition)
+    due = due_of(task_id, timetable, definition.jitter if task_id else timedelta(0))
+    return [_nominal(at, due(at), local) for at in timetable.upcoming(after, count)]
 
 
 def stamp(field: Timestamp, at: datetime | None) -> None:
@@ -104,8 +107,8 @@ def stamp(field: Timestamp, at: datetime | None) -> None:
         field.FromDatetime(at)
 
 
-def _nominal(at: datetime, local: ZoneInfo) -> wire.Nominal:
+def _nominal(at: datetime, due_at: datetime, local: ZoneInfo) -> wire.Nominal:
     shown = wire.Nominal(local=at.astimezone(local).isoformat())
     stamp(shown.nominal_at, at)
-    stamp(shown.due_at, at)
+    stamp(shown.due_at, due_at)
     return shown

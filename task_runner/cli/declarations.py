@@ -1,5 +1,6 @@
 """Task files: `[[task]]` tables of TOML as specs, and specs as TOML."""
 
+import importlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,11 +12,11 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.errors import InvalidInput
 from turnkeeper.tomlfile import read_toml
 
-_SCHEDULES = ("cron", "every", "at", "in")
+_SCHEDULES = ("cron", "every", "at", "in", "rrule")
 _ORDER = (
     *_SCHEDULES, "timezone", "category", "channel", "prompt", "payload", "catch_up", "grace", "catch_up_window",
-    "max_catch_up", "overlap", "start_at", "end_at", "expires_at", "max_fires", "thread_id", "agent", "read_only",
-    "paused", "tags",
+    "max_catch_up", "overlap", "jitter", "exclude", "start_at", "end_at", "expires_at", "max_fires", "retries",
+    "pause_after_failures", "budget", "thread_id", "agent", "read_only", "paused", "tags",
 )  # fmt: skip
 _UNTOLD = {"agent": "agent0", "read_only": False, "paused": False, "max_catch_up": 1000}
 _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
@@ -34,6 +35,8 @@ class TaskTable(BaseModel):
     every: str | None = None
     at: str | None = None
     in_: str | None = Field(None, alias="in")
+    rrule: str | None = None
+    exclude: list[str] = Field(default_factory=list)
     timezone: str | None = None
     payload: dict[str, Any] | str | None = None
     catch_up: str | None = None
@@ -46,6 +49,9 @@ class TaskTable(BaseModel):
     end_at: str | None = None
     expires_at: str | None = None
     max_fires: int | None = None
+    retries: int | None = None
+    pause_after_failures: int | None = None
+    budget: dict[str, int] = Field(default_factory=dict)
     thread_id: str | None = None
     agent: str | None = None
     read_only: bool | None = None
@@ -87,15 +93,21 @@ def _read(path: Path) -> list[wire.TaskSpec]:
     for number, table in enumerate(tables):
         given = [name for name in _SCHEDULES if getattr(table, "in_" if name == "in" else name) is not None]
         if len(given) != 1:
-            what = "exactly one of cron, every, at, in is required"
+            what = "exactly one of cron, every, at, in, rrule is required"
             raise InvalidInput(what, where=file.where(("task", number, "name")))
-    return [_spec(table) for table in tables]
+    return [_spec(table, path.parent) for table in tables]
 
 
-def _spec(table: TaskTable) -> wire.TaskSpec:
+def _spec(table: TaskTable, folder: Path) -> wire.TaskSpec:
     spec = wire.TaskSpec()
-    for name, value in table.model_dump(by_alias=True, exclude_none=True, exclude={"tags", "payload"}).items():
+    plain = table.model_dump(by_alias=True, exclude_none=True, exclude={"tags", "payload", "exclude", "budget"})
+    for name, value in plain.items():
         setattr(spec, name, value)
+    spec.budget.update(table.budget)
+    if table.exclude:
+        # Imported only now: few tasks exclude anything, and reading calendars takes a library.
+        exclusions = importlib.import_module("task_runner.cli.exclusions")
+        spec.exclude.extend(exclusions.read_exclusions(table.exclude, folder))
     if table.payload is not None:
         text = table.payload
         spec.payload_json = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
@@ -105,14 +117,14 @@ def _spec(table: TaskTable) -> wire.TaskSpec:
 
 def _table(spec: wire.TaskSpec) -> str:
     fields: dict[str, Any] = {field.name: value for field, value in spec.ListFields()}
-    fields["tags"] = dict(spec.tags)
+    fields["tags"], fields["budget"], fields["exclude"] = dict(spec.tags), dict(spec.budget), list(spec.exclude)
     if payload := fields.pop("payload_json", ""):
         # TOML has no null: such a payload stays JSON.
         fields["payload"] = payload if "null" in payload else json.loads(payload)
     lines = ["[[task]]", f"name = {_value(spec.name)}"]
     for name in _ORDER:
         value = fields.get(name)
-        if value not in (None, {}) and value != _UNTOLD.get(name):
+        if value not in (None, {}, []) and value != _UNTOLD.get(name):
             lines.append(f"{name} = {_value(value)}")
     return "\n".join(lines) + "\n"
 

@@ -8,8 +8,8 @@ import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.api import NOT_RUNNING, runner
-from task_runner.cli.create import tags_of
 from task_runner.cli.shapes import local, task_row, time
+from task_runner.cli.taskoptions import tags_of
 from turnkeeper import console
 from turnkeeper.clock import SystemClock, parse_rfc3339
 from turnkeeper.durations import format_rough
@@ -123,8 +123,10 @@ def _footer(answer: wire.ListTasksResponse) -> str:
 
 
 def _text(value: object) -> str:
-    if value is None or value == {}:
+    if value is None or value in ({}, []):
         return ""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     if isinstance(value, dict):
         return " ".join(f"{key}={item}" for key, item in value.items())
     return str(value)

@@ -18,6 +18,7 @@ def next_(
     name: Annotated[str | None, typer.Argument(help="A task's name or id.", autocompletion=complete_name)] = None,
     cron: Annotated[str | None, typer.Option("--cron", help="A cron expression instead of a task.")] = None,
     every: Annotated[str | None, typer.Option("--every", help="An interval instead of a task.")] = None,
+    rrule: Annotated[str | None, typer.Option("--rrule", help="A recurrence rule instead of a task.")] = None,
     tz: Annotated[str | None, typer.Option("--tz", help="IANA zone for the expression.")] = None,
     from_: Annotated[str | None, typer.Option("--from", help="Times after this instant instead of now.")] = None,
     limit: console.LimitOption = 5,
@@ -27,13 +28,15 @@ def next_(
 
     Example: task-runner next --cron "30 2 * * *" --tz Europe/Riga -n 3
     """
-    if sum(given is not None for given in (name, cron, every)) != 1:
-        raise InvalidInput("give exactly one of a task's name, --cron and --every", where="next")
+    if sum(given is not None for given in (name, cron, every, rrule)) != 1:
+        raise InvalidInput("give exactly one of a task's name, --cron, --every and --rrule", where="next")
     request = wire.PreviewScheduleRequest(name=name or "", count=limit)
     if cron is not None:
         request.spec.cron = cron
     if every is not None:
         request.spec.every = every
+    if rrule is not None:
+        request.spec.rrule = rrule
     if tz is not None:
         request.spec.timezone = tz
     if from_ is not None:
@@ -43,6 +46,7 @@ def next_(
     columns = [
         console.Column("NEXT", lambda row: local(row["nominal_at"])),
         console.Column(f"IN {answer.timezone}", lambda row: row["local"]),
+        console.Column("DUE", lambda row: local(row["due_at"]), wide=True),
     ]
     console.show_rows(rows, columns, output, name_key="nominal_at", footer=answer.schedule)
 

@@ -1,11 +1,14 @@
 """Rows as model values, and back: the one adapter between the two."""
 
-from datetime import datetime
+import json
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from task_runner.codec import decode_definition, encode_definition
-from task_runner.model import OPEN, CatchUp, Fire, FireKind, Outcome, Task, TaskId, TaskState
+from task_runner.model import OPEN, CatchUp, Fire, FireKind, Outcome, Task, TaskId, TaskState, Usage
 from turnkeeper.clock import from_us, to_us
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def task_of(row: Any) -> Task:
@@ -23,6 +26,8 @@ def task_of(row: Any) -> Task:
         fires=row.fires,
         missed=row.missed,
         rewound_until=_at(row.rewound_us),
+        failures=row.failures,
+        usage=None if row.usage is None else _usage_of(row.usage),
     )
 
 
@@ -51,6 +56,8 @@ def progress_of(task: Task) -> dict[str, Any]:
         "rewound_us": _us(task.rewound_until),
         "accepted": task.accepted,
         "missed": task.missed,
+        "failures": task.failures,
+        "usage": None if task.usage is None else _text_of_usage(task.usage),
     }
 
 
@@ -81,6 +88,9 @@ def fire_of(row: Any) -> Fire:
         started_at=_at(row.started_us),
         ended_at=_at(row.ended_us),
         turn_id=row.turn_id,
+        retries=row.retries,
+        spent=row.spent_us * _MICROSECOND,
+        tokens=row.tokens,
     )
 
 
@@ -112,7 +122,19 @@ def row_of_fire(fire: Fire) -> dict[str, Any]:
         "started_us": _us(fire.started_at),
         "ended_us": _us(fire.ended_at),
         "turn_id": fire.turn_id,
+        "retries": fire.retries,
+        "spent_us": fire.spent // _MICROSECOND,
+        "tokens": fire.tokens,
     }
+
+
+def _usage_of(text: str) -> Usage:
+    day, turns, us, tokens = json.loads(text)
+    return Usage(day=date.fromisoformat(day), turns=turns, spent=us * _MICROSECOND, tokens=tokens)
+
+
+def _text_of_usage(usage: Usage) -> str:
+    return json.dumps([usage.day.isoformat(), usage.turns, usage.spent // _MICROSECOND, usage.tokens])
 
 
 def _at(us: int | None) -> datetime | None:

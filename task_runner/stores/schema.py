@@ -23,6 +23,8 @@ tasks = Table(
     Column("fires", Integer, nullable=False),
     Column("missed", BigInteger, nullable=False),
     Column("tail_entry", BigInteger),
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("usage", Text),
     Index("tasks_name", "name", unique=True, sqlite_where=text("state <> 'deleted'")),
     # The tick is a range scan of this index: tasks that need nothing cost it nothing.
     Index("tasks_wake", "wake_us", sqlite_where=text("wake_us IS NOT NULL")),
@@ -66,6 +68,9 @@ fires = Table(
     Column("started_us", BigInteger),
     Column("ended_us", BigInteger),
     Column("turn_id", String, nullable=False),
+    Column("retries", Integer, nullable=False, server_default="0"),
+    Column("spent_us", BigInteger, nullable=False, server_default="0"),
+    Column("tokens", BigInteger, nullable=False, server_default="0"),
     Index("fires_fire_id", "fire_id", unique=True, sqlite_where=text("fire_id IS NOT NULL")),
     Index("fires_request", "task_id", "request_id", unique=True, sqlite_where=text("request_id IS NOT NULL")),
     Index("fires_history", "task_id", "entry_id"),

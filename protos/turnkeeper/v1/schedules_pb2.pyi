@@ -45,11 +45,32 @@ class TaskSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class BudgetEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     CRON_FIELD_NUMBER: _builtins.int
     EVERY_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     IN_FIELD_NUMBER: _builtins.int
+    RRULE_FIELD_NUMBER: _builtins.int
     TIMEZONE_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
     CHANNEL_FIELD_NUMBER: _builtins.int
@@ -70,11 +91,17 @@ class TaskSpec(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     JITTER_FIELD_NUMBER: _builtins.int
+    EXCLUDE_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    PAUSE_AFTER_FAILURES_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     cron: _builtins.str
     every: _builtins.str
     at: _builtins.str
     """ISO instant, or local wall time in `timezone`"""
+    rrule: _builtins.str
+    """RFC 5545, optionally with its DTSTART before it"""
     timezone: _builtins.str
     category: _builtins.str
     channel: _builtins.str
@@ -94,8 +121,18 @@ class TaskSpec(_message.Message):
     read_only: _builtins.bool
     paused: _builtins.bool
     jitter: _builtins.str
+    retries: _builtins.int
+    pause_after_failures: _builtins.int
     @_builtins.property
     def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def exclude(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """days, ranges of days, spans of instants that name no nominal time"""
+
+    @_builtins.property
+    def budget(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """turns_per_fire, turns_per_day, seconds_…, tokens_…"""
+
     def __init__(
         self,
         *,
@@ -103,6 +140,7 @@ class TaskSpec(_message.Message):
         cron: _builtins.str = ...,
         every: _builtins.str = ...,
         at: _builtins.str = ...,
+        rrule: _builtins.str = ...,
         timezone: _builtins.str | None = ...,
         category: _builtins.str = ...,
         channel: _builtins.str = ...,
@@ -123,10 +161,14 @@ class TaskSpec(_message.Message):
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         paused: _builtins.bool = ...,
         jitter: _builtins.str | None = ...,
+        exclude: _abc.Iterable[_builtins.str] | None = ...,
+        retries: _builtins.int | None = ...,
+        pause_after_failures: _builtins.int | None = ...,
+        budget: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_expires_at", b"_expires_at", "_grace", b"_grace", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_read_only", b"_read_only", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "cron", b"cron", "end_at", b"end_at", "every", b"every", "expires_at", b"expires_at", "grace", b"grace", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "overlap", b"overlap", "read_only", b"read_only", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_expires_at", b"_expires_at", "_grace", b"_grace", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "cron", b"cron", "end_at", b"end_at", "every", b"every", "expires_at", b"expires_at", "grace", b"grace", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_expires_at", b"_expires_at", "_grace", b"_grace", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_read_only", b"_read_only", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "cron", b"cron", "end_at", b"end_at", "every", b"every", "expires_at", b"expires_at", "grace", b"grace", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "overlap", b"overlap", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_expires_at", b"_expires_at", "_grace", b"_grace", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "cron", b"cron", "end_at", b"end_at", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "grace", b"grace", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -148,15 +190,19 @@ class TaskSpec(_message.Message):
     _WhichOneofArgType__max_fires: _TypeAlias = _typing.Literal["_max_fires", b"_max_fires"]  # noqa: Y015
     _WhichOneofReturnType__overlap: _TypeAlias = _typing.Literal["overlap"]  # noqa: Y015
     _WhichOneofArgType__overlap: _TypeAlias = _typing.Literal["_overlap", b"_overlap"]  # noqa: Y015
+    _WhichOneofReturnType__pause_after_failures: _TypeAlias = _typing.Literal["pause_after_failures"]  # noqa: Y015
+    _WhichOneofArgType__pause_after_failures: _TypeAlias = _typing.Literal["_pause_after_failures", b"_pause_after_failures"]  # noqa: Y015
     _WhichOneofReturnType__read_only: _TypeAlias = _typing.Literal["read_only"]  # noqa: Y015
     _WhichOneofArgType__read_only: _TypeAlias = _typing.Literal["_read_only", b"_read_only"]  # noqa: Y015
+    _WhichOneofReturnType__retries: _TypeAlias = _typing.Literal["retries"]  # noqa: Y015
+    _WhichOneofArgType__retries: _TypeAlias = _typing.Literal["_retries", b"_retries"]  # noqa: Y015
     _WhichOneofReturnType__start_at: _TypeAlias = _typing.Literal["start_at"]  # noqa: Y015
     _WhichOneofArgType__start_at: _TypeAlias = _typing.Literal["_start_at", b"_start_at"]  # noqa: Y015
     _WhichOneofReturnType__thread_id: _TypeAlias = _typing.Literal["thread_id"]  # noqa: Y015
     _WhichOneofArgType__thread_id: _TypeAlias = _typing.Literal["_thread_id", b"_thread_id"]  # noqa: Y015
     _WhichOneofReturnType__timezone: _TypeAlias = _typing.Literal["timezone"]  # noqa: Y015
     _WhichOneofArgType__timezone: _TypeAlias = _typing.Literal["_timezone", b"_timezone"]  # noqa: Y015
-    _WhichOneofReturnType_schedule: _TypeAlias = _typing.Literal["cron", "every", "at", "in"]  # noqa: Y015
+    _WhichOneofReturnType_schedule: _TypeAlias = _typing.Literal["cron", "every", "at", "in", "rrule"]  # noqa: Y015
     _WhichOneofArgType_schedule: _TypeAlias = _typing.Literal["schedule", b"schedule"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
@@ -179,7 +225,11 @@ class TaskSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__overlap) -> _WhichOneofReturnType__overlap | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pause_after_failures) -> _WhichOneofReturnType__pause_after_failures | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__read_only) -> _WhichOneofReturnType__read_only | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retries) -> _WhichOneofReturnType__retries | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_at) -> _WhichOneofReturnType__start_at | None: ...
     @_typing.overload
@@ -214,7 +264,7 @@ class Task(_message.Message):
     PAUSED_UNTIL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
-    """cron, every, at"""
+    """cron, every, at, rrule"""
     state: _builtins.str
     schedule: _builtins.str
     """for people: "* * * * *", "every 7m, exactly", "at 2026-11-21T09:00:00Z" """

@@ -10,6 +10,7 @@ import grpc
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeServicer, add_AgentRuntimeServicer_to_server
+from turnkeeper.rpc.greeting import Greeting
 
 State = wire.TurnEvent.State
 Answer = Callable[[wire.FireRequest], wire.FireReceipt | None]
@@ -47,6 +48,7 @@ class Peer(AgentRuntimeServicer):
         self.cancelled: list[str] = []
         self.turns: dict[str, wire.Turn] = {}
         self.finishes = False
+        self.now = lambda: datetime(2026, 1, 1, tzinfo=UTC)
         self.changed = asyncio.Condition()
         self._server: Any = None
 
@@ -82,7 +84,9 @@ class Peer(AgentRuntimeServicer):
                 await self.play(request.fire_id, State.SUCCEEDED, attempt=request.attempt)
 
     async def WatchTurns(self, request: wire.WatchTurnsRequest, context: Any) -> Any:
-        after = request.after_sequence if request.incarnation == self.incarnation else 0
+        same = request.incarnation == self.incarnation and request.after_sequence <= len(self.events)
+        after = request.after_sequence if same else 0
+        await context.send_initial_metadata(Greeting(incarnation=self.incarnation, after=after).to_metadata())
         while True:
             async with self.changed:
                 while len(self.events) <= after:
@@ -92,7 +96,7 @@ class Peer(AgentRuntimeServicer):
                 yield event
             after += len(fresh)
 
-    async def play(self, fire_id: str, state: Any, *, attempt: int = 1, error: str = "") -> None:
+    async def play(self, fire_id: str, state: Any, *, attempt: int = 1, error: str = "", tokens: int = 0) -> None:
         async with self.changed:
             event = wire.TurnEvent(
                 incarnation=self.incarnation,
@@ -102,8 +106,9 @@ class Peer(AgentRuntimeServicer):
                 attempt=attempt,
                 state=state,
                 error=error,
+                tokens_in=tokens,
             )
-            event.at.FromDatetime(datetime(2026, 1, 1, tzinfo=UTC))
+            event.at.FromDatetime(self.now())
             self.events.append(event)
             self.changed.notify_all()
 

@@ -1,6 +1,7 @@
 """The command line on a home without a daemon: what it prints, where, and how it exits."""
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -101,7 +102,12 @@ def test_a_wrong_file_is_named_with_its_line(command, tmp_path, text, says) -> N
         (("create", "x", "--every", "1m", "--category", "c", "--channel", "c"), 2, "prompt"),
         (("create", "x", "--every", "1m", *REST, "--tag", "k"), 2, "key=value"),
         (("create", "x", "--every", "1m", *REST, "--payload", "@/nosuch"), 3, "/nosuch"),
-        (("create", "x", "--every", "1m", *REST, "--jitter", "5s"), 2, "--jitter"),
+        (("create", "x", "--every", "1m", *REST, "--jitter", "some"), 2, "jitter"),
+        (("create", "x", "--every", "1m", *REST, "--retries", "9"), 2, "retries"),
+        (("create", "x", "--every", "1m", *REST, "--budget", "tokens_per_day=lots"), 2, "whole number"),
+        (("create", "x", "--every", "1m", *REST, "--budget", "euros_per_day=1"), 2, "tokens_per_day"),
+        (("create", "x", "--every", "1m", *REST, "--exclude", "/nosuch.ics"), 3, "/nosuch.ics"),
+        (("create", "x", "--rrule", "FREQ=SECONDLY", *REST), 2, "finer than a minute"),
         (("show", "nosuch"), 3, "nosuch"),
         (("next",), 2, "exactly one"),
         (("next", "--every", "1m", "--from", "soon"), 2, "soon"),
@@ -114,6 +120,71 @@ def test_mistakes_exit_with_one_line(command, argv, code, says) -> None:
     assert (found, out) == (code, "")
     assert err.startswith("error: ")
     assert says in err
+
+
+CALENDAR = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//example//EN
+BEGIN:VEVENT
+UID:1
+DTSTART;VALUE=DATE:20261224
+DTEND;VALUE=DATE:20261227
+SUMMARY:Holidays
+END:VEVENT
+BEGIN:VEVENT
+UID:2
+DTSTART;VALUE=DATE:20260704
+RRULE:FREQ=YEARLY;UNTIL=20280704
+EXDATE;VALUE=DATE:20270704
+SUMMARY:Every year
+END:VEVENT
+BEGIN:VEVENT
+UID:3
+DTSTART:20261101T120000Z
+DTEND:20261101T140000Z
+SUMMARY:Two hours
+END:VEVENT
+END:VCALENDAR
+"""
+EXCLUDED = [
+    "2026-07-04", "2026-11-01T12:00:00Z..2026-11-01T14:00:00Z", "2026-12-24..2026-12-26", "2027-01-01", "2028-07-04",
+]  # fmt: skip
+
+
+def test_every_option_is_shown_and_survives_export_and_apply(command, tmp_path) -> None:
+    (tmp_path / "free.ics").write_text(CALENDAR.replace("\n", "\r\n"))
+    options = (
+        "--rrule", "FREQ=DAILY;BYHOUR=9;BYMINUTE=0", "--exclude", f"{tmp_path}/free.ics", "--exclude", "2027-01-01",
+        "--jitter", "20s", "--retries", "3", "--pause-after-failures", "4", "--budget", "tokens_per_day=100000",
+        "--budget", "turns_per_fire=2", "--catch-up-window", "2d", "--max-fires", "9", "--read-only", "--tz", "UTC",
+    )  # fmt: skip
+    assert command("create", "digest", *options, *REST)[0] == 0
+    shown = json.loads(command("show", "digest", "-o", "json")[1])
+    assert shown["rrule"] == "FREQ=DAILY;BYHOUR=9;BYMINUTE=0"
+    assert shown["exclude"] == EXCLUDED
+    assert (shown["jitter"], shown["retries"], shown["pause_after_failures"]) == ("20s", 3, 4)
+    assert shown["budget"] == {"tokens_per_day": 100000, "turns_per_fire": 2}
+    assert shown["due_at"] >= shown["next_fire_at"]
+    assert "tokens_per_day=100000" in command("show", "digest")[1]
+    (tmp_path / "all.toml").write_text(command("export")[1])
+    assert "1 unchanged" in command("apply", str(tmp_path / "all.toml"))[2]
+    dues = json.loads(command("next", "digest", "-o", "json", "-n", "9")[1])
+    assert all(0 <= seconds(item["due_at"]) - seconds(item["nominal_at"]) <= 20 for item in dues)
+    assert len({seconds(item["due_at"]) - seconds(item["nominal_at"]) for item in dues}) > 1
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_a_task_file_finds_its_calendar_beside_it(command, tmp_path) -> None:
+    (tmp_path / "free.ics").write_text(CALENDAR)
+    table = '[[task]]\nname = "a"\ncron = "0 9 * * *"\ncategory = "loop"\nchannel = "c"\nprompt = "p"\n'
+    (tmp_path / "a.toml").write_text(table + 'exclude = ["free.ics", "2027-01-01"]\nbudget = {turns_per_day = 3}\n')
+    assert command("apply", str(tmp_path / "a.toml"))[0] == 0
+    assert json.loads(command("show", "a", "-o", "json")[1])["exclude"] == EXCLUDED
+    (tmp_path / "free.ics").write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nEND:VEVENT\nEND:VCALENDAR\n")
+    assert "cannot be read as a calendar" in command("apply", str(tmp_path / "a.toml"))[2]
 
 
 def test_next_previews_without_creating(command) -> None:

@@ -116,6 +116,31 @@ async def test_a_replaced_store_is_asked_about_every_open_fire(rig: Rig, peer: P
     assert await rig.history(names[other.partition("@")[0]]) == [("sent", "", 1)], "the new store never heard of it"
 
 
+@pytest.mark.parametrize("incarnation", ["two", "one"], ids=["another store", "an older copy"])
+async def test_a_store_that_was_replaced_is_noticed_before_it_has_any_event(
+    rig: Rig, peer: Peer, incarnation: str
+) -> None:
+    await rig.create(every="1h")
+    async with rig.running():
+        await rig.pass_time(3540)
+        first = await fire(rig, peer)
+        await peer.play(first, State.STARTED)
+        await rig.trail.saw("fire.running")
+    peer.incarnation, peer.events = incarnation, []
+    peer.turns[first] = runtime.Turn(fire_id=first, attempt=1, state=State.SUCCEEDED, turn_id="turn-1")
+    async with rig.running("follower"), asyncio.timeout(10):
+        await rig.trail.saw("runtime.replaced")
+        await rig.trail.saw("fire.settled")
+        while await rig.store.run(lambda session: session.follow.position()) != (incarnation, 0):
+            await rig.history()
+    assert await rig.history() == [("succeeded", "", 1)]
+    async with rig.running("follower"):
+        await peer.play("unrelated", State.STARTED)
+        while await rig.store.run(lambda session: session.follow.position()) != (incarnation, 1):
+            await rig.history()
+    assert len(rig.trail.named("runtime.replaced")) == 1
+
+
 async def test_what_a_replaced_store_never_heard_of_is_sent_again_on_the_open_stream(rig: Rig, peer: Peer) -> None:
     await rig.create(every="1h")
     async with rig.running():

@@ -59,7 +59,16 @@ async def test_with_the_runtime_down_a_task_is_created_with_a_warning(rig: Rig) 
         ({"max_fires": 0}, "max_fires"),
         ({"max_catch_up": -1}, "max_catch_up"),
         ({"catch_up_window": "0s"}, "catch_up_window"),
-        ({"jitter": "5s"}, "jitter"),
+        ({"jitter": "often"}, "jitter"),
+        ({"retries": 6}, "retries"),
+        ({"retries": -1}, "retries"),
+        ({"pause_after_failures": 0}, "pause_after_failures"),
+        ({"budget": {"tokens": 5}}, "budget"),
+        ({"budget": {"tokens_per_day": 0}}, "budget"),
+        ({"exclude": ["Christmas"]}, "exclude"),
+        ({"every": None, "at": "2026-03-03T08:00:00Z", "exclude": ["2026-03-03"]}, "schedule"),
+        ({"every": None, "rrule": "FREQ=SECONDLY"}, "rrule"),
+        ({"every": None, "rrule": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"}, "rrule"),
         ({"agent": "../x"}, "agent"),
         ({"end_at": "2026-03-01T00:00:00Z"}, "schedule"),
         ({"start_at": "2026-04-02T00:00:00Z", "end_at": "2026-04-01T00:00:00Z"}, "end_at"),
@@ -144,17 +153,23 @@ async def test_an_update_plans_the_old_schedule_first_and_counts_from_now(rig: R
 
 
 async def test_applying_the_same_again_changes_nothing(rig: Rig, peer: Peer) -> None:
-    specs = [spec(), spec(name="soon", every=None, **{"in": "5m"}), spec(name="nine", every=None, cron="0 9 * * 1-5")]
+    specs = [
+        spec(jitter="20s", retries=3, pause_after_failures=2, budget={"tokens_per_day": 9, "turns_per_fire": 2}),
+        spec(name="soon", every=None, **{"in": "5m"}),
+        spec(name="nine", every=None, cron="0 9 * * 1-5", exclude=["2026-12-25", "2026-12-31..2027-01-02"]),
+        spec(name="fridays", every=None, rrule="freq=monthly;BYDAY=-1FR"),
+        spec(name="started", every=None, rrule="DTSTART:20260301T090000\nRRULE:FREQ=DAILY;COUNT=5"),
+    ]
     request = wire.ApplyTasksRequest(specs=specs)
     rehearsed = await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=specs, dry_run=True))
-    assert [done.action for done in rehearsed.applied] == ["created"] * 3
+    assert [done.action for done in rehearsed.applied] == ["created"] * 5
     assert (await rig.service.list_tasks(wire.ListTasksRequest())).total == 0
-    assert [done.action for done in (await rig.service.apply_tasks(request)).applied] == ["created"] * 3
+    assert [done.action for done in (await rig.service.apply_tasks(request)).applied] == ["created"] * 5
     rig.clock.advance(30)
-    assert [done.action for done in (await rig.service.apply_tasks(request)).applied] == ["unchanged"] * 3
+    assert [done.action for done in (await rig.service.apply_tasks(request)).applied] == ["unchanged"] * 5
     shown = (await rig.service.list_tasks(wire.ListTasksRequest())).tasks
     again = await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[task.spec for task in shown]))
-    assert [done.action for done in again.applied] == ["unchanged"] * 3
+    assert [done.action for done in again.applied] == ["unchanged"] * 5
     specs[0].prompt = "q"
     changed = (await rig.service.apply_tasks(request.__class__(specs=specs))).applied[0]
     assert (changed.action, list(changed.changed_fields)) == ("updated", ["prompt"])

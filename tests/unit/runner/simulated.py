@@ -83,7 +83,8 @@ class Simulated:
         self.write(plan(self.snapshot, self.timetable, now))
 
     def send_ready(self, now: datetime) -> list[Fire]:
-        ready = [row for row in self.rows.values() if row.outcome is Outcome.PENDING and row.ready_at is not None]
+        pending = [row for row in self.rows.values() if row.outcome is Outcome.PENDING]
+        ready = [row for row in pending if row.ready_at is not None and row.ready_at <= now]
         for row in ready:
             self.rows[row.entry_id] = ledger.sent(row, now)
         return ready

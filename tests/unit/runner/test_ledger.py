@@ -57,6 +57,25 @@ def test_a_release_begins_the_next_attempt_and_old_news_is_ignored() -> None:
     assert ledger.turned(SENT, TurnState.RELEASED, at(62), attempt=1) is SENT, "only what is held is released"
 
 
+def test_a_failed_turn_is_tried_again_under_the_same_id_after_pauses_that_double() -> None:
+    fire, pauses = replace(SENT, retries=2, accepted_at=at(61)), []
+    for _ in range(2):
+        fire = ledger.turned(fire, TurnState.FAILED, at(70), attempt=fire.attempt, error="it broke")
+        assert (fire.outcome, fire.fire_id, fire.fired_at) == (Outcome.PENDING, FIRE.fire_id, None)
+        assert fire.reason == f"attempt {fire.attempt - 1} failed: it broke"
+        pauses.append((fire.ready_at - at(70)).total_seconds())
+        fire = ledger.sent(fire, fire.ready_at)
+    assert (pauses, fire.attempt, fire.retries) == ([30, 60], 3, 0)
+    settled = ledger.turned(fire, TurnState.FAILED, at(200), attempt=3, error="still broken")
+    assert (settled.outcome, settled.reason) == (Outcome.FAILED, "still broken")
+    assert ledger.turned(fire, TurnState.FAILED, at(200), attempt=2) is fire, "news of an attempt that is over"
+
+
+def test_a_cancelled_turn_is_not_tried_again() -> None:
+    fire = ledger.turned(replace(SENT, retries=2), TurnState.CANCELLED, at(70), attempt=1)
+    assert fire.outcome is Outcome.CANCELLED
+
+
 def test_a_refusal_makes_unsent_again_with_a_growing_pause() -> None:
     pauses, fire = [], SENT
     for _ in range(12):

@@ -276,6 +276,8 @@ def test_before_an_edit_what_waits_for_the_author_is_lined_up() -> None:
     overlap=st.sampled_from(Overlap),
     window=st.sampled_from([None, timedelta(minutes=4)]),
     limit=st.sampled_from([None, 3]),
+    jitter=st.sampled_from([0, 0, 20, 500]),
+    retries=st.sampled_from([0, 0, 2]),
     steps=st.lists(
         st.tuples(
             st.integers(1, 400),
@@ -284,9 +286,14 @@ def test_before_an_edit_what_waits_for_the_author_is_lined_up() -> None:
         max_size=14,
     ),
 )
-def test_every_nominal_time_is_covered_exactly_once_whatever_happens(policy, overlap, window, limit, steps) -> None:
+def test_every_nominal_time_is_covered_exactly_once_whatever_happens(
+    policy, overlap, window, limit, jitter, retries, steps
+) -> None:
     overlap = Overlap.QUEUE if policy is CatchUp.RUN_ALL else overlap
-    task = Simulated.of(catch_up=policy, overlap=overlap, catch_up_window=window, max_fires=limit, max_catch_up=4)
+    task = Simulated.of(
+        catch_up=policy, overlap=overlap, catch_up_window=window, max_fires=limit, max_catch_up=4,
+        jitter=timedelta(seconds=jitter), retries=retries,
+    )  # fmt: skip
     now, sent = 0, []
     for seconds, acts in steps:
         now += seconds
@@ -305,7 +312,8 @@ def test_every_nominal_time_is_covered_exactly_once_whatever_happens(policy, ove
             assert len(underway) <= 1, "one fire of a task at a time"
     assert len(sent) == len(set(sent)), "no attempt is sent twice"
     nominals = [row.nominal_at for row in sorted(task.fired(), key=lambda row: row.fired_at)]
-    assert all(row.fired_at >= row.nominal_at for row in task.fired())
+    assert all(row.fired_at >= row.due_at >= row.nominal_at for row in task.fired())
+    assert all(row.due_at < row.nominal_at + timedelta(seconds=60) for row in task.fired()), "less than the gap"
     assert all(before < after for before, after in pairwise(nominals)), "in order"
     if limit is not None:
         assert task.task.accepted <= limit

@@ -1,0 +1,23 @@
+"""Retries, failures in a row, and what turns came to."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns; what was there has no retries left and has used nothing."""
+    op.add_column("tasks", sa.Column("failures", sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("tasks", sa.Column("usage", sa.Text(), nullable=True))
+    op.add_column("fires", sa.Column("retries", sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("fires", sa.Column("spent_us", sa.BigInteger(), nullable=False, server_default="0"))
+    op.add_column("fires", sa.Column("tokens", sa.BigInteger(), nullable=False, server_default="0"))
+
+
+def downgrade() -> None:
+    """A program that does not know the columns would lose what they say."""
+    raise NotImplementedError("restore the backup that was made before the upgrade")

@@ -1,0 +1,109 @@
+"""Retries, failures in a row and budgets: what a task does with turns that fail or cost too much."""
+
+from datetime import timedelta
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State
+
+
+@pytest.fixture(autouse=True)
+def one_clock(rig: Rig, peer: Peer) -> None:
+    peer.now = rig.clock.now
+
+
+async def fire(rig: Rig, peer: Peer, state: State, *, tokens: int = 0) -> str:
+    """Let the task's next fire be accepted and its turn end; return its id."""
+    accepted, settled = len(rig.trail.named("fire.accepted")), len(rig.trail.named("fire.settled"))
+    await rig.pass_time(60)
+    await rig.trail.saw("fire.accepted", accepted + 1)
+    fire_id = peer.received[-1].fire_id
+    await peer.play(fire_id, state, error="it broke", tokens=tokens)
+    await rig.trail.saw("fire.settled", settled + 1)
+    return fire_id
+
+
+async def test_a_failed_turn_is_tried_again_with_the_same_id_and_the_next_attempt(rig: Rig, peer: Peer) -> None:
+    await rig.create(every="1d", retries=1)
+    async with rig.running():
+        await rig.pass_time(86_400)
+        await rig.trail.saw("fire.accepted")
+        fire_id = peer.received[0].fire_id
+        await peer.play(fire_id, State.FAILED, error="it broke")
+        (retried,) = await rig.trail.saw("fire.retried")
+        assert retried["next_attempt"] == 2
+        assert await rig.history() == [("pending", "attempt 1 failed: it broke", 1)]
+        early = rig.clock.now() + timedelta(seconds=29)
+        assert await rig.store.run(lambda session: session.fires.ready(early, 9, caught_up=False)) == []
+        rig.clock.advance(30)
+        rig.dispatcher.wake()
+        assert [(each.fire_id, each.attempt) for each in await peer.saw(2)] == [(fire_id, 1), (fire_id, 2)]
+        await rig.trail.saw("fire.accepted", 2)
+        await peer.play(fire_id, State.FAILED, attempt=2, error="still broken")
+        await rig.trail.saw("fire.settled")
+    assert await rig.history() == [("failed", "still broken", 1)]
+    task = await rig.task()
+    assert (task.fires, task.state) == (1, "active")
+
+
+async def test_failures_in_a_row_pause_the_task_with_the_reason(rig: Rig, peer: Peer) -> None:
+    await rig.create(pause_after_failures=2)
+    async with rig.running():
+        for state in (State.FAILED, State.SUCCEEDED, State.FAILED):
+            await fire(rig, peer, state)
+        assert (await rig.task()).state == "active", "a success in between begins the count anew"
+        await fire(rig, peer, State.FAILED)
+        await rig.trail.saw("task.paused")
+    task = await rig.task()
+    assert (task.state, task.paused_note) == ("paused", "2 failures in a row, the last: it broke")
+    await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
+    assert (await rig.task()).state == "active"
+
+
+@pytest.mark.parametrize(
+    ("budget", "turns", "says"),
+    [
+        ({"turns_per_day": 2}, 2, "budget: turns_per_day is 2, 2 used on 2026-03-02"),
+        ({"tokens_per_day": 100}, 2, "budget: tokens_per_day is 100, 120 used on 2026-03-02"),
+        ({"tokens_per_fire": 60}, 1, "budget: tokens_per_fire is 60, 60 used by task-"),
+    ],
+)
+async def test_a_budget_that_is_reached_pauses_the_task_with_the_reason(
+    rig: Rig, peer: Peer, budget, turns, says
+) -> None:
+    await rig.create(budget=budget)
+    async with rig.running():
+        for number in range(turns):
+            assert (await rig.task()).state == "active", number
+            await fire(rig, peer, State.SUCCEEDED, tokens=60)
+        await rig.trail.saw("task.paused")
+    task = await rig.task()
+    assert task.state == "paused"
+    assert task.paused_note.startswith(says)
+
+
+async def test_a_days_budget_is_whole_again_on_the_next_day(rig: Rig, peer: Peer) -> None:
+    await rig.create(every="1d", budget={"turns_per_day": 2})
+    async with rig.running():
+        for number in range(3):
+            rig.clock.advance(86_400 - 60)
+            await fire(rig, peer, State.SUCCEEDED)
+            assert (await rig.task()).state == "active", number
+
+
+async def test_a_budget_of_turns_ends_the_retries_of_a_fire(rig: Rig, peer: Peer) -> None:
+    await rig.create(every="1d", retries=5, budget={"turns_per_fire": 2})
+    async with rig.running():
+        await rig.pass_time(86_400)
+        for attempt in (1, 2):
+            await rig.trail.saw("fire.accepted", attempt)
+            await peer.play(peer.received[0].fire_id, State.FAILED, attempt=attempt, error="it broke")
+            await rig.trail.saw("fire.retried", attempt)
+            rig.clock.advance(60)
+            rig.dispatcher.wake()
+        await rig.trail.saw("task.paused")
+    assert "turns_per_fire is 2, 2 used" in (await rig.task()).paused_note
+    assert await rig.history() == [("skipped", "paused", 1)]
+    assert len(peer.received) == 2

@@ -1,0 +1,71 @@
+"""Stores that released schemas wrote are read, brought up to date, and worked on."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State
+from turnkeeper.errors import Corrupt
+
+STORES = sorted((Path(__file__).parent / "stores").glob("schema_*.sql"))
+
+
+def written(home, store: Path) -> None:
+    connection = sqlite3.connect(home.schedules_db)
+    connection.executescript(store.read_text(encoding="utf-8"))
+    connection.close()
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda path: path.stem)
+async def test_a_store_of_each_released_schema_goes_on_where_it_stopped(home, clock, peer: Peer, store: Path) -> None:
+    written(home, store)
+    clock.advance(461)
+    rig = Rig(home, clock)
+    try:
+        await goes_on(rig, peer)
+    finally:
+        await rig.close()
+
+
+async def goes_on(rig: Rig, peer: Peer) -> None:
+    tasks = {task.spec.name: task for task in (await rig.service.list_tasks(wire.ListTasksRequest())).tasks}
+    assert {name: task.state for name, task in tasks.items()} == {
+        "digest": "active", "daily": "paused", "soon": "waiting",
+    }  # fmt: skip
+    assert (tasks["digest"].revision, tasks["digest"].spec.every) == (2, "2m")
+    assert (tasks["daily"].spec.max_fires, dict(tasks["daily"].spec.tags)) == (5, {"team": "x"})
+    assert tasks["daily"].spec.payload_json == '{"x":1}'
+    assert await rig.history("digest") == [("succeeded", "", 1), ("skipped", "superseded", 6)]
+    again = await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[task.spec for task in tasks.values()]))
+    assert {done.action for done in again.applied} == {"unchanged"}
+    for state in (State.STARTED, State.SUCCEEDED):
+        await peer.play("taken in already", state)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+        await peer.play(peer.received[0].fire_id, State.SUCCEEDED)
+        await rig.trail.saw("fire.settled")
+    assert await rig.history("soon") == [("succeeded", "", 1)]
+    assert (await rig.task("soon")).state == "done"
+
+
+def test_every_schema_but_the_newest_has_a_store_here() -> None:
+    versions = Path(__file__).parents[3] / "task_runner" / "stores" / "migrations" / "versions"
+    numbers = sorted(path.name[:4] for path in versions.glob("[0-9]*.py"))
+    assert [store.stem.removeprefix("schema_") for store in STORES] == numbers[:-1]
+
+
+async def test_a_store_of_a_newer_program_is_refused_and_left_alone(home, clock) -> None:
+    await Rig(home, clock).close()
+    connection = sqlite3.connect(home.schedules_db)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    before = home.schedules_db.read_bytes()
+    with pytest.raises(Corrupt, match="newer version") as refused:
+        Rig(home, clock)
+    assert "upgrade" in str(refused.value)
+    assert str(home.schedules_db) in str(refused.value)
+    assert home.schedules_db.read_bytes() == before
