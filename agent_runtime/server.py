@@ -18,13 +18,14 @@ from agent_runtime.conversation import interrupt_message
 from agent_runtime.lookups import Lookups
 from agent_runtime.messages import Messages
 from agent_runtime.requests import read_again, read_fire
-from agent_runtime.stores.queries import events_after, get_interrupt
+from agent_runtime.stores.queries import events_after, get_interrupt, newest_sequence
 from agent_runtime.watching import event_message
 from agent_runtime.world.model import PageDraft
 from agent_runtime.world.wire import candidate_message, category_message, page_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.errors import code_of
+from turnkeeper.rpc.greeting import Greeting
 
 MOST_UNANSWERED = 2048  # requests of one stream whose receipts are still to come
 T = TypeVar("T")
@@ -91,11 +92,17 @@ class Servicer:
             refusing.cancel()
 
     async def WatchTurns(  # noqa: N802
-        self, request: wire.WatchTurnsRequest, _context: Any
+        self, request: wire.WatchTurnsRequest, context: Any
     ) -> AsyncIterator[wire.TurnEvent]:
-        """Send turn events in commit order, from a sequence on, then live; from 0 for another store's sequence."""
+        """Send turn events in commit order, from a sequence on, then live; from 0 for another store's sequence.
+
+        A sequence that this store has not come to is another store's: an older copy was put back.
+        """
         same = request.incarnation == self._store.incarnation
-        after = max(request.after_sequence, 0) if same else 0
+        newest = await self._store.read(newest_sequence)
+        after = request.after_sequence if same and 0 <= request.after_sequence <= newest else 0
+        greeting = Greeting(incarnation=self._store.incarnation, after=after)
+        await context.send_initial_metadata(greeting.to_metadata())
         while True:
             closing, news, since = self._closing, self._store.events.next(), after
             for event in await self._store.read(lambda connection, since=since: events_after(connection, since)):  # type: ignore[misc]

@@ -16,6 +16,7 @@ from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.errors import NotFound, Unreachable
 from turnkeeper.rpc.channel import connect
 from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.rpc.greeting import read_greeting
 
 T = TypeVar("T")
 PEER = "agent-runtime"
@@ -42,7 +43,11 @@ class Runtime(Protocol):
         """Connect, and open a stream of fires."""
 
     def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
-        """Yield turn events in commit order after a sequence, then live."""
+        """Yield turn events in commit order after a sequence, then live.
+
+        The first is about no turn where the runtime's store is another than the one asked after, or an older copy of
+        it: it names the store, and the sequence behind which the events to come begin.
+        """
 
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
         """Return what the runtime knows of an attempt; None if it never heard of it."""
@@ -82,6 +87,9 @@ class GrpcRuntime:
         """Yield turn events."""
         call = self._stub.WatchTurns(wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after))
         try:
+            greeting = read_greeting(await call.initial_metadata())
+            if greeting is not None and (greeting.incarnation, greeting.after) != (incarnation, after):
+                yield wire.TurnEvent(incarnation=greeting.incarnation, sequence=greeting.after)
             async for event in call:
                 yield event
         except grpc.RpcError as error:

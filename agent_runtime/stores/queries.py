@@ -175,6 +175,11 @@ def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_
     return [_event(row) for row in _EVENTS_AFTER.rows(connection, sequence=sequence, most=limit)]
 
 
+def newest_sequence(connection: Connection) -> int:
+    """Return the number of the newest turn event; 0 for none."""
+    return connection.execute(select(func.max(turn_events.c.sequence))).scalar() or 0
+
+
 def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
     """Return the newest event of a turn, or of a held fire that has none."""
     query = select(turn_events).where(turn_events.c.turn_id == turn_id).order_by(turn_events.c.sequence.desc())

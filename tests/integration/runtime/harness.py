@@ -137,7 +137,7 @@ class Bench:
         request = wire.WatchTurnsRequest(incarnation=self.runtime.store.incarnation, after_sequence=after)
 
         async def watch() -> list[wire.TurnEvent]:
-            async for event in self.service.WatchTurns(request, None):
+            async for event in self.service.WatchTurns(request, Call()):
                 found.append(event)
                 if until(event):
                     return found
@@ -224,6 +224,19 @@ class Bench:
             raise RuntimeError("the tool broke")
 
         return [note, block, ask, ask_twice, pause, sit, resist, fail]
+
+
+class Call:
+    """The part of a call's context that streams use.
+
+    Attributes:
+        metadata: what was said before the first message.
+    """
+
+    metadata: Sequence[tuple[str, str]] = ()
+
+    async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        self.metadata = metadata
 
 
 async def soon(work: Awaitable[T], what: str) -> T:

@@ -7,9 +7,10 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.integration.runtime.harness import STATES, Bench, Call, soon
 from tests.support.scripted import calls
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
+from turnkeeper.rpc.greeting import Greeting, read_greeting
 
 
 async def test_a_fire_becomes_one_turn(bench: Bench) -> None:
@@ -157,13 +158,21 @@ async def test_a_model_that_calls_tools_without_end_is_told_then_stopped(bench: 
     assert bench.noted == ["0", "1"]
 
 
-async def test_watching_from_a_foreign_incarnation_starts_at_the_beginning(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("whose", "after", "starts_at"), [("another", 99, 1), ("own", 99, 1), ("own", 1, 2), ("own", -1, 1)]
+)
+async def test_watching_starts_at_the_beginning_for_a_sequence_of_another_store(
+    bench: Bench, whose: str, after: int, starts_at: int
+) -> None:
     await bench.run()
-    request = wire.WatchTurnsRequest(incarnation="another", after_sequence=99)
-    stream = bench.service.WatchTurns(request, None)
+    incarnation = bench.runtime.store.incarnation
+    request = wire.WatchTurnsRequest(incarnation=incarnation if whose == "own" else whose, after_sequence=after)
+    call = Call()
+    stream: Any = bench.service.WatchTurns(request, call)
     first = await soon(anext(stream), "the first event")
-    assert (first.sequence, first.incarnation) == (1, bench.runtime.store.incarnation)
-    await stream.aclose()  # type: ignore[attr-defined]
+    assert (first.sequence, first.incarnation) == (starts_at, incarnation)
+    assert read_greeting(call.metadata) == Greeting(incarnation=incarnation, after=starts_at - 1)
+    await stream.aclose()
 
 
 async def test_a_message_is_taken_once_and_continues_the_newest_visible_thread(bench: Bench) -> None:
@@ -202,13 +211,6 @@ async def test_at_rest_every_envelope_is_delivered(bench: Bench) -> None:
     await bench.stop()
     assert (bench.lying("inbox"), bench.lying("claimed")) == ([], [])
     assert len(bench.lying("delivered")) == 12
-
-
-class Call:
-    """The part of a call's context that a stream of fires uses."""
-
-    async def send_initial_metadata(self, metadata) -> None:
-        assert metadata == ()
 
 
 async def test_a_runtime_that_drains_takes_no_fire_and_ends_its_streams(bench: Bench) -> None:
