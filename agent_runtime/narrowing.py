@@ -27,8 +27,12 @@ class Narrowing:
         return self._held.pop(turn_id)
 
     def __call__(self, context: TurnContext) -> TurnContext:
-        """Return the turn under its category as it is at this moment."""
-        now = self._look(context.turn_id, self._held.get(context.turn_id, context.category))
+        """Return the turn under its category as it is at this moment; one that does not run now is granted nothing.
+
+        What a tool left running behind it, a task or a thread, still sees its turn when that is over.
+        """
+        left = self._held.get(context.turn_id)
+        now = self._look(context.turn_id, left) if left is not None else None
         category = intersect(context.category, now)
         return context if category == context.category else replace(context, category=category)
 

@@ -5,7 +5,8 @@ that very tool, whatever its name; any other is `tool:<name>` and counts as a wr
 exactly the arguments that the author saw; an answer that does not fit counts for nothing, and the author is asked anew.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -13,9 +14,10 @@ from langchain_core.tools import BaseTool
 from langgraph.types import interrupt
 
 from agent_runtime.approvals import ask, binds
-from agent_runtime.graph.current import current_turn
-from agent_runtime.model import TurnContext, Verdict
-from agent_runtime.permissions import FOREIGN, approve_once, intersect, needs_proposal
+from agent_runtime.graph.current import current_turn, turn_around
+from agent_runtime.model import Category, TurnContext, Verdict
+from agent_runtime.permissions import FOREIGN, approve_once, intersect, narrowed, needs_proposal
+from turnkeeper.errors import Denied
 
 Judge = Callable[[str, str, Mapping[str, Any], TurnContext], Verdict]
 Narrow = Callable[[TurnContext], TurnContext]
@@ -136,6 +138,21 @@ class Desk:
             category = intersect(turn.category, given.category)
             turn = replace(turn, category=category, read_only=turn.read_only or given.read_only)
         return self._narrow(turn)
+
+    @contextmanager
+    def subagent(self, category: Category) -> Iterator[TurnContext]:
+        """Put a subagent's turn around the block: its parent's, under what both their categories grant.
+
+        Whatever graph is run inside, with the context that this gives or with none, cannot do more.
+
+        Raises:
+            Denied: there is no turn, or its category does not let it start this subagent.
+        """
+        turn = self.turn()
+        if turn is None:
+            raise Denied("a subagent is started inside a turn", where=f"subagents:{category.name}")
+        with turn_around(narrowed(turn, category)) as inner:
+            yield inner
 
     def admit(self, wanted: Wanted, turn: TurnContext) -> Admitted | Refused:
         """Decide; where the author must be asked, interrupt the graph.

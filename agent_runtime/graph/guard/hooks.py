@@ -30,9 +30,8 @@ from langgraph.func import task
 from langgraph.prebuilt import ToolNode
 
 from agent_runtime.approvals import canonical, hash_args
-from agent_runtime.graph.guard.desk import OUTSIDE, Desk, Refused, Wanted, over_limit
+from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, over_limit
 from agent_runtime.graph.guard.injected import injected_names
-from agent_runtime.model import TurnContext
 
 MOST_TURNS_COUNTED = 1024
 _TEXT = "input"  # the name of a tool's only argument where it is called with a text
@@ -126,32 +125,29 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     """
     args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
     shown = _shown(tool, args)
-    if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
-        leave.used = True
-        return tool_input, None
     watch = _WATCHES[-1]
     turn = watch.desk.turn()
     if turn is None:
         return tool_input, OUTSIDE
-    return _decided(watch, tool, tool_input, shown, call_id, turn)
-
-
-def _decided(
-    watch: _Watch, tool: BaseTool, tool_input: Any, shown: Mapping[str, Any], call_id: str | None, turn: TurnContext
-) -> tuple[Any, Refused | None]:
     place = _place()
     known_as = call_id or _made_id(place, tool.name, shown)
     if over := over_limit(watch.counted.number(turn.turn_id, f"{place}|{known_as}"), turn.category.tool_calls):
         return tool_input, Refused(text=over)
-    decided = watch.desk.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
-    if isinstance(decided, Refused):
-        return tool_input, decided
-    if not isinstance(tool_input, dict):
-        return decided.args.get(_TEXT, tool_input), None
-    if decided.args == shown:
+    if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
+        leave.used = True
         return tool_input, None
+    decided = watch.desk.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
+    return (tool_input, decided) if isinstance(decided, Refused) else (_given(tool_input, shown, decided), None)
+
+
+def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
+    """Return what a tool is run with: the arguments as they were admitted, with those that LangGraph injected."""
+    if not isinstance(tool_input, dict):
+        return decided.args.get(_TEXT, tool_input)
+    if decided.args == shown:
+        return tool_input
     kept = {name: value for name, value in tool_input.items() if name not in shown}
-    return {**kept, **{name: value for name, value in decided.args.items() if name not in kept}}, None
+    return {**kept, **{name: value for name, value in decided.args.items() if name not in kept}}
 
 
 def _shown(tool: BaseTool | None, args: Mapping[str, Any]) -> dict[str, Any]:

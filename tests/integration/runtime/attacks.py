@@ -24,7 +24,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from agent_runtime.approvals import binds
-from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.current import current_turn, turn_around
 from agent_runtime.graph.guard.desk import Desk
 from agent_runtime.graph.guard.hooks import _Pass
 from agent_runtime.model import ALLOWED, Category, TurnContext
@@ -153,7 +153,7 @@ def _name_alone(self: Desk, wanted: Any) -> tuple[str, str]:
 
 
 def _whatever_is_given(self: Desk, given: object = None) -> Any:
-    return given
+    return given or current_turn()
 
 
 def _any_arguments(self: _Pass, tool: Any, call_id: str, _args: Any) -> bool:
@@ -196,7 +196,7 @@ async def _(field: Field) -> Effects:
 
 
 def _with_namesake(field: Field) -> None:
-    field.graph = lambda saver: _plain(field, saver, [_noted(field, "workspace_read")])  # type: ignore[assignment,misc]
+    field.graph = lambda saver: plain_graph(field, saver, [_noted(field, "workspace_read")])  # type: ignore[assignment,misc]
 
 
 @attack(
@@ -476,7 +476,7 @@ async def _(field: Field) -> Effects:
     return effects + await _entries(field)
 
 
-def _plain(field: Field, saver: Any, tools: list[BaseTool]) -> Any:
+def plain_graph(field: Field, saver: Any, tools: list[BaseTool]) -> Any:
     """Return a graph as projects write them: a model's node, a plain ToolNode, and nothing of ours."""
     model = ScriptedModel(script=field.script)
 
@@ -503,7 +503,7 @@ def _of_node(node: Any, saver: Any) -> Any:
 
 
 def _with_plain_toolnode(field: Field) -> None:
-    field.graph = lambda saver: _plain(field, saver, [_noted(field)])  # type: ignore[assignment,misc]
+    field.graph = lambda saver: plain_graph(field, saver, [_noted(field)])  # type: ignore[assignment,misc]
 
 
 @attack("a foreign graph with a plain ToolNode, invoked asynchronously", NO_HOOKS, _with_plain_toolnode)

@@ -13,12 +13,13 @@ from langgraph.types import Command
 
 from agent_runtime.approvals import Decided, answer_to, read_interrupt
 from agent_runtime.graph.current import turn_around
-from agent_runtime.graph.guard import guard_middleware
+from agent_runtime.graph.guard import Desk, guard_middleware
 from agent_runtime.graph.guard.desk import as_it_is
 from agent_runtime.model import ALLOWED, Category, TurnContext, Verdict
 from agent_runtime.permissions import judge
 from agent_runtime.tools import ToolSpec
 from tests.support.scripted import ScriptedModel, calls
+from turnkeeper.errors import Denied
 
 CONFIG: Any = {"configurable": {"thread_id": "thread-a"}}
 ran: list[str] = []
@@ -230,3 +231,18 @@ def test_the_limit_counts_this_turns_calls_only() -> None:
     assert "limit of 2 tool calls" in told[2]
     told = agent.go(replace(context(turn_id="turn-2"), category=category))
     assert told[3:5] == ["noted 1", "noted 2"], "a new turn counts from one"
+
+
+def test_a_subagent_runs_under_what_both_categories_grant() -> None:
+    desk = Desk({}, judge)
+    parent = context("tool:a", "tool:b")
+    parent = replace(parent, category=replace(parent.category, subagents=frozenset({"reviewer"})))
+    reviewer = Category(name="reviewer", autonomous=True, tools=frozenset({"tool:b", "tool:c"}))
+    with turn_around(parent), desk.subagent(reviewer) as turn:
+        assert turn.category.tools == {"tool:b"}
+        assert turn.category.subagents == frozenset(), "it starts none by itself"
+        assert desk.turn(parent).category.tools == {"tool:b"}, "its parent's context widens nothing"  # type: ignore[union-attr]
+    with turn_around(context("tool:b")), pytest.raises(Denied, match="reviewer"), desk.subagent(reviewer):
+        pass
+    with pytest.raises(Denied, match="inside a turn"), desk.subagent(reviewer):
+        pass

@@ -52,3 +52,11 @@ def test_a_subagents_turn_is_narrowed_with_its_parents() -> None:
     narrowing.begin("turn-1", wide("a", "b"))
     files.now = wide("b")
     assert narrowing(turn(wide("a"))).category.tools == frozenset()
+
+
+def test_a_turn_that_does_not_run_is_granted_nothing() -> None:
+    narrowing = Narrowing(Files("a").get)
+    context = turn(narrowing.begin("turn-1", wide("a")))
+    narrowing.end("turn-1")
+    assert narrowing(context).category.tools == frozenset()
+    assert narrowing(context).category.tools == frozenset(), "and a look does not bring it back"
