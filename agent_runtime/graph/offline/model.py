@@ -1,5 +1,6 @@
 """The rules as a chat model: LangChain's messages in, tool calls or a text out, the same for the same turn."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -23,6 +24,7 @@ from turnkeeper.clock import Clock
 
 NAME = "offline"
 CHARS_PER_TOKEN = 4
+_WRAPPER = re.compile(r"\A<channel [^>]*>|</channel>\Z")
 
 
 class OfflineModel(BaseChatModel):
@@ -107,8 +109,9 @@ def _brief(window: list[BaseMessage], turn: TurnContext | None, offered: frozens
     prompt = window[0].text if window and isinstance(window[0], HumanMessage) else ""
     if turn is None:
         return Brief(prompt=prompt, offered=offered)
+    said = prompt or turn.prompt
     return Brief(
-        prompt=prompt or turn.prompt,
+        prompt=_WRAPPER.sub("", said) if turn.by_agent else said,
         channel=turn.channel,
         scopes=turn.category.tools,
         offered=offered,

@@ -75,15 +75,17 @@ def _report(brief: Brief, done: Done) -> str:
 
 
 def _told(tool: str, data: dict[str, Any]) -> list[str]:
-    if tool == "memory_put":
-        return [f"Remembered in the {data.get('tier')} memory as {data.get('key')}."]
+    sentences = {
+        "memory_put": f"Remembered in the {data.get('tier')} memory as {data.get('key')}.",
+        "agent_send": f"Sent to {data.get('worker')}; what it answers comes here.",
+    }
+    if tool in sentences:
+        return [sentences[tool]]
     if tool == "page_propose":
         return [f"Proposed page “{data.get('title')}” as candidate {data.get('candidate_id')}."]
     if tool == "web_fetch":
         text = str(data.get("text"))
         return [f"{data.get('title')} ({data.get('url')}):", text[:LONGEST_PAGE] + "…" * (len(text) > LONGEST_PAGE)]
-    if tool == "agent_send":
-        return [f"Sent to {data.get('worker')}; what it answers comes here."]
     if tool == "workspace_read":
         body = str(data.get("body"))
         return [f"{data.get('title')} ({data.get('page')}):", body[:LONGEST_PAGE] + "…" * (len(body) > LONGEST_PAGE)]
