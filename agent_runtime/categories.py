@@ -5,6 +5,7 @@ A file that cannot be read as a category is listed with its problem and refused;
 that it overrides, which might grant more.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -148,7 +149,7 @@ class Categories:
         return [entry for _, entry in sorted(self._fresh().items())]
 
     def _fresh(self) -> Mapping[str, CategoryEntry]:
-        seen = tuple(_stamp(path) for path in self._paths())
+        seen = _stamps(self._folder)
         if seen != self._seen:
             own = [self._read_own(path) for path in self._paths()]
             self._entries, self._seen = self._shipped | {entry.name: entry for entry in own}, seen
@@ -307,9 +308,15 @@ def _to_category(file: _File, *, autonomous: bool) -> Category:
     )
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
+def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes when a category file does. Every call of a tool asks: one look at the folder."""
     try:
-        found = path.lstat()
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_toml(entry.name)]
     except OSError:
-        return path.name, 0, 0
-    return path.name, found.st_mtime_ns, found.st_size
+        return ()
+    return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found))
+
+
+def _is_toml(name: str) -> bool:
+    return name.endswith(".toml")

@@ -211,10 +211,7 @@ class Store:
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
-            turn = _turn(connection, turn_id)
-            if turn.status == "running" and not queries.is_cancelled(connection, turn_id):
-                writing.put_transcript(connection, turn_id, lines, at, known=known)
-                counting.count_tokens(connection, turn, tokens, at)
+            counting.record(connection, _turn(connection, turn_id), lines, tokens, at, known=known)
 
         await self.write(work)
 
@@ -259,17 +256,20 @@ class Store:
 
         return await self.write(work)
 
-    async def finish(self, turn_id: str, state: str, *, error: str = "") -> Finished:
+    async def finish(self, turn_id: str, state: str, *, error: str = "", said: counting.Told | None = None) -> Finished:
         """Write how a turn ended, and release what waited for that. A second end changes nothing.
 
         Args:
             turn_id: which.
             state: succeeded, failed or cancelled; a turn that succeeded without a word may turn out silent.
             error: one sentence; for failed and cancelled.
+            said: all that it said, and its tokens; None where that is not known.
         """
         at = self._clock.now()
 
         def work(connection: Connection) -> Finished:
+            if said is not None:
+                counting.record(connection, _turn(connection, turn_id), *said, at, known=0)
             return self._end(connection, _turn(connection, turn_id), state, error, at)
 
         return await self.write(work)

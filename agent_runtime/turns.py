@@ -17,6 +17,7 @@ from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.notify import Notice
 from agent_runtime.records import TurnRecord
 from agent_runtime.store import Finished, Store
+from agent_runtime.stores.counting import Told
 from agent_runtime.stores.queries import get_turn, newest_on_thread
 from agent_runtime.triggers import Trigger
 from turnkeeper.eventlog import EventLog
@@ -210,17 +211,18 @@ class Turns:
         if ended.stopped == "drained":
             self._stopped(turn, "drained")
             return False
+        said = None
         if ended.step.messages is not None:
-            tokens = (ended.step.tokens_in, ended.step.tokens_out)
-            await self._store.record(turn.turn_id, ended.step.messages, tokens)
+            said = ended.step.messages, (ended.step.tokens_in, ended.step.tokens_out)
         if ended.step.wake_after_s is not None:
             await self._store.wake(turn.turn_id, ended.step.wake_after_s)
         if ended.stopped == "interrupted":
+            await self._store.record(turn.turn_id, *said) if said is not None else None
             return await self._wait_for(turn, ended)
         self._failpoints.reach("runtime.finished")
         if ended.stopped == "timeout":
-            return await self._finish(turn, "cancelled", ended.error)
-        done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error)
+            return await self._finish(turn, "cancelled", ended.error, said)
+        done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error, said)
         if ended.stopped == "end":
             await self._engine.prune(turn.thread_id)
         return done
@@ -245,8 +247,8 @@ class Turns:
                 self._onlookers.notice(_notice("interrupt", turn, item.interrupt_id))
         return True
 
-    async def _finish(self, turn: TurnRecord, state: str, error: str) -> bool:
-        finished = await self._store.finish(turn.turn_id, state, error=error)
+    async def _finish(self, turn: TurnRecord, state: str, error: str, said: Told | None = None) -> bool:
+        finished = await self._store.finish(turn.turn_id, state, error=error, said=said)
         self._failpoints.reach("runtime.recorded")
         self._stopped(turn, finished.state)
         for held in finished.released:

@@ -1,13 +1,18 @@
 """Counting tokens: of each turn in its row, of each day in UTC beside it, in one transaction."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import BigInteger, Column, Connection, String, Table, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from agent_runtime.model import Said
 from agent_runtime.records import TurnRecord
+from agent_runtime.stores import queries, writing
 from agent_runtime.stores.metadata import metadata
 from agent_runtime.stores.tables import turns
+
+Told = tuple[Sequence[Said], tuple[int, int]]  # what a turn has said, and the tokens that it read and wrote
 
 # What all turns together used on a day: the sum of what each turn's row grew by.
 token_days = Table(
@@ -16,6 +21,21 @@ token_days = Table(
     Column("day", String(10), primary_key=True),  # as 2026-11-21
     Column("tokens", BigInteger, nullable=False),
 )
+
+
+def record(
+    connection: Connection,
+    turn: TurnRecord,
+    lines: Sequence[Said],
+    tokens: tuple[int, int],
+    at: datetime,
+    *,
+    known: int,
+) -> None:
+    """Write what a running turn has said, from the line `known` on, and its tokens; nothing once it is cancelled."""
+    if turn.status == "running" and not queries.is_cancelled(connection, turn.turn_id):
+        writing.put_transcript(connection, turn.turn_id, lines, at, known=known)
+        count_tokens(connection, turn, tokens, at)
 
 
 def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:
