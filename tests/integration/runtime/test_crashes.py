@@ -105,7 +105,7 @@ async def cut_before_a_checkpoint(bench: Bench) -> wire.FireReceipt:
     """Stop a turn where both results of a step are on disk, and the checkpoint that takes them in is not."""
     bench.script["go"] = [calls(("note", {"text": "a"}), ("note", {"text": "b"})), calls(("note", {"text": "c"}))]
     engine: Any = bench.runtime.worker._engine
-    saver, reached = engine._checkpoints.saver, asyncio.Event()
+    saver, reached = engine._graph.checkpointer, asyncio.Event()
     put = saver.aput
 
     async def cut(*args: Any) -> Any:
