@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from agent_runtime.accept import Acceptor
 from agent_runtime.allowance import Allowance
@@ -153,6 +154,11 @@ def _around(settings: Settings, store: Store, clock: Clock, entropy: Entropy, lo
     return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
 
 
+def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, *, foreign: bool) -> Engine:
+    # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
+    return Engine(graph, checkpoints, foreign=foreign, allow=around.cap.check if foreign else None)
+
+
 async def _wire(
     home: Home,
     settings: Settings,
@@ -189,11 +195,11 @@ async def _wire(
     # A foreign graph's tools are in no scope map, whatever they are called.
     desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
     guards.enter_context(watching(desk))
-    calls = model_calls(settings.model, home, specs, environ, _around(settings, store, clock, entropy, log))
-    engine = Engine(build(specs, [Guard(desk), *calls], checkpoints.saver), checkpoints, foreign=foreign)
+    around = _around(settings, store, clock, entropy, log)
+    middleware = [Guard(desk), *model_calls(settings.model, home, specs, environ, around)]
+    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
-    notifier = Notifier(settings.notify, log, environ)
     return Runtime(
         store=store,
         acceptor=acceptor,
@@ -202,7 +208,7 @@ async def _wire(
             laid_out=laid_out,
             courier=courier,
             arrived=arrived,
-            notifier=notifier,
+            notifier=Notifier(settings.notify, log, environ),
             clock=clock,
             most_at_once=MOST_AT_ONCE,
         ),

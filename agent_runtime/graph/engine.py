@@ -27,6 +27,7 @@ MOST_SEALS = 50
 WAKE = "wake_after_s"
 LONGEST_WAKE_S = 31 * 86_400
 BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
+Allow = Callable[[], Awaitable[None]]
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
 
 
@@ -123,15 +124,19 @@ class _Seen:
 class Engine:
     """One compiled graph and its checkpoints."""
 
-    def __init__(self, graph: Any, checkpoints: Checkpoints, *, foreign: bool = False) -> None:
+    def __init__(
+        self, graph: Any, checkpoints: Checkpoints, *, foreign: bool = False, allow: Allow | None = None
+    ) -> None:
         """Take a graph that was compiled with the saver of `checkpoints`.
 
         A foreign one knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the turn
-        by :func:`agent_runtime.graph.current.current_turn`.
+        by :func:`agent_runtime.graph.current.current_turn`. `allow` is asked before each interval; what it raises fails
+        the turn.
         """
         self._graph = graph
         self._checkpoints = checkpoints
         self._foreign = foreign
+        self._allow = allow
         self._schema = read_schema(graph)
         self._controls: set[RunControl] = set()
         self._draining = False
@@ -185,6 +190,8 @@ class Engine:
         limit = asyncio.timeout(context.category.seconds)
         try:
             async with limit:
+                if self._allow is not None:
+                    await self._allow()
                 with turn_around(context):
                     return await self._stream(order, context, mark, seen, control)
         except GraphDrained:

@@ -15,7 +15,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.errors import InvalidInput
 from turnkeeper.home import Home
-from turnkeeper.settings import AgentSettings, CategorySettings, Settings
+from turnkeeper.settings import AgentSettings, CategorySettings, ModelSettings, Settings
 
 TALKER = """
 from langchain_core.messages import AIMessage
@@ -342,6 +342,17 @@ async def test_a_payload_without_what_the_input_wants_fails_the_turn(bench: Auth
     assert (event.state, event.error) == (
         STATES.FAILED, "payload: the graph's input wants 'topic'; its fields are topic (required)",
     )  # fmt: skip
+
+
+async def test_a_day_whose_tokens_are_used_up_begins_no_turn_of_a_foreign_graph(bench: AuthorsBench) -> None:
+    used = "usage_metadata={'input_tokens': 5, 'output_tokens': 7, 'total_tokens': 12}"
+    bench.bring(TALKER.replace('{asked.content}")', f'{{asked.content}}", {used})'))
+    bench.settings = bench.settings.model_copy(update={"model": ModelSettings(daily_token_cap=10)})
+    await bench.open()
+    event = await bench.run(1, prompt="hello")
+    assert (event.state, event.tokens_in, event.tokens_out) == (STATES.SUCCEEDED, 5, 7)
+    event = await bench.run(2, prompt="hello")
+    assert (event.state, event.error.split(";")[0]) == (STATES.FAILED, "daily token cap of 10 reached")
 
 
 async def test_a_graph_that_cannot_be_guarded_is_refused_unless_its_author_trusts_it(bench: AuthorsBench) -> None:
