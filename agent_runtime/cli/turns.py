@@ -7,6 +7,7 @@ import typer
 from agent_runtime.cli.reach import Ask, change, pick, read
 from agent_runtime.cli.rows import Row, turn_row
 from agent_runtime.cli.words import clipped, shown, span
+from agent_runtime.decide import FINISHED
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import NotFound
@@ -75,6 +76,8 @@ def cancel(
     show_record(row, output, name_key="turn_id", lines=_lines(row))
     if answer.status == "running":
         note("it stops at its next await")
+    elif _is_over(row):
+        note("it was over already, and stays as it is")
 
 
 def _find(given: str, ask: Ask) -> wire.Turn:
@@ -88,11 +91,15 @@ def _find(given: str, ask: Ask) -> wire.Turn:
     return exact
 
 
+def _is_over(row: Row) -> bool:
+    return row["status"] in FINISHED
+
+
 def _lines(row: Row) -> list[tuple[str, str]]:
     cause = f"task {row['task_name']}, fire {row['fire_id']}, attempt {row['attempt']}" if row["fire_id"] else "author"
     lines = [
         ("turn", row["turn_id"]),
-        ("status", row["status"] + (" (cancel requested)" if row["cancel_requested"] else "")),
+        ("status", row["status"] + (" (cancel requested)" if row["cancel_requested"] and not _is_over(row) else "")),
         ("started by", cause),
         ("channel", row["channel"]),
         ("thread", row["thread_id"]),
