@@ -82,7 +82,10 @@ def inspect(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
     for where, value in _reached(graph):
         if isinstance(value, BaseTool):
             tools.add(value.name)
-        if why := _why_not(value):
+        why = _why_not(value)
+        if isinstance(value, Pregel) and value is not graph and value.checkpointer is False and inspect(value).tools:
+            why = "it keeps no checkpoints (checkpointer=False), so that no question in it can be answered"
+        if why:
             problems[Unguardable(where=where, why=why)] = None
     return Inspection(tools=tuple(sorted(tools)), unguardable=tuple(problems))
 

@@ -59,11 +59,11 @@ class PlainTool(BaseTool):
         return text
 
 
-def graph(node: Any) -> Any:
+def graph(node: Any, checkpointer: Any = None) -> Any:
     made = StateGraph(MessagesState)
     made.add_node("node", node)
     made.add_edge(START, "node")
-    return made.compile()
+    return made.compile(checkpointer=checkpointer)
 
 
 def model(*tools: Any) -> Any:
@@ -123,6 +123,7 @@ def test_tools_that_a_tool_calls_are_found() -> None:
     [
         (RemoteGraph("agent", url="http://127.0.0.1:1"), "another server"),
         (holding(RemoteGraph("agent", url="http://127.0.0.1:1")), "another server"),
+        (graph(ToolNode([one]), checkpointer=False), "no question in it can be answered"),
         (OwnNode([one]), "OwnNode runs its tools in a way of its own (_run_one)"),
         (ToolNode([OwnTool()]), "the tool own runs in a way of its own (invoke)"),
         (holding(model(one, {"type": "web_search_20250305", "name": "web_search"})), "runs web_search_20250305"),
@@ -139,6 +140,10 @@ def test_what_runs_past_the_guard_is_named_with_its_node(node: Any, why: str) ->
 def test_tools_that_the_graph_runs_are_no_providers_tools() -> None:
     functions = [{"type": "function", "function": {"name": "one"}}, {"name": "one", "input_schema": {}}]
     assert inspect(graph(holding(model(*functions)))).unguardable == ()
+
+
+def test_a_subgraph_without_checkpoints_is_no_trouble_where_it_has_no_tools() -> None:
+    assert inspect(graph(graph(holding({}), checkpointer=False))).unguardable == ()
 
 
 def test_a_problem_in_a_subgraph_is_found_under_its_path() -> None:
