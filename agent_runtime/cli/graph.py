@@ -91,7 +91,8 @@ async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[
     categories: Any = import_module("agent_runtime.categories").Categories.load(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)
-    async with opening.open_graph(text, base, trusted=trusted, environ=dict(os.environ)) as opened:
+    import_module("agent_runtime.graph.models").take_keys(place, os.environ)  # a model may want its key when it is made
+    async with opening.open_graph(text, base, trusted=trusted, environ=os.environ) as opened:
         found: Mapping[str, Any] = report(opened, usable, opening.absolute_text(text, base))
         return found
 

@@ -94,6 +94,19 @@ def test_a_trusted_graph_passes_however_its_reference_is_written(shell: Shell) -
     assert shell.check()["reference"] == file
 
 
+def test_a_graph_finds_the_keys_of_the_home_and_the_environment_before_its_own(shell: Shell) -> None:
+    shell.home.environment.write_text("KEY_ONE=home\nKEY_TWO=home\n")
+    shell.home.environment.chmod(0o600)
+    (shell.folder / ".env").write_text("KEY_ONE=own\nKEY_TWO=own\nKEY_THREE=own\n")
+    os.environ["KEY_ONE"] = "outside"
+    wanted = "['outside', 'home', 'own']"
+    found = "[os.environ[f'KEY_{one}'] for one in ('ONE', 'TWO', 'THREE')]"
+    shell.check(shell.write(f"import os\nassert {found} == {wanted}, {found}\n{TALKER}"))
+    shell.home.environment.chmod(0o644)
+    shell(app, "graph", "check", "./any.py:graph", code=2)
+    assert "can be read by others; run: chmod 600" in shell.err
+
+
 def test_without_a_graph_there_is_nothing_to_check(shell: Shell) -> None:
     shell(app, "graph", "check", code=3)
     assert "turns run the default agent" in shell.err
