@@ -10,6 +10,7 @@ import pytest_asyncio
 from langchain_core.messages import AIMessage
 
 from agent_runtime.cli import app
+from agent_runtime.stores.past import past_turns
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
 from turnkeeper.clock import rfc3339
@@ -140,6 +141,8 @@ async def test_an_authors_answer_does_not_change_what_the_model_asked_for(
     await bench.stopped(event.turn_id, after=event.sequence)
     (call,) = ar.json("rehearse", draft(tmp_path, 'name = "work"\n'))["calls"]
     assert (call["tool"], call["args"], call["missing"]) == (*READ, "memory.read")
+    (waited,) = await bench.runtime.store.read(lambda connection: past_turns(connection, limit=5))
+    assert waited.seconds is None, "how long an author takes says nothing of the turn"
 
 
 async def test_with_the_daemon_down_and_before_anything_ran(bench: Bench, ar: Commands, tmp_path: Path) -> None:

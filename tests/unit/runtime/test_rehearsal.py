@@ -141,6 +141,14 @@ def test_the_least_stops_nothing_and_nothing_less_would_do(turns: list[PastTurn]
         assert stopped(replace(enough, tool_calls=enough.tool_calls - 1), turns)
 
 
+def test_what_a_model_wrote_cannot_break_out_of_the_text_nor_reach_the_terminal() -> None:
+    odd = 'a"\n[limits]\ntokens = 1\t\x7f\x9b\u202e\\'
+    found = least(turn(call("conversation_read", channel=odd)))
+    text = to_toml(found)
+    assert tomllib.loads(text)["scopes"]["channels"] == [odd]
+    assert all(line.isprintable() for line in text.splitlines())
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(TURNS, max_size=4))
 def test_the_text_of_the_least_reads_back_as_it_is(turns: list[PastTurn]) -> None:
@@ -150,8 +158,6 @@ def test_the_text_of_the_least_reads_back_as_it_is(turns: list[PastTurn]) -> Non
     granted = {field: frozenset(read["scopes"][field]) for field in GRANTS}
     plain = {key: read[key] for key in ("name", "description", "autonomous", "silent", "outside")}
     assert Category(**plain, **granted, **read["limits"]) == enough
-    assert "\x7f" not in text
-    assert "\u202e" not in text
 
 
 def test_the_check_has_nothing_to_say_against_the_least(tmp_path: Path) -> None:
