@@ -146,7 +146,7 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
             settings, home, specs, middleware=middleware, checkpointer=saver, clock=clock, environ=environ
         )
     opened.require()
-    return lambda _specs, _middleware, saver: opened.bind(saver, judge)
+    return lambda _specs, _middleware, saver: opened.bind(saver)
 
 
 def _around(settings: Settings, store: Store, clock: Clock, entropy: Entropy, log: EventLog) -> Surroundings:
@@ -176,7 +176,7 @@ async def _wire(
     failpoints, arrived = Failpoints(environ), Bell()
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
-    world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields))
+    world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields), epoch=store.epoch)
     mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
     laid_out = LaidOut(store, mailboxes, home=home, clock=clock, log=log)
     acceptor = Acceptor(

@@ -12,7 +12,6 @@ from typing_extensions import is_typeddict
 from agent_runtime.graph.foreign.loading import Graph, Loaded, load
 from agent_runtime.graph.foreign.reference import absolute_text, find_graph
 from agent_runtime.graph.foreign.toolnodes import Inspection, guard_graph, inspect
-from agent_runtime.graph.guard import Judge
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 __all__ = ["Opened", "absolute_text", "open_graph", "targets"]
@@ -55,7 +54,7 @@ class Opened:
         if problem is not None:
             raise problem
 
-    def bind(self, saver: BaseCheckpointSaver[Any], judge: Judge) -> Graph:
+    def bind(self, saver: BaseCheckpointSaver[Any]) -> Graph:
         """Return the graph on our checkpoints, with the guard around its tool calls.
 
         Its tools are known by no scope of ours, whatever they are called: each is `tool:<name>` and counts as a write.
@@ -64,7 +63,7 @@ class Opened:
             InvalidInput: it must not run.
         """
         self.require()
-        guarded = guard_graph(self.loaded.graph, {}, judge)
+        guarded = guard_graph(self.loaded.graph)
         # A copied graph loses the list of types that its state declares; a saver that was compiled with has it.
         knowing = self.loaded.graph.builder.compile(checkpointer=saver).checkpointer
         return guarded.copy(update={"checkpointer": knowing})

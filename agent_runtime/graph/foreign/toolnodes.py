@@ -24,7 +24,7 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._utils import get_function_nonlocals
 from langgraph.pregel.remote import RemoteGraph
 
-from agent_runtime.graph.guard import Judge, Spec, watched
+from agent_runtime.graph.guard import watched
 
 Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
 MOST_LOOKED_AT = 20_000  # objects; a graph that holds on to more is looked at so far
@@ -64,7 +64,7 @@ class Inspection:
     unguardable: tuple[Unguardable, ...]
 
 
-def guard_graph(graph: Graph, _specs: Mapping[str, Spec], _judge: Judge) -> Graph:
+def guard_graph(graph: Graph) -> Graph:
     """Return the graph as it may run: itself, as every tool call of a process that watches is guarded.
 
     Raises:

@@ -154,6 +154,6 @@ def test_a_problem_in_a_subgraph_is_found_under_its_path() -> None:
 def test_no_graph_is_made_ready_while_nobody_watches() -> None:
     made = graph(ToolNode([one]))
     with pytest.raises(RuntimeError, match="no guard watches"):
-        guard_graph(made, {}, judge)
+        guard_graph(made)
     with watching(Desk({}, judge)):
-        assert guard_graph(made, {}, judge) is made
+        assert guard_graph(made) is made
