@@ -48,7 +48,7 @@ class Driver:
         """Run a command, with additional variables, whatever comes of it."""
         program, *rest = argv
         return subprocess.run(
-            [sys.executable, "-m", _PACKAGES[program], *rest],
+            [sys.executable, "-P", "-m", _PACKAGES[program], *rest],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -35,7 +35,10 @@ class _Section(BaseModel):
 class AgentSettings(_Section):
     """`[agents.<name>]`: which graph an agent runs, and how many worker lanes it has."""
 
-    graph: str = Field("", description="a LangGraph graph, as file:attribute or module:attribute; empty: the default")
+    graph: str = Field(
+        "",
+        description="a LangGraph graph: langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; empty: the default",
+    )
     workers: int = Field(
         0, ge=0, le=MOST_WORKERS, description="worker lanes agent1..agentN; `turnkeeper up N` goes before it"
     )
