@@ -360,8 +360,7 @@ class Store:
         """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
 
         def fenced(connection: Connection) -> T:
-            if queries.get_meta(connection, "epoch") != str(self.epoch):
-                raise Conflict("another process has taken over this store", where="epoch")
+            queries.check_lease(connection, self.epoch)
             return work(connection)
 
         result = await self._database.run(fenced)

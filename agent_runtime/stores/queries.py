@@ -22,6 +22,7 @@ from agent_runtime.stores.delegating import delegations
 from agent_runtime.stores.prepared import Prepared
 from agent_runtime.stores.tables import cancels, interrupts, keys, messages, meta, turn_events, turns
 from turnkeeper.clock import from_us
+from turnkeeper.errors import Conflict
 
 LARGEST_PAGE = 1000
 Row = RowMapping | Mapping[str, Any]
@@ -31,6 +32,12 @@ UNFINISHED = ("running", "interrupted", "paused")
 def get_meta(connection: Connection, key: str) -> str:
     """Return a fact about the store, or nothing."""
     return _META.value(connection, key=key) or ""
+
+
+def check_lease(connection: Connection, epoch: int) -> None:
+    """Raise Conflict if another process has become the owner of the store since it was this epoch's."""
+    if get_meta(connection, "epoch") != str(epoch):
+        raise Conflict("another process has taken over this store", where="epoch")
 
 
 def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:

@@ -7,12 +7,13 @@ author's acts.
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from agent_runtime.model import TurnContext
 from agent_runtime.permissions import judge
+from agent_runtime.stores.queries import check_lease
 from agent_runtime.web.reader import Fetched, WebReader
 from agent_runtime.world import memory, queries
 from agent_runtime.world.effects import Call, Outcome, once
@@ -35,6 +36,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]
+T = TypeVar("T")
 MOST_HITS = 20
 
 
@@ -42,7 +44,14 @@ class World:
     """Pages, candidates, memory and what was said, behind the scopes of whoever asks."""
 
     def __init__(
-        self, database: Database, clock: Clock, entropy: Entropy, on_effect: OnEffect, web: WebReader | None = None
+        self,
+        database: Database,
+        clock: Clock,
+        entropy: Entropy,
+        on_effect: OnEffect,
+        web: WebReader | None = None,
+        *,
+        epoch: int | None = None,
     ) -> None:
         """Take the store.
 
@@ -52,12 +61,14 @@ class World:
             entropy: for the ids of candidates and entries.
             on_effect: told of every write once it is on disk: an event's name and its fields, never any text.
             web: reads public pages, unless a test passes another.
+            epoch: of the lease under which this process writes; None where nobody else may own the store.
         """
         self._database = database
         self._clock = clock
         self._entropy = entropy
         self._on_effect = on_effect
         self._web = web or WebReader(clock)
+        self._epoch = epoch
 
     async def read_page(self, call: Call, page_id: str) -> Page:
         """Return a page. Raises NotFound, Denied."""
@@ -138,7 +149,7 @@ class World:
     async def put_page(self, draft: PageDraft, *, author: Author | None = None) -> Page:
         """Write an author's page: authored, canonical. Raises InvalidInput."""
         by, now = author or Author(), self._clock.now()
-        page = await self._database.run(lambda connection: submit(connection, draft, by, at=now, new_id=""))
+        page = await self._write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
         assert isinstance(page, Page), "an author's page is a page"
         fields = {"page_id": page.page_id, "version": page.version, "origin": page.origin, "lifecycle": page.lifecycle}
         self._on_effect("page.put", fields)
@@ -156,11 +167,19 @@ class World:
         """Take an author's decision about a candidate. Raises NotFound, Conflict, InvalidInput."""
         by, now = author or Author(), self._clock.now()
         decision = (Acceptance if accept else Rejection)(candidate_id=candidate_id, note=note)
-        made = await self._database.run(lambda connection: submit(connection, decision, by, at=now, new_id=""))
+        made = await self._write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
         assert isinstance(made, Candidate), "a decision gives the candidate"
         fields = {"candidate_id": made.candidate_id, "turn_id": made.turn_id, "channel": made.channel}
         self._on_effect("candidate.decided", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        def leased(connection: Connection) -> T:
+            if self._epoch is not None:
+                check_lease(connection, self._epoch)
+            return work(connection)
+
+        return await self._database.run(leased)
 
     async def _once(
         self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
@@ -168,7 +187,7 @@ class World:
         def work(connection: Connection) -> Outcome:
             return once(connection, call, scope, at, refuse_ended, lambda: write(connection))
 
-        outcome = await self._database.run(work)
+        outcome = await self._write(work)
         turn = call.context
         told = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "category": turn.category.name, "scope": scope}
         named = {key: value for key, value in outcome.result.items() if key not in {"title", "key"}}
