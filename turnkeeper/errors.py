@@ -7,7 +7,7 @@
     ├── Unreachable              5   a peer: the daemon does not answer
     ├── Degraded                 6   the constellation: it runs, but not whole
     ├── Denied                   7   nobody: it waits for, or was refused by, the author
-    ├── Exhausted                1   the machine: full disk, full inbox, no descriptors
+    ├── Exhausted                1   what there is: full disk, full inbox, no descriptors, the day's tokens
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
 Each carries fields, not prose: what is wrong, where, and what to do about it. The command line prints them in one
@@ -86,7 +86,7 @@ class Denied(TurnkeeperError):
 
 
 class Exhausted(TurnkeeperError):
-    """The machine has no room: disk, inbox quota, file descriptors. Nothing was written."""
+    """There is no more of it: disk, inbox quota, file descriptors, a day's tokens. Nothing was written or asked."""
 
 
 class Corrupt(TurnkeeperError):
