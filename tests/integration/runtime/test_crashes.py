@@ -1,13 +1,18 @@
 """A crash at any moment: the next process finds the envelope or the row, and nothing runs twice or gets lost."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
+from agent_runtime.approvals import Decided, Raised
+from agent_runtime.model import Said, TurnContext
 from agent_runtime.requests import read_fire
 from agent_runtime.triggers import to_envelope
+from agent_runtime.world.effects import Call
+from agent_runtime.world.model import PageDraft, SummaryDraft
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
@@ -35,12 +40,38 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {}))]
     receipt = await bench.service.Fire(bench.fire(), None)
     await soon(bench.blocked.wait(), "the turn to block")
-    before = bench.runtime.store
+    before = bench.runtime
     await bench.crash()
-    with pytest.raises(Conflict, match="taken over"):
-        await before.finish(receipt.turn_id, "failed")
+    trigger = read_fire(bench.fire(2), before.categories.get)
+    said = (Said(role="agent", text="late"),)
+    raised = [Raised(interrupt_id="late", kind="question", question="?")]
+    context = TurnContext(
+        turn_id=receipt.turn_id, thread_id="thread-a", channel="main", agent="agent0",
+        category=replace(
+            before.categories.get("work"), tools=frozenset({"summary.propose", "memory.put"}),
+            writes=frozenset({"candidate-summary"}), memory=frozenset({"channel"}),
+        ),
+    )  # fmt: skip
+    call = Call(context=context, key="late")
+    late = [
+        before.store.begin(trigger), before.store.begin_cancelled(trigger), before.store.refuse(trigger, "late"),
+        before.store.hold(trigger, ()), before.store.keep(trigger), before.store.take_answer(trigger, receipt.turn_id, "i"),
+        before.store.resume_pause(trigger, receipt.turn_id, "i", ""), before.store.try_again(receipt.turn_id),
+        before.store.resume(receipt.turn_id), before.store.record(receipt.turn_id, said, (1, 1)),
+        before.store.interrupted(receipt.turn_id, raised), before.store.paused(receipt.turn_id, raised[0]),
+        before.store.finish(receipt.turn_id, "failed"), before.store.cancel(receipt.turn_id, "late"),
+        before.store.decide("i", Decided(decision="approve"), ""),
+        before.world.propose(call, SummaryDraft(channel="main", title="late", body="late")),
+        before.world.remember(call, tier="channel", text="late", key="", channel=""),
+        before.world.put_page(PageDraft(page_id="late", title="late", body="late", tags=())),
+        before.world.decide_candidate("c-late", accept=True),
+    ]  # fmt: skip
+    for write in late:
+        with pytest.raises(Conflict, match="taken over"):
+            await write
     bench.go.set()
     assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    assert await bench.history() == ["STARTED", "SUCCEEDED"]
 
 
 async def test_an_envelope_that_was_claimed_and_never_begun_is_adopted(bench: Bench) -> None:
