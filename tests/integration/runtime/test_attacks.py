@@ -43,6 +43,20 @@ async def test_an_attack_succeeds_without_its_guards(
     assert await attack.run(field) != []
 
 
+@pytest.mark.parametrize("attack", [one for one in ATTACKS if len(one.without) > 1], ids=named)
+async def test_of_two_guards_each_is_enough(attack: Attack, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (guard, nothing) in enumerate(attack.without.items()):
+        fresh = Home(root=home.root / str(number))
+        fresh.create()
+        field = Field(fresh)
+        with monkeypatch.context() as out:
+            out.setattr(*found(guard), nothing)
+            attack.prepare(field)
+            await field.open()
+            assert await attack.run(field) == [], guard
+        await field.close()
+
+
 def found(path: str) -> tuple[Any, str]:
     """Return the module or class that a path leads to, and the name in it."""
     *parts, name = path.split(".")
