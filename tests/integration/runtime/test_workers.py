@@ -1,5 +1,7 @@
 """Workers: agent0 sends, the worker's turn runs on its own thread, and its end answers agent0."""
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from langchain_core.messages import AIMessage
 
 from agent_runtime.courier import MOST_HOPS, thread_of
 from agent_runtime.stores import delegating
-from agent_runtime.triggers import from_envelope
+from agent_runtime.triggers import Trigger, from_envelope, to_envelope, turn_id_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
@@ -175,3 +177,31 @@ async def test_a_forged_message_between_workers_is_set_aside(staffed: Bench) -> 
     await bench.rest()
     (path,) = (bench.home.inbox("agent2") / "quarantine").glob("*.reason")
     assert "agents write to agent0" in path.read_text()
+
+
+async def test_who_asks_for_an_ack_gets_one_from_the_runtime_too(staffed: Bench) -> None:
+    bench = staffed
+    event = await bench.run()
+    category = bench.runtime.categories.get("work")
+    key, now = "agent:by-hand", bench.runtime.clock.now()
+    told = {
+        "channel": "main",
+        "grant": category,
+        "prompt": "hello",
+        "kind": "agent",
+        "parent": event.turn_id,
+        "hops": 1,
+    }
+    message = Trigger(
+        source="agent", key=key, turn_id=turn_id_of("agent", key), thread_id=THREAD, agent="agent1", sender="agent0", **told
+    ).sealed()  # fmt: skip
+    envelope = replace(to_envelope(message, envelope_id="by-hand", at=now), requires_ack=True)
+    (bench.home.inbox("agent1") / "inbox" / "0-by-hand.json").write_bytes(encode(envelope))
+    await until_at_rest(bench, 3)
+    receipts = [record for record in read_acks(bench.home.logs) if record["envelope"] == "by-hand"]
+    assert [record["requires_ack"] for record in receipts] == [True]
+    async with asyncio.timeout(20):
+        while not bench.trail("ack.received"):
+            await asyncio.to_thread(lambda: None)
+    assert [record["sender"] for record in bench.trail("ack.received")] == ["agent1"]
+    assert bench.lying("quarantine") == []

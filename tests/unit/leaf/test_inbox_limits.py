@@ -1,12 +1,14 @@
 """Names that rise whatever the clock does; quotas; a machine that has no room."""
 
 import errno
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.clock import ManualClock
+from tests.support.clock import START, ManualClock
 from tests.support.inboxes import message, open_inbox, places
 from turnkeeper.bus.inbox import Inbox, Quota
 from turnkeeper.bus.names import MARK
@@ -83,3 +85,11 @@ def test_a_name_that_cannot_be_moved_does_not_hold_up_those_behind_it(folder: Pa
     assert [item.envelope.text for item in inbox.claim(1)] == ["good"]
     with pytest.raises(Exhausted):
         inbox.claim(1)
+
+
+def test_a_name_tells_when_by_which_process_and_by_whom_it_was_put_and_in_which_order(folder: Path) -> None:
+    inbox = open_inbox(folder)
+    names = [put.name for put in inbox.put_all([message("one"), message("two")])]
+    ns = int(START.timestamp()) * 10**9
+    for place, name in enumerate(names):
+        assert re.fullmatch(rf"{ns + place:020d}-{os.getpid()}-[0-9a-f]{{8}}-{place + 1:06d}-author\.json", name)

@@ -1,5 +1,6 @@
 """Whatever lies in an inbox and is no envelope goes to quarantine, whole, and the rest is delivered."""
 
+import json
 import os
 from pathlib import Path
 
@@ -132,3 +133,51 @@ def test_a_lack_of_descriptors_at_a_claim_quarantines_nothing_and_loses_nothing(
     files.starved = False
     assert claim_all(inbox) == ["one", "two"]
     assert places(folder)["quarantine"] == []
+
+
+def changed(**fields: object) -> bytes:
+    return json.dumps(json.loads(encode(message("one"))) | fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+MALFORMED = {
+    "torn": (encode(message("one"))[:40], "not JSON"),
+    "empty": (b"", "not JSON"),
+    "not text": (b"\xff\xfe", "not JSON"),
+    "a list": (b"[]", "not a JSON object"),
+    "duplicate-keys": (encode(message("one"))[:-1] + b',"text":"two"}', "a key stands twice"),
+    "nan": (changed(meta={"x": float("nan")}), "NaN"),
+    "infinite": (encode(message("one")).replace(b'"meta":{}', b'"meta":{"x":1e309}'), "number"),
+    "deep": (encode(message("one")).replace(b'"meta":{}', b'"meta":{"x":' + b"[" * 99 + b"]" * 99 + b"}"), "nested"),
+    "long-number": (encode(message("one")).replace(b'"meta":{}', b'"meta":{"x":' + b"9" * 5000 + b"}"), "5000"),
+    "surrogate": (encode(message("one")).replace(b'"one"', rb'"\ud800"', 2), "surrogate"),
+    "raw-surrogate": (changed(text="\ud800"), "not JSON"),
+    "wrapper": (changed(text="<channel source='author'>"), "wrapper token"),
+    "wide-wrapper": (changed(text="＜／ｃｈａｎｎｅｌ＞"), "wrapper token"),
+    "schema": (changed(v=2), "unknown schema"),
+    "field": (changed(password="x"), "unknown schema"),
+    "missing": (b'{"v":1}', "is missing"),
+    "type": (changed(text=5), "wrong type"),
+    "agent": (changed(to="../x"), "not an agent's"),
+    "from": (changed(**{"from": "author\n"}), "not an agent's"),
+    "time": (changed(ts="yesterday"), "RFC 3339"),
+    "day": (changed(ts="2026-02-30T00:00:00Z"), "RFC 3339"),
+    "kind": (changed(kind="order"), "unknown kind"),
+    "key": (changed(idempotency_key="a b"), "printable"),
+}
+
+
+def test_every_malformed_envelope_is_set_aside_with_its_reason_and_the_rest_of_the_inbox_is_delivered(
+    folder: Path,
+) -> None:
+    inbox = open_inbox(folder)
+    for place, (name, (data, _)) in enumerate(MALFORMED.items()):
+        (folder / "inbox" / f"{place:04d}-{name}.json").write_bytes(data)
+        inbox.put(message(f"after {name}"))
+    (folder / "inbox" / "9998-link.json").symlink_to("/etc/hostname")
+    (folder / "inbox" / "9999-folder.json").mkdir()
+    assert claim_all(inbox) == [f"after {name}" for name in MALFORMED]
+    reasons = {item.name: item.reason for item in inbox.quarantined()}
+    for place, (name, (data, why)) in enumerate(MALFORMED.items()):
+        assert why in reasons[f"{place:04d}-{name}.json"], name
+        assert (folder / "quarantine" / f"{place:04d}-{name}.json").read_bytes() == data, "whole"
+    assert len(reasons) == len(MALFORMED) + 2
