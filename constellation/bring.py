@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import import_module
 
 from constellation import markers
@@ -21,18 +21,18 @@ from constellation.daemons import (
 from constellation.escalation import Routes, take_pending
 from constellation.markers import clear_marker, read_marker
 from constellation.memory import Revive
+from constellation.planned import RESTARTER, set_aside
 from constellation.remembering import forget, recall
-from constellation.tick import LOCK, Orders, write_orders
+from constellation.tick import Orders, between_ticks, write_orders
 from constellation.watcher import Limits
 from turnkeeper.clock import SystemClock
-from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.errors import TurnkeeperError
 from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock, is_held
+from turnkeeper.locking import is_held
 from turnkeeper.progress import last_beat
 from turnkeeper.settings import Settings
 
 START_TIMEOUT_S = 120.0
-_LOCK_PATIENCE_S = 30.0
 
 
 def prepare(home: Home, settings: Settings) -> list[str]:
@@ -41,7 +41,7 @@ def prepare(home: Home, settings: Settings) -> list[str]:
     Returns what was escalated and has not gone out: it is told here, so it is cleared.
     """
     home.create()
-    with _between_ticks(home):
+    with between_ticks(home):
         for daemon in DAEMONS:
             under_way = isinstance(recall(home, daemon.name).revive, Revive)
             forget(home, daemon.name, keep_start=under_way)
@@ -71,16 +71,27 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     """Stop everything, the supervisor first so that it starts nothing again; return how each ended, by name."""
     if not home.run.is_dir():
         return {}
-    with _between_ticks(home):
+    with between_ticks(home):
         clear_marker(markers.WANTED.at(home))
     order = (*([SUPERVISOR] if supervisor else []), *reversed(DAEMONS))
     how = {}
     for daemon in order:
+        if daemon is not SUPERVISOR:
+            _end_restart(home)  # the supervisor is gone: nobody begins another
         _stop_starting(home, daemon)
         how[daemon.name] = stop(home, daemon, force=force)
     for daemon in DAEMONS:
         forget(home, daemon.name, keep_start=False)
     return how
+
+
+def _end_restart(home: Home) -> None:
+    """End a planned restart wherever it is: its handoff is on disk, and is delivered after the next `up`."""
+    stop(home, RESTARTER, force=True)
+    says = read_marker(markers.PROCESSING.at(home))
+    if says is not None:
+        set_aside(home, str(says.get("id")) if isinstance(says, dict) else "unreadable")
+    clear_marker(markers.REQUEST.at(home))
 
 
 def orders_of(settings: Settings) -> Orders:
@@ -138,18 +149,3 @@ def _stop_starting(home: Home, daemon: Daemon) -> None:
     if process_with(revive.pid, daemon) is not None:
         with suppress(ProcessLookupError):
             os.kill(revive.pid, signal.SIGTERM)
-
-
-def _between_ticks(home: Home) -> ExitStack:
-    """Return a block in which no tick runs: a tick that has read the orders goes on to carry them out."""
-    clock, stack = SystemClock(), ExitStack()
-    deadline = clock.monotonic() + _LOCK_PATIENCE_S
-    while True:
-        try:
-            stack.enter_context(ProcessLock(home, LOCK))
-        except Conflict:
-            if clock.monotonic() >= deadline:
-                raise
-            clock.block(POLL_S)
-        else:
-            return stack

@@ -61,6 +61,8 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
 
 
 def _of_all(home: Home, now: float) -> Iterator[Finding]:
+    if read_marker(markers.PROCESSING.at(home)) is not None:
+        yield Finding(process="", what="a planned restart of agent-runtime is under way", degraded=False)
     for path in found(home, markers.ESCALATION):
         what = f"an escalation has not gone out: {_said(read_marker(path), 'text')}"
         yield Finding(process="", what=what, fix="set [watchdog] command or webhook; then turnkeeper up")

@@ -113,10 +113,38 @@ ESCALATION = Kind(
 )
 STATUS = Kind(
     path="state/restart-status/<id>.json",
-    meaning="one start: phase (`spawned`, `up-detected`, `verified`, `failed`), pid, error",
+    meaning="one start: phase (`stopping`, `spawned`, `up-detected`, `verified`; `refused`, `failed`), pid, error",
     writer="watchdog, restart child",
     consumer="watchdog: verification; people",
     ends="the newest 50 are kept",
+)
+REQUEST = Kind(
+    path="state/restart-request",
+    meaning="somebody wants a planned restart of agent-runtime; the handoff's text with it",
+    writer="`turnkeeper restart`",
+    consumer="watchdog, which claims it by renaming it",
+    ends="becomes `restart-request.processing`",
+)
+PROCESSING = Kind(
+    path="state/restart-request.processing",
+    meaning="a planned restart under way: which process, how often it was tried",
+    writer="watchdog, restart child",
+    consumer="restart child; a tick that finds the child dead starts another, three in all",
+    ends="goes to `restart-archive/` when done, refused or given up; giving up is escalated",
+)
+DRAFT = Kind(
+    path="state/crash-handoffs/<id>.json",
+    meaning="a handoff, planned or after a crash, that agent0's inbox may not hold yet",
+    writer="watchdog after a crash, restart child",
+    consumer="restart child; every tick that finds agent-runtime up",
+    ends="removed once its copy is archived",
+)
+ARCHIVE = Kind(
+    path="state/restart-archive/<id>.json",
+    meaning="handoffs that were in agent0's inbox (`<id>-handoff.json`), and restart requests that are over",
+    writer="watchdog, restart child",
+    consumer="people",
+    ends="kept",
 )
 PROGRESS = Kind(
     path="state/run/<process>.progress",
@@ -136,6 +164,10 @@ KINDS = (
     QUIET,
     ESCALATION,
     STATUS,
+    REQUEST,
+    PROCESSING,
+    DRAFT,
+    ARCHIVE,
     PROGRESS,
 )
 
@@ -165,6 +197,11 @@ def write_marker(path: Path, says: Mapping[str, Any]) -> None:
     _FILES.write_synced(fresh, json.dumps(says, sort_keys=True).encode())
     _FILES.rename(fresh, path)
     _FILES.sync_folder(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Put a folder's names on disk."""
+    _FILES.sync_folder(folder)
 
 
 def clear_marker(path: Path) -> None:

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from constellation.daemons import DAEMONS, SUPERVISOR, Daemon, process_of
+from constellation.planned import RESTARTER
 from constellation.tick import Watchdog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import SystemEntropy
@@ -30,11 +31,19 @@ class Supervisor:
     """Ticks until told to end, or until nothing is meant to run any more."""
 
     def __init__(
-        self, home: Home, *, clock: Clock, environ: Mapping[str, str], daemons: Sequence[Daemon] = DAEMONS
+        self,
+        home: Home,
+        *,
+        clock: Clock,
+        environ: Mapping[str, str],
+        daemons: Sequence[Daemon] = DAEMONS,
+        child: Daemon = RESTARTER,
     ) -> None:
         self._home = home
         self._daemons = daemons
-        self._watchdog = Watchdog(home, clock=clock, entropy=SystemEntropy(), environ=environ, daemons=daemons)
+        self._watchdog = Watchdog(
+            home, clock=clock, entropy=SystemEntropy(), environ=environ, daemons=daemons, child=child
+        )
         self._told = False
         self._wake, self._ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 

@@ -8,28 +8,33 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 from constellation import markers
-from constellation.daemons import DAEMONS, Daemon, log_of, process_of, process_with, spawn
+from constellation.daemons import DAEMONS, POLL_S, Daemon, log_of, process_of, process_with, spawn
+from constellation.drafts import Draft, crash_text, drafts, write_draft
 from constellation.escalation import Routes, escalate, send_all
 from constellation.markers import clear_marker, found, number, read_marker, write_marker
 from constellation.memory import Memory, Revive, Stall, Unreadable
+from constellation.planned import RESTARTED, RESTARTER, Planned
 from constellation.remembering import recall, remember
-from constellation.watcher import Action, Escalate, Kill, Limits, Note, Phase, Sight, Start, Step, look
-from turnkeeper.clock import Clock, rfc3339
+from constellation.watcher import LOOK_AGAIN_S, Action, Escalate, Kill, Limits, Note, Phase, Sight, Start, Step, look
+from turnkeeper.clock import Clock, SystemClock, rfc3339
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict
+from turnkeeper.errors import Conflict, Exhausted
 from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
 from turnkeeper.home import Home
 from turnkeeper.locking import ProcessLock, is_held
 from turnkeeper.progress import last_beat
 
 LOCK = "watchdog"
 KEPT_STATUS_FILES = 50
+_LOCK_PATIENCE_S = 30.0
 _TAIL_BYTES = 4096
 _NAMED = re.compile(r"([A-Za-z_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)
 
@@ -53,14 +58,16 @@ class Watchdog:
         entropy: Entropy,
         environ: Mapping[str, str],
         daemons: Sequence[Daemon] = DAEMONS,
+        child: Daemon = RESTARTER,
     ) -> None:
-        """Look after `daemons`, which are started with `environ`."""
+        """Look after `daemons`, which are started with `environ`; `child` carries out planned restarts."""
         self._home = home
         self._daemons = daemons
         self._clock = clock
         self._entropy = entropy
         self._environ = environ
         self._log = EventLog(home.logs, LOCK, clock)
+        self._planned = Planned(home, log=self._log, environ=environ, child=child)
         self._log_from: dict[str, int] = {}
         self.ended: dict[int, str] = {}
         """How processes ended that were children of this one, by pid; whoever reaps them fills it in."""
@@ -80,11 +87,16 @@ class Watchdog:
         now = self._clock.now().timestamp()
         quiet = is_quiet(self._home, now)
         wake_at = now + orders.limits.interval_s
+        planned = self._planned.under_way(now)
         for daemon in self._daemons:
+            if planned and daemon.name == RESTARTED:
+                wake_at = min(wake_at, now + LOOK_AGAIN_S)
+                continue
             before = recall(self._home, daemon.name)
+            sight = self._sight(daemon, before)
             step = look(
                 now,
-                self._sight(daemon, before),
+                sight,
                 before,
                 orders.limits,
                 quiet=quiet,
@@ -92,12 +104,27 @@ class Watchdog:
             )
             remember(self._home, daemon.name, before, replace_escalated(step.memory, before))
             for action in step.actions:
-                self._act(daemon, step.memory, action)
+                self._act(daemon, step.memory, action, sight.error)
             self._settle(daemon, before, step)
+            if sight.state == "up" and daemon.name == RESTARTED:
+                self._deliver()
             wake_at = min(wake_at, step.wake_at)
         every_s = orders.limits.interval_s
         send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=every_s)
         return max(0.0, wake_at - now)
+
+    def _deliver(self) -> None:
+        """Deliver the handoffs that wait, now that their reader is up."""
+        if any(drafts(self._home)):
+            # It loads the bus, which a tick without handoffs can do without.
+            module = import_module("constellation.handoff")
+            failpoints = Failpoints(self._environ)
+            deliverer = module.Deliverer(self._home, clock=self._clock, entropy=self._entropy, failpoints=failpoints)
+            try:
+                for id_ in deliverer.deliver_all():
+                    self._log.emit("handoff.delivered", id=id_)
+            except Exhausted as error:
+                self._log.emit("handoff.waits", reason=str(error))
 
     def _settle(self, daemon: Daemon, before: Memory, step: Step) -> None:
         """Only now that the escalation is on disk is the crash loop marked as escalated."""
@@ -120,10 +147,10 @@ class Watchdog:
             return Sight(state="starting")
         return Sight(state="absent", error=self._last_words(daemon, memory))
 
-    def _act(self, daemon: Daemon, memory: Memory, action: Action) -> None:
+    def _act(self, daemon: Daemon, memory: Memory, action: Action, error: str) -> None:
         match action:
             case Start(id=id_, crashed=crashed):
-                self._start(daemon, memory, id_, crashed=crashed)
+                self._start(daemon, memory, id_, crashed=crashed, error=error)
             case Kill(pid=pid, reason=reason):
                 self._log.emit("daemon.killed", daemon=daemon.name, killed=pid, reason=reason)
                 if process_with(pid, daemon) is not None:
@@ -132,12 +159,16 @@ class Watchdog:
             case Escalate(key=key, text=text):
                 self._log.emit("escalate", durable=True, daemon=daemon.name, key=key)
                 escalate(self._home, daemon.name, key, text)
-            case Phase(id=id_, phase=phase, error=error):
-                self._phase(daemon, id_, phase, error)
-            case Note(event=event, fields=said):
-                self._log.emit(event, daemon=daemon.name, **said)
+            case Phase(id=id_, phase=phase, error=said):
+                self._phase(daemon, id_, phase, said)
+            case Note(event=event, fields=fields_):
+                self._log.emit(event, daemon=daemon.name, **fields_)
 
-    def _start(self, daemon: Daemon, memory: Memory, id_: str, *, crashed: bool) -> None:
+    def _start(self, daemon: Daemon, memory: Memory, id_: str, *, crashed: bool, error: str) -> None:
+        now = self._clock.now()
+        if crashed and daemon.name == RESTARTED and not any(drafts(self._home)):
+            text = crash_text(now, daemon.name, error)
+            write_draft(self._home, Draft(id=id_, kind="crash", text=text, at=rfc3339(now)))
         log = log_of(self._home, daemon)
         self._log_from[daemon.name] = log.stat().st_size if log.exists() else 0
         pid = spawn(self._home, daemon, self._environ)
@@ -172,6 +203,21 @@ class Watchdog:
     def _new_id(self, daemon: Daemon) -> str:
         at = self._clock.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         return f"{at}-{daemon.name}-{self._entropy.hex(4)}"
+
+
+def between_ticks(home: Home) -> ExitStack:
+    """Return a block in which no tick runs: a tick that has read the orders goes on to carry them out."""
+    clock, stack = SystemClock(), ExitStack()
+    deadline = clock.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            stack.enter_context(ProcessLock(home, LOCK))
+        except Conflict:
+            if clock.monotonic() >= deadline:
+                raise
+            clock.block(POLL_S)
+        else:
+            return stack
 
 
 def read_orders(home: Home) -> Orders | None:

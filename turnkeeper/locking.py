@@ -1,13 +1,18 @@
 """One owner for each process name and home: a lock file held by flock, and the pid of its holder."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict
 from turnkeeper.home import Home
+
+_TRIES = 10
+_PAUSE_S = 0.01
 
 
 class ProcessLock:
@@ -24,17 +29,15 @@ class ProcessLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock and write the pid file. Raises Conflict at once if another process holds it."""
+        """Take the lock and write the pid file. Raises Conflict if another process holds it."""
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _taken(descriptor):
             os.close(descriptor)
             raise Conflict(
                 f"{self._process} already runs on this home{_holder(self._pid_path)}",
                 where=str(self._lock_path),
                 hint="stop it with: turnkeeper down",
-            ) from error
+            )
         self._descriptor = descriptor
         self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
         return self
@@ -47,6 +50,18 @@ class ProcessLock:
             self._pid_path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _taken(descriptor: int) -> bool:
+    """Take the lock. Whoever asks if it is held holds it too, for a moment: try again before giving up."""
+    clock = SystemClock()
+    for attempt in range(_TRIES):
+        if attempt:
+            clock.block(_PAUSE_S)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    return False
 
 
 def is_held(home: Home, process: str) -> bool:

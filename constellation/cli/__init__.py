@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from constellation.cli import config, demo, home, lifecycle, status, watchdog
+from constellation.cli import config, demo, home, lifecycle, restart, status, watchdog
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app.command("init")(home.init)
 app.command("demo")(demo.demo)
 app.command("up")(lifecycle.up)
 app.command("down")(lifecycle.down)
+app.command("restart")(restart.restart)
 app.command("status")(status.status)
 app.command("logs")(watchdog.logs)
 app.command("quiet")(watchdog.quiet)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from constellation.daemons import Daemon
 from constellation.supervisor import Supervisor
+from tests.support.restarted import RESTARTER
 from tests.support.standin import STANDINS
 from turnkeeper.clock import SystemClock
 from turnkeeper.home import Home
@@ -16,4 +17,4 @@ SUPERVISED = Daemon(name="supervisor", package="tests.support.supervised", comma
 if __name__ == "__main__":
     home = Home(root=Path(sys.argv[1]))
     with ProcessLock(home, SUPERVISED.name):
-        Supervisor(home, clock=SystemClock(), environ=os.environ, daemons=STANDINS).run()
+        Supervisor(home, clock=SystemClock(), environ=os.environ, daemons=STANDINS, child=RESTARTER).run()

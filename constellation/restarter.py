@@ -1,0 +1,146 @@
+"""The restart child: detached, with a session of its own, so that it outlives whoever started it.
+
+Preflight first: a restart that could not end well is refused and leaves everything running. Then, in this order: the
+draft of the handoff, stop agent-runtime (never the supervisor, never the runner), start it, wait until it says that it
+serves, deliver the handoff. Every step looks at the disk for what an earlier child has done, so that one that was
+killed anywhere is followed by one that goes on.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from constellation import markers
+from constellation.daemons import AGENT_RUNTIME, POLL_S, Daemon, process_of, process_with, spawn, stop
+from constellation.drafts import Draft, write_draft
+from constellation.handoff import Deliverer
+from constellation.markers import read_marker, write_marker
+from constellation.memory import Revive
+from constellation.planned import RESTARTER, set_aside
+from constellation.preflight import preflight
+from constellation.remembering import recall, remember
+from constellation.tick import between_ticks, read_orders
+from constellation.watcher import Limits
+from turnkeeper.clock import SystemClock, rfc3339
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
+from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock, is_held
+from turnkeeper.progress import last_beat
+
+
+class Restarter:
+    """One planned restart."""
+
+    def __init__(self, home: Home, request: Mapping[str, Any], *, environ: Mapping[str, str], daemon: Daemon) -> None:
+        self._home = home
+        self._id = str(request["id"])
+        self._text = str(request.get("text", ""))
+        self._environ = environ
+        self._daemon = daemon
+        self._clock = SystemClock()
+        self._failpoints = Failpoints(environ)
+        self._log = EventLog(home.logs, "watchdog", self._clock)
+        self._status = markers.STATUS.at(home, id=self._id)
+
+    def run(self) -> bool:
+        """Do what is left to be done; False if it was refused. Raises TurnkeeperError where it cannot go on."""
+        found = read_marker(self._status)
+        done: dict[str, Any] = found if isinstance(found, dict) else {}
+        if not done:
+            if refusals := preflight(self._home):
+                self._phase("refused", error=str(refusals[0]))
+                set_aside(self._home, self._id)
+                return False
+            process = process_of(self._home, self._daemon)
+            done = self._phase("stopping", stopped=process.pid if process else None)
+        self._failpoints.reach("restart.refused_or_not")
+        write_draft(self._home, Draft(id=self._id, kind="planned", text=self._text, at=rfc3339(self._clock.now())))
+        self._failpoints.reach("restart.drafted")
+        running = process_of(self._home, self._daemon)
+        if running is not None and running.pid == done.get("stopped"):
+            stop(self._home, self._daemon)
+            self._failpoints.reach("restart.stopped")
+        self._start()
+        self._failpoints.reach("restart.started")
+        self._await()
+        self._phase("up-detected")
+        self._failpoints.reach("restart.up")
+        with between_ticks(self._home):
+            Deliverer(self._home, clock=self._clock, entropy=SystemEntropy(), failpoints=self._failpoints).deliver_all()
+            self._failpoints.reach("restart.delivered")
+            set_aside(self._home, self._id)
+        return True
+
+    def _start(self) -> None:
+        """Start the daemon, unless an earlier child did; whoever comes next knows of the start before it is made."""
+        with between_ticks(self._home):
+            before = recall(self._home, self._daemon.name)
+            ours = isinstance(before.revive, Revive) and before.revive.id == self._id  # not that of what was stopped
+            started = before.revive.pid if ours and isinstance(before.revive, Revive) else None
+            starting = started is not None and process_with(started, self._daemon) is not None
+            if is_held(self._home, self._daemon.name) or starting:
+                return
+            begun = replace(before, revive=Revive(id=self._id, at=self._clock.now().timestamp()))
+            remember(self._home, self._daemon.name, before, begun)
+            pid = spawn(self._home, self._daemon, self._environ)
+            self._failpoints.reach("restart.spawned")
+            known = replace(begun, revive=Revive(id=self._id, at=self._clock.now().timestamp(), pid=pid))
+            remember(self._home, self._daemon.name, begun, known)
+        self._phase("spawned", pid=pid)
+
+    def _await(self) -> None:
+        orders = read_orders(self._home)
+        limit_s = (orders.limits if orders else Limits()).start_timeout_s
+        deadline = self._clock.monotonic() + limit_s
+        while self._clock.monotonic() < deadline:
+            process, beat = process_of(self._home, self._daemon), last_beat(self._home, self._daemon.name)
+            if process is not None and beat is not None and beat.pid == process.pid:
+                return
+            self._reap()
+            revive = recall(self._home, self._daemon.name).revive
+            pid = revive.pid if isinstance(revive, Revive) else None
+            alive = pid is not None and process_with(pid, self._daemon) is not None
+            if not alive and not is_held(self._home, self._daemon.name):
+                raise TurnkeeperError(f"{self._daemon.name} ended while it started", where=str(self._status))
+            self._clock.block(POLL_S)
+        raise TurnkeeperError(f"{self._daemon.name} does not serve after {limit_s:.0f}s", where=str(self._status))
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+
+    def _phase(self, phase: str, **more: Any) -> dict[str, Any]:
+        self._status.parent.mkdir(mode=0o700, exist_ok=True)
+        found = read_marker(self._status)
+        says = {"id": self._id, "process": self._daemon.name, "phase": phase, "at": rfc3339(self._clock.now())}
+        whole = {"error": ""} | (found if isinstance(found, dict) else {}) | says | more
+        write_marker(self._status, whole)
+        self._log.emit("restart.phase", id=self._id, phase=phase)
+        return whole
+
+
+def main(argv: Sequence[str], daemon: Daemon = AGENT_RUNTIME) -> int:
+    """Carry out the restart that was claimed on the home that `argv` names; return the exit code."""
+    home = Home(root=Path(argv[0]))
+    try:
+        with ProcessLock(home, RESTARTER.name):
+            request = read_marker(markers.PROCESSING.at(home))
+            if not isinstance(request, dict):
+                return EXIT_FAILURE
+            done = Restarter(home, request, environ=os.environ, daemon=daemon).run()
+            return 0 if done else EXIT_FAILURE
+    except TurnkeeperError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))
