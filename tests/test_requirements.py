@@ -1,0 +1,38 @@
+"""`docs/requirements.md` names tests that exist, and leaves no requirement without one or a reason."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "requirements.md"
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def rows() -> list[tuple[str, str]]:
+    cells = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return [(row[0], row[1]) for row in cells if row[0] not in {"requirement", "---"}]
+
+
+@cache
+def tests_in(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text())
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_the_page_has_rows() -> None:
+    assert len(rows()) > 30
+    assert len({requirement for requirement, _ in rows()}) == len(rows()), "each is said once"
+
+
+@pytest.mark.parametrize(("requirement", "shown_by"), rows())
+def test_a_requirement_names_a_test_that_exists_or_says_why_not(requirement: str, shown_by: str) -> None:
+    named = NAMED.findall(shown_by)
+    assert named or shown_by.startswith("Otherwise: "), requirement
+    for path, name in named:
+        assert (ROOT / path).is_file(), path
+        assert name.startswith("test_"), name
+        assert name in tests_in(ROOT / path), f"{path} has no {name}"
