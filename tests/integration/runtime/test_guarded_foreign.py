@@ -424,6 +424,31 @@ async def test_a_cancelled_question_of_a_toolnode_leaves_a_thread_that_goes_on(f
     assert ran == ["free b"]
 
 
+async def test_a_cancel_amid_the_calls_of_a_toolnode_stops_them_all(field: Field) -> None:
+    begun: list[str] = []
+
+    @tool
+    async def slow(text: str) -> str:
+        """Wait until the test says go."""
+        begun.append(text)
+        await field.go.wait()
+        ran.append(text)
+        return "done"
+
+    in_turn(field, slow)
+    await field.open()
+    field.grant("tool:slow")
+    field.script["go"] = [calls(("slow", {"text": "a"}), ("slow", {"text": "b"}))]
+    receipt = await field.service.Fire(field.fire(1), None)
+    await soon(until(lambda: len(begun) == 2), "both to begin")
+    await field.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
+    assert (await field.stopped(receipt.turn_id)).state == STATES.CANCELLED
+    field.go.set()
+    again = await field.run(2, prompt="next")
+    assert again.state == STATES.SUCCEEDED, again.error
+    assert ran == []
+
+
 async def test_an_approved_proposal_covers_the_turns_other_writes_and_no_other_turns(field: Field) -> None:
     in_turn(field, free)
     await field.open()
