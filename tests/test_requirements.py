@@ -18,7 +18,7 @@ def rows() -> list[tuple[str, str]]:
 
 
 @cache
-def tests_in(path: Path) -> frozenset[str]:
+def names_in(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text())
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -35,4 +35,4 @@ def test_a_requirement_names_a_test_that_exists_or_says_why_not(requirement: str
     for path, name in named:
         assert (ROOT / path).is_file(), path
         assert name.startswith("test_"), name
-        assert name in tests_in(ROOT / path), f"{path} has no {name}"
+        assert name in names_in(ROOT / path), f"{path} has no {name}"
