@@ -57,10 +57,11 @@ def free(text: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _guarded() -> Iterator[None]:
+def desk() -> Iterator[Desk]:
     ran.clear()
-    with watching(Desk({}, judge)):
-        yield
+    made = Desk({}, judge)
+    with watching(made):
+        yield made
 
 
 def turn(*scopes: str, **changes: Any) -> TurnContext:
@@ -316,6 +317,26 @@ async def test_calls_inside_a_tool_are_calls_of_their_own() -> None:
     assert (second.tool, ran) == ("act", [])
     assert await thread.decide((second, "approve")) == []
     assert ran == ["a"]
+
+
+async def test_a_subagent_that_is_granted_less_than_its_parent_asks_for_the_rest(desk: Desk) -> None:
+    inner = create_agent(ScriptedModel(script={"sub": [THREE]}), [act, free])
+    reviewer = Category(name="reviewer", autonomous=True, tools=frozenset({"tool:free", "tool:shell"}))
+
+    @tool
+    async def review() -> str:
+        """Start the reviewer."""
+        with desk.subagent(reviewer):
+            done = await inner.ainvoke({"messages": [HumanMessage("sub")]})
+        return str(done["messages"][-1].content)
+
+    parent = turn("tool:review", "tool:act", "tool:free", subagents=frozenset({"reviewer"}))
+    thread = Thread(plain(review, lines=[calls(("review", {}))]), parent)
+    first, second = await thread.go()
+    assert {first.missing_scope, second.missing_scope} == {"tool:act"}, "though its parent may"
+    assert ran == ["free b"]
+    assert await thread.decide((first, "approve"), (second, "reject")) == []
+    assert len(ran) == 2
 
 
 async def test_read_only_turns_ask_before_any_tool_of_a_foreign_graph() -> None:
