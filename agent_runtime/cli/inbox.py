@@ -154,7 +154,7 @@ def requeue(
     everything: Annotated[bool, typer.Option("--all", help="Every one that is valid.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let what was set aside wait again. It is checked again first; a fire whose failure is on record stays failed.
+    """Let what was set aside wait again. It is checked again first. A fire whose failure is on record stays failed and is set aside again.
 
     Example: agent-runtime inbox requeue agent0 0177
     """
