@@ -63,7 +63,7 @@ def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collect
     Raises:
         Unusable: the answer broke off, or holds nothing that can be used.
     """
-    ending = _ending(message)
+    ending = ending_of(message)
     if pieces and not ending and message.response_metadata.get("model_provider") in _ENDINGS:
         raise Unusable("broke off in the middle of its answer", reason="cut")
     calls = _calls(message, pieces, whole=ending not in _TOO_LONG)
@@ -98,7 +98,8 @@ def with_usage(
     return message.model_copy(update={"usage_metadata": {**(told or {}), **usage}}), told is None
 
 
-def _ending(message: AIMessage) -> str:
+def ending_of(message: AIMessage) -> str:
+    """Return how the provider said that the answer ended, in its own word; empty where it said nothing."""
     metadata = message.response_metadata
     names = _ENDINGS.get(str(metadata.get("model_provider")), ("finish_reason", "stop_reason"))
     return next((str(metadata[name]) for name in names if metadata.get(name)), "")

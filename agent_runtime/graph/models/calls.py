@@ -14,7 +14,7 @@ from langchain.agents.middleware import AgentMiddleware, AgentState, ModelReques
 from langchain_core.messages import AIMessage
 from langgraph.errors import GraphBubbleUp
 
-from agent_runtime.graph.models.answers import Pieces, examine, with_usage
+from agent_runtime.graph.models.answers import Pieces, ending_of, examine, with_usage
 from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wait_before
 from agent_runtime.graph.models.hiding import hide, known_secrets, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
@@ -133,6 +133,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             tokens_in=usage["input_tokens"],
             tokens_out=usage["output_tokens"],
             estimated=estimated,
+            ending=ending_of(said),
             took_s=round(self._around.clock.monotonic() - this.began, 3),
         )
         return ModelResponse(result=[said, *refused], structured_response=response.structured_response)

@@ -43,13 +43,13 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return an address without a user and a password.
+    """Return an address without a user, a password and what follows its path: each may be a key.
 
-    >>> shown_url("http://me:word@localhost:8000/v1")
+    >>> shown_url("http://me:word@localhost:8000/v1?key=word")
     'http://localhost:8000/v1'
     """
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _password(url: str) -> list[str]:

@@ -91,7 +91,8 @@ async def test_an_answer_with_a_tool_call_is_a_turn_and_its_tokens_are_counted(d
     assert (event.state, event.summary.strip()) == (STATES.SUCCEEDED, "I noted it.")
     assert (event.tokens_in, event.tokens_out) == (220, 17)
     assert [role for role, _ in await desk.said()] == ["trigger", "agent", "tool", "agent"]
-    assert [(item["tokens_in"], item["tokens_out"]) for item in desk.trail("model.answered")] == [(100, 10), (120, 7)]
+    answers = [(item["tokens_in"], item["tokens_out"], item["ending"]) for item in desk.trail("model.answered")]
+    assert answers == [(100, 10, "tool_calls"), (120, 7, "stop")]
     first, second = desk.server.requests
     assert (first["stream"], first["stream_options"]) == (True, {"include_usage": True})
     assert {tool["function"]["name"] for tool in first["tools"]} >= {"memory_put", "workspace_search"}
