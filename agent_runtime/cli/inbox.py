@@ -154,7 +154,9 @@ def requeue(
     everything: Annotated[bool, typer.Option("--all", help="Every one that is valid.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let what was set aside wait again. It is checked again first. A fire whose failure is on record stays failed and is set aside again.
+    """Let what was set aside wait again. It is checked again first.
+
+    A fire whose failure is on record stays failed, and is set aside again: run its task again instead.
 
     Example: agent-runtime inbox requeue agent0 0177
     """
