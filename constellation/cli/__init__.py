@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from constellation.cli import config, demo, home, lifecycle, restart, status, watchdog
+from constellation.cli import config, demo, doctor, home, lifecycle, restart, status, watchdog
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app.command("up")(lifecycle.up)
 app.command("down")(lifecycle.down)
 app.command("restart")(restart.restart)
 app.command("status")(status.status)
+app.command("doctor")(doctor.doctor)
 app.command("logs")(watchdog.logs)
 app.command("quiet")(watchdog.quiet)
 app.add_typer(watchdog.app, name="watchdog")

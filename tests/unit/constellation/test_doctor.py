@@ -1,0 +1,54 @@
+"""What the doctor finds, and what it says to do."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from constellation import markers
+from constellation.doctor import examine
+from constellation.markers import write_marker
+from constellation.tick import Orders, write_orders
+from turnkeeper.home import Home
+
+
+def broken(home: Home) -> dict[str, str]:
+    """What is broken, with its fix."""
+    found = [finding for check in examine(home, 0.0) for finding in check.findings if finding.degraded]
+    return {finding.what: finding.fix for finding in found}
+
+
+def test_a_fresh_home_is_well(home: Home):
+    assert broken(home) == {}
+
+
+def test_what_is_meant_to_run_and_does_not(home: Home):
+    write_orders(home, Orders(), datetime(2026, 3, 2, tzinfo=UTC))
+    assert broken(home) == {"does not run": "turnkeeper up"}
+
+
+def test_a_mistake_in_the_settings_is_named_by_line(home: Home):
+    home.config.write_text("[scheduler]\ngrase_s = 1\n")
+    (what,) = broken(home)
+    assert f"{home.config}:2: scheduler.grase_s" in what
+
+
+@pytest.mark.parametrize(
+    "data", [b"not a store at all", b"SQLite format 3\0" + b"\xff" * 5000], ids=["text", "garbled"]
+)
+def test_a_damaged_store_is_named_with_what_to_do(home: Home, data: bytes):
+    home.agent_db.write_bytes(data)
+    found = broken(home)
+    assert found
+    assert all(str(home.agent_db) in what and "restore" in fix for what, fix in found.items())
+
+
+def test_keys_that_others_can_read(home: Home):
+    home.environment.write_text("KEY=1\n")
+    home.environment.chmod(0o644)
+    assert list(broken(home).values()) == [f"chmod 600 {home.environment}"]
+
+
+def test_a_crash_loop(home: Home):
+    says = {"at": 1.0, "reason": "it ended 11 times", "escalated": True}
+    write_marker(markers.CRASH_LOOP.at(home, process="task-runner"), says)
+    assert list(broken(home)) == ["crash loop suspected: it ended 11 times"]
