@@ -84,8 +84,11 @@ async def by_another_path(bench: Bench, event: wire.TurnEvent, value: Any) -> No
     pending = (await graph.aget_state(config)).interrupts
     named = {"turn_id": event.turn_id, "thread_id": event.thread_id, "channel": "main", "agent": "agent0"}
     context = TurnContext(category=bench.runtime.categories.get("work"), **named)
+    narrowing = worker._intervals._narrowing
+    narrowing.begin(event.turn_id, context.category)  # to the guard the turn runs, as it would elsewhere
     with turn_around(context):
         await graph.ainvoke(Command(resume={pending[0].id: value}), config, context=context)
+    narrowing.end(event.turn_id)
 
 
 @pytest.mark.parametrize("ending", ["succeeded", "interrupted", "paused", "held"])
