@@ -250,3 +250,12 @@ async def test_a_turn_that_fails_keeps_what_it_said_and_used(bench: Bench) -> No
     assert [(line.role, line.text) for line in shown.messages] == [
         ("trigger", "break"), ("agent", ""), ("tool", "noted before"), ("agent", ""),
     ]  # fmt: skip
+
+
+async def test_a_tool_that_does_not_answer_meets_the_time_limit(bench: Bench) -> None:
+    bench.category("work", tools=["tool:block"], seconds=1)
+    bench.script["wait"] = [calls(("block", {}))]
+    event = await bench.run(1, prompt="wait")
+    assert (event.state, event.error) == (STATES.CANCELLED, "took longer than 1 s")
+    bench.category("work", tools=["tool:block"])
+    assert (await bench.run(2)).state == STATES.SUCCEEDED
