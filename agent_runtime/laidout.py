@@ -151,4 +151,3 @@ class LaidOut:
             task_name=laid.task_name,
         )
         self._mailboxes.lay_out(laid.key, lying)
-

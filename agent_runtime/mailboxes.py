@@ -18,6 +18,7 @@ from turnkeeper.bus.acks import AckLedger, ack_of
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.bus.inbox import Claimed, Encoded, Inbox
 from turnkeeper.bus.port import Put
+from turnkeeper.bus.room import machine_errors
 from turnkeeper.bus.whereabouts import Whereabouts, whereabouts
 from turnkeeper.bus.writing import GroupingFiles
 from turnkeeper.clock import Clock
@@ -204,10 +205,18 @@ class Mailboxes:
         answers: dict[int, Put | TurnkeeperError] = {}
         for agent in {envelope.to for envelope, _ in items}:
             own = [item for item in items if item[0].to == agent]
-            inbox = self._inboxes.get(agent) or self._other(agent)
-            for (envelope, _), answer in zip(own, inbox.put_encoded(own), strict=True):
+            for (envelope, _), answer in zip(own, self._put_into(agent, own), strict=True):
                 answers[id(envelope)] = answer
         return [answers[id(envelope)] for envelope, _ in items]
+
+    def _put_into(self, agent: str, own: Sequence[Encoded]) -> Sequence[Put | TurnkeeperError]:
+        """Put into one agent's inbox; one that cannot be opened refuses its own envelopes, and nobody else's."""
+        try:
+            with machine_errors(self._home.inbox(agent)):
+                inbox = self._inboxes.get(agent) or self._other(agent)
+        except TurnkeeperError as error:
+            return [error] * len(own)
+        return inbox.put_encoded(own)
 
     def _other(self, agent: str) -> Inbox:
         if agent not in self._others:
@@ -241,7 +250,9 @@ class Mailboxes:
     def _read_others(self) -> list[tuple[Trigger, str]]:
         found: list[tuple[Trigger, str]] = []
         for agent in agents_with_inboxes(self._home):
-            if agent not in self._inboxes:
+            if agent in self._inboxes:
+                continue
+            with contextlib.suppress(InvalidInput):  # a folder that is not ours alone: its fires are refused one by one
                 found += self._read(self._other(agent))
                 self._files.sync_folder(self._other(agent).folder / "inbox")
         return [(trigger, name) for trigger, name in found if trigger.source == "fire"]

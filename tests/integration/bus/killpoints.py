@@ -17,7 +17,7 @@ from turnkeeper.bus.inbox import Inbox, Retention
 from turnkeeper.bus.writing import GroupingFiles
 from turnkeeper.entropy import SystemEntropy
 
-PROTOCOLS = ("put", "put_all", "claim", "archive", "quarantine", "requeue", "drop", "prune", "adopt")
+PROTOCOLS = ("put", "put_all", "claim", "archive", "quarantine", "requeue", "drop", "prune", "adopt", "withdraw")
 
 
 class DyingFiles(GroupingFiles):
@@ -97,6 +97,11 @@ def perform(folder: Path, protocol: str, files: DyingFiles) -> None:
         files.armed = True
         inbox.put_all(new)
         answered(folder, *(item.text for item in new))
+        return
+    if protocol == "withdraw":
+        name = min(path.name for path in (inbox.folder / "inbox").glob("[!.]*"))
+        files.armed = True
+        inbox.withdraw(name)
         return
     if protocol == "claim":
         files.armed = True

@@ -30,6 +30,7 @@ SHORTEST = {
     "drop": 8,
     "prune": 6,
     "adopt": 6,
+    "withdraw": 6,
 }
 
 

@@ -1,0 +1,66 @@
+"""Accepting: what waits shares one pass of syncs, each envelope is its own file, and one bad inbox harms no other."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import Bench
+from turnkeeper.errors import InvalidInput
+
+
+class Stream:
+    """The part of a call's context that a stream of fires uses."""
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        assert metadata == ()
+
+
+def count_groups(bench: Bench) -> list[int]:
+    """Return a list that grows by the size of each group of files written together."""
+    files: Any = bench.runtime.mailboxes._files
+    groups: list[int] = []
+    write = files.write_group
+
+    def counted(items: Any) -> Any:
+        groups.append(len(items))
+        return write(items)
+
+    files.write_group = counted
+    return groups
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["single calls", "a stream"])
+async def test_fires_that_arrive_together_are_written_together(bench: Bench, streamed: bool) -> None:
+    groups = count_groups(bench)
+    fires = [bench.fire(number, thread_id=f"t{number}", agent="codex") for number in range(1, 101)]
+
+    async def requests() -> Any:
+        for fire in fires:
+            yield fire
+
+    if streamed:
+        receipts = [receipt async for receipt in bench.service.FireStream(requests(), Stream())]
+    else:
+        receipts = await asyncio.gather(*(bench.service.Fire(fire, None) for fire in fires))
+    assert [receipt.disposition for receipt in receipts] == [wire.FireReceipt.ACCEPTED] * 100
+    assert len(list((bench.home.inbox("codex") / "inbox").glob("[!.]*"))) == 100, "each is a file of its own"
+    assert max(groups) >= 10
+    assert len(groups) <= 10
+
+
+async def test_an_inbox_that_cannot_be_opened_refuses_its_own_fires_and_no_others(bench: Bench) -> None:
+    waiting = bench.home.inbox("open") / "inbox"
+    waiting.mkdir(parents=True)
+    waiting.chmod(0o777)
+    bad, good = await asyncio.gather(
+        bench.service.Fire(bench.fire(1, agent="open"), None),
+        bench.service.Fire(bench.fire(2, agent="codex"), None),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, InvalidInput)
+    assert "can be written by others" in str(bad)
+    assert good.disposition == wire.FireReceipt.ACCEPTED
+    await bench.crash()
+    assert (await bench.turn(good.turn_id)).status == "accepted", "it starts all the same"
