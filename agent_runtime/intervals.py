@@ -53,7 +53,7 @@ class Intervals:
         recording = _Recording(self._store, self._failpoints, turn.turn_id)
         self._log_start(turn, mode)
         context = await self._context(turn)
-        work = self._engine.run(order, context, turn.after_message, recording.step)
+        work = self._engine.run(order, context, turn.after_message, recording.step, (turn.tokens_in, turn.tokens_out))
         task = asyncio.create_task(work, name=f"turn-{turn.turn_id}")
         self._running[turn.turn_id] = task
         seconds, in_time = context.category.seconds, {task}

@@ -19,6 +19,7 @@ from agent_runtime.decide import Position, ThreadState
 from agent_runtime.graph.checkpoints import Checkpoints
 from agent_runtime.graph.current import turn_around
 from agent_runtime.graph.inputs import dangling, messages_of, opening, read_schema, spoken
+from agent_runtime.graph.spending import Spending
 from agent_runtime.graph.transcript import after, said, tokens_of
 from agent_runtime.model import Said, TurnContext
 from turnkeeper.errors import InvalidInput, TurnkeeperError
@@ -102,8 +103,12 @@ class TokenLimit(RuntimeError):
 class _Seen:
     """The newest step of an interval, kept so that one that fails still tells what it said and what it cost."""
 
-    def __init__(self, on_step: Callable[[Step], Awaitable[None]]) -> None:
+    def __init__(
+        self, on_step: Callable[[Step], Awaitable[None]], spending: Spending | None, used: tuple[int, int]
+    ) -> None:
         self._on_step = on_step
+        self.spending = spending
+        self._used = used
         self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
 
     async def take(self, newer: Step) -> Step:
@@ -113,12 +118,18 @@ class _Seen:
             await self._on_step(newer)
         return newer
 
+    def counted(self, step: Step) -> Step:
+        """Return the step with all that models used in the turn, also where no message of the graph tells it."""
+        if self.spending is None:
+            return step
+        tokens_in, tokens_out = map(sum, zip(self._used, self.spending.tokens, strict=True))
+        return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
+
     def with_cost(self, error: Exception) -> Step:
         """Return the newest step with the tokens that a failed model call used up, where the error tells them."""
         tokens_in, tokens_out = getattr(error, "tokens", (0, 0))
-        return replace(
-            self.step, tokens_in=self.step.tokens_in + tokens_in, tokens_out=self.step.tokens_out + tokens_out
-        )
+        step = self.counted(self.step)
+        return replace(step, tokens_in=step.tokens_in + tokens_in, tokens_out=step.tokens_out + tokens_out)
 
 
 class Engine:
@@ -169,7 +180,12 @@ class Engine:
         return Ended(stopped="interrupted" if raised else "end", interrupts=raised, step=step)
 
     async def run(
-        self, order: Order, context: TurnContext, mark: str, on_step: Callable[[Step], Awaitable[None]]
+        self,
+        order: Order,
+        context: TurnContext,
+        mark: str,
+        on_step: Callable[[Step], Awaitable[None]],
+        used: tuple[int, int] = (0, 0),
     ) -> Ended:
         """Run one interval.
 
@@ -178,6 +194,7 @@ class Engine:
             context: the turn; its category's limits hold.
             mark: id of the message after which this turn's own messages begin.
             on_step: told after each superstep, when that is on disk.
+            used: tokens that the turn's earlier intervals read and wrote.
 
         Raises:
             CancelledError: the caller's task was cancelled; what was checkpointed stays.
@@ -186,7 +203,7 @@ class Engine:
         self._controls.add(control)
         if self._draining:
             control.request_drain()
-        seen = _Seen(on_step)
+        seen = _Seen(on_step, Spending() if self._foreign else None, used)
         limit = asyncio.timeout(context.category.seconds)
         try:
             async with limit:
@@ -247,7 +264,8 @@ class Engine:
         given, before = await self._given(order, context)
         stream = self._graph.astream(
             given,
-            _config(context.thread_id, turn=context, before=before),
+            _config(context.thread_id, turn=context, before=before)
+            | ({"callbacks": [seen.spending]} if seen.spending is not None else {}),
             context=self._context(context),
             stream_mode=["values", "custom"],
             subgraphs=True,  # a graph may ask from within a subgraph to be woken
@@ -262,13 +280,14 @@ class Engine:
                 continue
             if part["ns"]:
                 continue
-            step = await seen.take(replace(self._step(part["data"], mark, before), wake_after_s=wake))
+            newer = replace(self._step(part["data"], mark, before), wake_after_s=wake)
+            step = await seen.take(seen.counted(newer))
             used = step.tokens_in + step.tokens_out
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
         # Only the checkpoint tells: the stream of a resume leaves out a question that was pending before it.
         ended = await self.look(context.thread_id, mark)
-        return replace(ended, step=replace(ended.step, wake_after_s=wake))
+        return replace(ended, step=replace(seen.counted(ended.step), wake_after_s=wake))
 
     def _context(self, turn: TurnContext) -> Any:
         if not self._foreign:

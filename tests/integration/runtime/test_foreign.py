@@ -141,6 +141,37 @@ graph.add_edge(START, "note")
 graph.add_edge("note", "wait")
 """
 
+THINKER = """
+from typing import TypedDict
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+class State(TypedDict):
+    prompt: str
+    text: str
+
+def lines():
+    while True:
+        yield AIMessage("hm", usage_metadata={"input_tokens": 5, "output_tokens": 2, "total_tokens": 7})
+
+model = GenericFakeChatModel(messages=lines())
+
+def think(state):
+    return {"text": model.invoke(state["prompt"]).text}
+
+async def ask(state):
+    sure = interrupt({"question": "sure?"})
+    return {"text": (await model.ainvoke(sure)).text}
+
+graph = StateGraph(State)
+graph.add_node("think", think)
+graph.add_node("ask", ask)
+graph.add_edge(START, "think")
+graph.add_edge("think", "ask")
+"""
+
 BYPASS = TALKER.replace("ToolNode([look, paint])", "OwnNode([look, paint])").replace(
     "def model(state)",
     """class OwnNode(ToolNode):
@@ -353,6 +384,17 @@ async def test_a_day_whose_tokens_are_used_up_begins_no_turn_of_a_foreign_graph(
     assert (event.state, event.tokens_in, event.tokens_out) == (STATES.SUCCEEDED, 5, 7)
     event = await bench.run(2, prompt="hello")
     assert (event.state, event.error.split(";")[0]) == (STATES.FAILED, "daily token cap of 10 reached")
+
+
+async def test_tokens_count_where_no_message_tells_them_and_over_a_question(bench: AuthorsBench) -> None:
+    bench.bring(THINKER)
+    await bench.open()
+    event = await bench.run()
+    assert (event.state, event.tokens_in, event.tokens_out) == (STATES.INTERRUPTED, 5, 2)
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, "answer", message="yes")
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    assert (event.state, event.tokens_in, event.tokens_out) == (STATES.SUCCEEDED, 10, 4)
 
 
 async def test_a_graph_that_cannot_be_guarded_is_refused_unless_its_author_trusts_it(bench: AuthorsBench) -> None:
