@@ -65,9 +65,17 @@ def create(session: Session, spec: wire.TaskSpec, defaults: Defaults, now: datet
     return created
 
 
-def update(session: Session, name: str, spec: wire.TaskSpec, defaults: Defaults, now: datetime) -> Changed:
-    """Give a task a new definition from now on; nothing before now becomes due by it."""
+def update(
+    session: Session, name: str, spec: wire.TaskSpec, defaults: Defaults, now: datetime, *, revision: int = 0
+) -> Changed:
+    """Give a task a new definition from now on; nothing before now becomes due by it.
+
+    Raises:
+        Conflict: `revision` is not 0, and not the task's newest.
+    """
     task = find_living(session, name)
+    if revision not in {0, task.revision}:
+        raise Conflict(f"{task.definition.name!r} was edited meanwhile", hint="look at it again: task-runner show")
     definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
     if definition == task.definition:
         return Changed(task=task, action="unchanged")
@@ -85,7 +93,7 @@ def update(session: Session, name: str, spec: wire.TaskSpec, defaults: Defaults,
         fresh = replace(snapshot, task=revised)
         events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now))]).events
     events += plan_tasks(session, [task.id], now).events
-    changed = tuple(item.name for item in fields(Definition) if _differs(definition, task.definition, item.name))
+    changed = changed_fields(task.definition, definition)
     events.append(Event("task.updated", {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}))
     return Changed(
         task=_snapshot(session, task.id).task,
@@ -200,8 +208,9 @@ def _noted(session: Session, task: Task, note: str, until: datetime | None) -> T
     return noted
 
 
-def _differs(one: Definition, other: Definition, name: str) -> bool:
-    return bool(getattr(one, name) != getattr(other, name))
+def changed_fields(one: Definition, other: Definition) -> tuple[str, ...]:
+    """Return the names of the fields in which two definitions differ."""
+    return tuple(each.name for each in fields(Definition) if getattr(one, each.name) != getattr(other, each.name))
 
 
 def _create_all(

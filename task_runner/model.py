@@ -59,6 +59,7 @@ class FireKind(StrEnum):
 
     SCHEDULED = "scheduled"
     MANUAL = "manual"
+    BACKFILL = "backfill"
 
 
 class Outcome(StrEnum):
@@ -256,6 +257,21 @@ class Fire:
     retries: int = 0
     spent: timedelta = timedelta(0)
     tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revision:
+    """A definition, and from when on it is in force.
+
+    Attributes:
+        number: from 1.
+        valid_from: until the next one's.
+        definition: what was declared.
+    """
+
+    number: int
+    valid_from: datetime
+    definition: Definition
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -104,7 +104,7 @@ def plan(
 
 def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
     """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
-    unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is FireKind.SCHEDULED)]
+    unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
     task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - _returned(unsent))
     return _joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
 

@@ -6,11 +6,14 @@ The daemon serves it over gRPC; the command line calls the same object in its ow
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner import changes
+from task_runner.backfill import backfill
 from task_runner.categories import Categories
 from task_runner.changes import Changed
+from task_runner.explaining import explain
 from task_runner.model import UNDER_WAY, Task, TaskState, check_request_id
 from task_runner.planning import Planned
 from task_runner.runtime import Runtime
@@ -109,12 +112,17 @@ class Service:
         warnings = await self._categories.check({definition.category})
         answer = wire.UpdateTaskResponse(
             changed=definition != task.definition,
+            changed_fields=changes.changed_fields(task.definition, definition),
             warnings=warnings,
             old_next=upcoming(task.definition, now, _PREVIEW, task.id),
             new_next=upcoming(definition, now, _PREVIEW, task.id),
         )
         if not request.dry_run:
-            await self._change(lambda session: changes.update(session, task.id, request.spec, self._defaults, now))
+            await self._change(
+                lambda session: changes.update(
+                    session, task.id, request.spec, self._defaults, now, revision=request.revision
+                )
+            )
         answer.task.CopyFrom(await self.get_task(wire.GetTaskRequest(name=task.id)))
         return answer
 
@@ -184,6 +192,22 @@ class Service:
         )
         self._tell(events)
         return show_fire(fire, task.definition.name)
+
+    async def backfill_task(self, request: wire.BackfillTaskRequest) -> wire.BackfillTaskResponse:
+        """Commit a fire for each past nominal time of a span that never had an accepted one."""
+        now, asked = self._clock.now(), wire.BackfillTaskRequest()
+        asked.CopyFrom(request)
+        asked.request_id = check_request_id(request.request_id or self._entropy.hex(12))
+        work = partial(backfill, asked=asked, now=now)
+        answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.run(work))
+        if not asked.dry_run:
+            self._tell(events)
+        return answer
+
+    async def explain_fire(self, request: wire.ExplainFireRequest) -> wire.ExplainFireResponse:
+        """Say in plain sentences what became, or will become, of a time."""
+        now = self._clock.now()
+        return await self._store.run(lambda session: explain(session, request, now))
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
         """Return a task's ledger, newest first."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from task_runner.model import Fire, Outcome, Snapshot, Task, TaskState
+from task_runner.model import Fire, Outcome, Revision, Snapshot, Task, TaskState
 from task_runner.planner import Plan
 
 T = TypeVar("T")
@@ -73,6 +73,9 @@ class Tasks(Protocol):
     def revise(self, task: Task, valid_from: datetime) -> None:
         """Write a task's new definition as its next revision."""
 
+    def revisions(self, task_id: str) -> list[Revision]:
+        """Return all revisions of a task, oldest first."""
+
     def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
         """Return the tasks of those ids with all that planning them needs."""
 
@@ -108,6 +111,12 @@ class Fires(Protocol):
 
     def add(self, fire: Fire, request: bytes) -> Fire:
         """Write a fire outside a plan; return it with its number."""
+
+    def add_all(self, fires: Sequence[Fire], request: bytes) -> list[Fire]:
+        """Write fires of one task outside a plan; return them with their numbers."""
+
+    def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
+        """Return the entries of a task, of every kind, that cover or are named by a time in [first, last], in order."""
 
     def update(self, fires: Sequence[Fire]) -> None:
         """Replace entries by their numbers; the requests of settled ones are let go."""

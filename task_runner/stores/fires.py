@@ -58,10 +58,32 @@ class SqliteFires:
 
     def add(self, fire: Fire, request: bytes) -> Fire:
         """Write a fire outside a plan."""
-        numbered = replace(fire, entry_id=self._last_entry() + 1)
-        self._insert([numbered])
-        self._connection.execute(insert(outbox), {"entry_id": numbered.entry_id, "request": request})
+        (numbered,) = self.add_all([fire], request)
         return numbered
+
+    def add_all(self, new: Sequence[Fire], request: bytes) -> list[Fire]:
+        """Write fires of one task outside a plan."""
+        last = self._last_entry()
+        numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, last + 1)]
+        self._insert(numbered)
+        if numbered:
+            frozen = [{"entry_id": fire.entry_id, "request": request} for fire in numbered]
+            self._connection.execute(insert(outbox), frozen)
+        return numbered
+
+    def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
+        """Return the entries of a task that cover, or are named by, a time in [first, last]."""
+        low, high = to_us(first), to_us(last)
+        query = (
+            select(fires)
+            .where(fires.c.task_id == task_id)
+            .where(
+                ((fires.c.covers > 0) & (fires.c.first_us <= high) & (fires.c.last_us >= low))
+                | fires.c.nominal_us.between(low, high)
+            )
+            .order_by(fires.c.entry_id)
+        )
+        return [fire_of(row) for row in self._connection.execute(query)]
 
     def update(self, changed: Sequence[Fire]) -> None:
         """Replace entries by their numbers."""

@@ -7,7 +7,8 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from task_runner.model import Fire, FireKind, Outcome, Snapshot, Task, TaskState, is_task_id
+from task_runner.codec import decode_definition
+from task_runner.model import Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
 from task_runner.store import Totals
 from task_runner.stores.rows import fire_of, row_of_task, task_of
 from task_runner.stores.schema import fires, revisions, tasks
@@ -83,6 +84,18 @@ class SqliteTasks:
             raise _taken_name(task) from error
         revision = {"task_id": task.id, "revision": task.revision, "definition": values["definition"]}
         self._connection.execute(_ADD_REVISION, revision | {"valid_from_us": to_us(valid_from)})
+
+    def revisions(self, task_id: str) -> list[Revision]:
+        """Return all revisions of a task, oldest first."""
+        query = select(revisions).where(revisions.c.task_id == task_id).order_by(revisions.c.revision)
+        return [
+            Revision(
+                number=row.revision,
+                valid_from=from_us(row.valid_from_us),
+                definition=decode_definition(row.definition),
+            )
+            for row in self._connection.execute(query)
+        ]
 
     def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
         """Return the tasks of those ids with all that planning them needs."""

@@ -491,8 +491,11 @@ class UpdateTaskRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dry_run: _builtins.bool
+    revision: _builtins.int
+    """the revision that was looked at, refused if there is a newer one; 0 for any"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec: ...
     def __init__(
@@ -501,10 +504,11 @@ class UpdateTaskRequest(_message.Message):
         name: _builtins.str = ...,
         spec: Global___TaskSpec | None = ...,
         dry_run: _builtins.bool = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "name", b"name", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "name", b"name", "revision", b"revision", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -519,6 +523,7 @@ class UpdateTaskResponse(_message.Message):
     OLD_NEXT_FIELD_NUMBER: _builtins.int
     NEW_NEXT_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELDS_FIELD_NUMBER: _builtins.int
     changed: _builtins.bool
     @_builtins.property
     def task(self) -> Global___Task: ...
@@ -528,6 +533,8 @@ class UpdateTaskResponse(_message.Message):
     def new_next(self) -> _containers.RepeatedCompositeFieldContainer[Global___Nominal]: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def changed_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -536,10 +543,11 @@ class UpdateTaskResponse(_message.Message):
         old_next: _abc.Iterable[Global___Nominal] | None = ...,
         new_next: _abc.Iterable[Global___Nominal] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        changed_fields: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "new_next", b"new_next", "old_next", b"old_next", "task", b"task", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "changed_fields", b"changed_fields", "new_next", b"new_next", "old_next", b"old_next", "task", b"task", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -673,6 +681,74 @@ class RunTaskRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunTaskRequest: _TypeAlias = RunTaskRequest  # noqa: Y015
+
+@_typing.final
+class BackfillTaskRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    to: _builtins.str
+    """not included"""
+    all: _builtins.bool
+    """also nominal times that had an accepted fire"""
+    dry_run: _builtins.bool
+    request_id: _builtins.str
+    """repeated by a retry, so that no nominal time fires twice"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        to: _builtins.str = ...,
+        all: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "dry_run", b"dry_run", "from", b"from", "name", b"name", "request_id", b"request_id", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackfillTaskRequest: _TypeAlias = BackfillTaskRequest  # noqa: Y015
+
+@_typing.final
+class BackfillTaskResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_NOMINAL_AT_FIELD_NUMBER: _builtins.int
+    LAST_NOMINAL_AT_FIELD_NUMBER: _builtins.int
+    FIRE_IDS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    @_builtins.property
+    def first_nominal_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def last_nominal_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def fire_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty for a dry run"""
+
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        first_nominal_at: _timestamp_pb2.Timestamp | None = ...,
+        last_nominal_at: _timestamp_pb2.Timestamp | None = ...,
+        fire_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_nominal_at", b"first_nominal_at", "last_nominal_at", b"last_nominal_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "fire_ids", b"fire_ids", "first_nominal_at", b"first_nominal_at", "last_nominal_at", b"last_nominal_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackfillTaskResponse: _TypeAlias = BackfillTaskResponse  # noqa: Y015
 
 @_typing.final
 class ApplyTasksRequest(_message.Message):
@@ -891,6 +967,69 @@ class GetFireRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetFireRequest: _TypeAlias = GetFireRequest  # noqa: Y015
+
+@_typing.final
+class ExplainFireRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    at: _builtins.str
+    """ISO instant, or local wall time in the task's zone; empty: the newest that fell due, else the next"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        at: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainFireRequest: _TypeAlias = ExplainFireRequest  # noqa: Y015
+
+@_typing.final
+class ExplainFireResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    FIRE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    verdict: _builtins.str
+    """one word: succeeded, late, skipped, stood_for, paused, future, …"""
+    revision: _builtins.int
+    """the revision in force at that time; 0 before there was one"""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """plain sentences"""
+
+    @_builtins.property
+    def fire(self) -> Global___Fire:
+        """the ledger entry, if there is one"""
+
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        verdict: _builtins.str = ...,
+        lines: _abc.Iterable[_builtins.str] | None = ...,
+        fire: Global___Fire | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "fire", b"fire"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "fire", b"fire", "lines", b"lines", "revision", b"revision", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainFireResponse: _TypeAlias = ExplainFireResponse  # noqa: Y015
 
 @_typing.final
 class Nominal(_message.Message):

@@ -84,6 +84,11 @@ class SchedulesStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RunTaskRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Fire.FromString,
                 _registered_method=True)
+        self.BackfillTask = channel.unary_unary(
+                '/turnkeeper.v1.Schedules/BackfillTask',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.BackfillTaskRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.BackfillTaskResponse.FromString,
+                _registered_method=True)
         self.ApplyTasks = channel.unary_unary(
                 '/turnkeeper.v1.Schedules/ApplyTasks',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ApplyTasksRequest.SerializeToString,
@@ -98,6 +103,11 @@ class SchedulesStub:
                 '/turnkeeper.v1.Schedules/GetFire',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.GetFireRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Fire.FromString,
+                _registered_method=True)
+        self.ExplainFire = channel.unary_unary(
+                '/turnkeeper.v1.Schedules/ExplainFire',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ExplainFireRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ExplainFireResponse.FromString,
                 _registered_method=True)
         self.PreviewSchedule = channel.unary_unary(
                 '/turnkeeper.v1.Schedules/PreviewSchedule',
@@ -179,6 +189,12 @@ class SchedulesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BackfillTask(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ApplyTasks(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -192,6 +208,12 @@ class SchedulesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetFire(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainFire(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -268,6 +290,11 @@ def add_SchedulesServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RunTaskRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Fire.SerializeToString,
             ),
+            'BackfillTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.BackfillTask,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.BackfillTaskRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.BackfillTaskResponse.SerializeToString,
+            ),
             'ApplyTasks': grpc.unary_unary_rpc_method_handler(
                     servicer.ApplyTasks,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ApplyTasksRequest.FromString,
@@ -282,6 +309,11 @@ def add_SchedulesServicer_to_server(servicer, server):
                     servicer.GetFire,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.GetFireRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Fire.SerializeToString,
+            ),
+            'ExplainFire': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainFire,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ExplainFireRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ExplainFireResponse.SerializeToString,
             ),
             'PreviewSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.PreviewSchedule,
@@ -580,6 +612,33 @@ class Schedules:
             _registered_method=True)
 
     @staticmethod
+    def BackfillTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.Schedules/BackfillTask',
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.BackfillTaskRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.BackfillTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ApplyTasks(request,
             target,
             options=(),
@@ -650,6 +709,33 @@ class Schedules:
             '/turnkeeper.v1.Schedules/GetFire',
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.GetFireRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Fire.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainFire(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.Schedules/ExplainFire',
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ExplainFireRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.ExplainFireResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,9 +41,11 @@ class SchedulesStub:
     DisableTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.DisableTaskRequest, _schedules_pb2.Task]
     EnableTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.EnableTaskRequest, _schedules_pb2.Task]
     RunTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.RunTaskRequest, _schedules_pb2.Fire]
+    BackfillTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.BackfillTaskRequest, _schedules_pb2.BackfillTaskResponse]
     ApplyTasks: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.ApplyTasksRequest, _schedules_pb2.ApplyTasksResponse]
     ListFires: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.ListFiresRequest, _schedules_pb2.ListFiresResponse]
     GetFire: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetFireRequest, _schedules_pb2.Fire]
+    ExplainFire: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.ExplainFireRequest, _schedules_pb2.ExplainFireResponse]
     PreviewSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.PreviewScheduleRequest, _schedules_pb2.PreviewScheduleResponse]
     Tick: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]
@@ -61,9 +63,11 @@ class SchedulesAsyncStub(SchedulesStub):
     DisableTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.DisableTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
     EnableTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.EnableTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
     RunTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.RunTaskRequest, _schedules_pb2.Fire]  # type: ignore[assignment]
+    BackfillTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.BackfillTaskRequest, _schedules_pb2.BackfillTaskResponse]  # type: ignore[assignment]
     ApplyTasks: _aio.UnaryUnaryMultiCallable[_schedules_pb2.ApplyTasksRequest, _schedules_pb2.ApplyTasksResponse]  # type: ignore[assignment]
     ListFires: _aio.UnaryUnaryMultiCallable[_schedules_pb2.ListFiresRequest, _schedules_pb2.ListFiresResponse]  # type: ignore[assignment]
     GetFire: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetFireRequest, _schedules_pb2.Fire]  # type: ignore[assignment]
+    ExplainFire: _aio.UnaryUnaryMultiCallable[_schedules_pb2.ExplainFireRequest, _schedules_pb2.ExplainFireResponse]  # type: ignore[assignment]
     PreviewSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.PreviewScheduleRequest, _schedules_pb2.PreviewScheduleResponse]  # type: ignore[assignment]
     Tick: _aio.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]  # type: ignore[assignment]
@@ -140,6 +144,13 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_schedules_pb2.Fire, _abc.Awaitable[_schedules_pb2.Fire]]: ...
 
     @_abc_1.abstractmethod
+    def BackfillTask(
+        self,
+        request: _schedules_pb2.BackfillTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_schedules_pb2.BackfillTaskResponse, _abc.Awaitable[_schedules_pb2.BackfillTaskResponse]]: ...
+
+    @_abc_1.abstractmethod
     def ApplyTasks(
         self,
         request: _schedules_pb2.ApplyTasksRequest,
@@ -159,6 +170,13 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         request: _schedules_pb2.GetFireRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.Fire, _abc.Awaitable[_schedules_pb2.Fire]]: ...
+
+    @_abc_1.abstractmethod
+    def ExplainFire(
+        self,
+        request: _schedules_pb2.ExplainFireRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_schedules_pb2.ExplainFireResponse, _abc.Awaitable[_schedules_pb2.ExplainFireResponse]]: ...
 
     @_abc_1.abstractmethod
     def PreviewSchedule(

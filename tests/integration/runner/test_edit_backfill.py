@@ -1,0 +1,153 @@
+"""Edits count from now on; backfills fire for the past, beside what the ledger says of it."""
+
+import json
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.cli import application
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State
+from turnkeeper import console
+from turnkeeper.errors import Conflict, InvalidInput
+
+REST = ("--category", "loop", "--channel", "general", "--prompt", "p")
+
+
+@pytest.fixture
+def command(home, capsys):
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = console.run(application(), ["--home", str(home.root), *argv])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
+    command("create", "digest", "--every", "1h", *REST, "--tag", "a=b", "--retries", "2", "--catch-up", "skip")
+    before = json.loads(command("show", "digest", "-o", "json")[1])
+    code, out, err = command("edit", "digest", "--every", "2h", "--dry-run")
+    assert (code, out.splitlines()[0].split("  ")[0], len(out.splitlines())) == (0, "OLD NEXT", 4)
+    assert "changes schedule (dry run" in err
+    assert json.loads(command("show", "digest", "-o", "json")[1]) == before
+    assert command("edit", "digest", "--prompt", "q", "--catch-up", "run-all")[0] == 0
+    after = json.loads(command("show", "digest", "-o", "json")[1])
+    assert {key: value for key, value in after.items() if before[key] != value} == {
+        "prompt": "q", "catch_up": "run-all", "overlap": "queue", "revision": 2,
+    }  # fmt: skip
+    assert "changes nothing" in command("edit", "digest", "--prompt", "q")[2]
+    assert json.loads(command("show", "digest", "-o", "json")[1])["revision"] == 2
+    assert command("edit", "digest", "--no-read-only", "--cron", "0 9 * * *", "-o", "json")[0] == 0
+    assert json.loads(command("show", "digest", "-o", "json")[1])["cron"] == "0 9 * * *"
+
+
+WRONG = [
+    (("edit", "digest"), "nothing to change"),
+    (("edit", "digest", "--cron", "61 * * * *"), "61"),
+    (("edit", "digest", "--cron", "0 9 * * *", "--every", "1m"), "exactly one"),
+    (("edit", "digest", "--retries", "7"), "retries"),
+    (("backfill", "digest", "--from", "2026-01-02", "--to", "2026-01-01"), "later than from"),
+    (("backfill", "digest", "--from", "soon", "--to", "2026-01-01"), "not a time"),
+    (("backfill", "digest", "--from", "2000-01-01", "--to", "2026-01-01"), "10000"),
+]
+
+
+def test_a_wrong_edit_or_backfill_is_refused_and_changes_nothing(command) -> None:
+    command("create", "digest", "--every", "1h", *REST)
+    for argv, says in WRONG:
+        code, out, err = command(*argv)
+        assert (code, out, says in err) == (2, "", True), (argv, err)
+    assert json.loads(command("show", "digest", "-o", "json")[1])["revision"] == 1
+    assert json.loads(command("history", "digest", "-o", "json")[1]) == []
+
+
+async def test_an_edit_of_what_was_edited_meanwhile_is_refused(rig: Rig, peer: Peer) -> None:
+    task = await rig.create()
+    for number, prompt in enumerate(("q", "r")):
+        task.spec.prompt = prompt
+        request = wire.UpdateTaskRequest(name="digest", spec=task.spec, revision=1)
+        if number:
+            with pytest.raises(Conflict, match="meanwhile"):
+                await rig.service.update_task(request)
+        else:
+            await rig.service.update_task(request)
+
+
+async def test_a_fire_that_the_new_schedule_still_names_survives_an_edit(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(catch_up="run-all")
+    await rig.pass_time(180)
+    task.spec.every = "2m"
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
+    assert await rig.history() == [("skipped", "superseded", 1), ("pending", "", 1), ("skipped", "superseded", 1)]
+
+
+def request(**fields) -> wire.BackfillTaskRequest:
+    made = wire.BackfillTaskRequest(name="digest", to=fields.pop("to"), request_id="abc")
+    setattr(made, "from", fields.pop("from_"))
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+async def test_a_backfill_fires_for_what_never_had_a_fire(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(catch_up="skip")
+    async with rig.running():
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.accepted")
+        await peer.play(peer.received[0].fire_id, State.SUCCEEDED)
+        await rig.trail.saw("fire.settled")
+    await rig.pass_time(270)
+    assert await rig.history() == [("succeeded", "", 1), ("skipped", "missed", 4)]
+    span = {"from_": "2026-03-02T08:58:00Z", "to": "2026-03-02T09:05:00Z"}
+    # Two before its creation, one at it, and 09:02 to 09:04: neither 09:01, which fired, nor 09:05.
+    dry = await rig.service.backfill_task(request(**span, dry_run=True))
+    assert (dry.count, len(dry.fire_ids)) == (6, 0)
+    assert len(await rig.history()) == 2
+    done = await rig.service.backfill_task(request(**span))
+    again = await rig.service.backfill_task(request(**span, all=True))
+    assert (done.count, again.count) == (6, 7)
+    assert done.fire_ids[0] == f"{task.id}@20260302T085800Z~babc"
+    assert len(await rig.history()) == 2 + 7, "the same request adds only what is new"
+    async with rig.running():
+        seen = 1
+        while seen < 8:
+            rig.clock.advance(1)
+            rig.dispatcher.wake()
+            await rig.trail.saw("fire.accepted", seen + 1)
+            await peer.play(peer.received[seen].fire_id, State.SUCCEEDED)
+            await rig.trail.saw("fire.settled", seen + 1)
+            seen += 1
+    kinds = [(each.kind, each.nominal_at.ToDatetime().strftime("%H:%M")) for each in peer.received[1:7]]
+    assert kinds == [("backfill", at) for at in ("08:58", "08:59", "09:00", "09:02", "09:03", "09:04")]
+    assert (await rig.service.backfill_task(request(**span))).count == 0
+    task = await rig.task()
+    assert (task.fires, task.state) == (8, "active")
+
+
+async def test_a_backfill_of_a_stopped_task_is_refused_and_stopping_withdraws_one(rig: Rig, peer: Peer) -> None:
+    await rig.create(catch_up="skip")
+    await rig.pass_time(330)
+    span = {"from_": "2026-03-02T09:00:00Z", "to": "2026-03-02T12:00:00Z"}
+    assert (await rig.service.backfill_task(request(**span))).count == 6, "nothing ahead of now"
+    await rig.service.pause_task(wire.PauseTaskRequest(name="digest"))
+    assert [entry[:2] for entry in await rig.history()][1:] == [("skipped", "paused")] * 6
+    with pytest.raises(Conflict):
+        await rig.service.backfill_task(request(**span))
+
+
+async def test_a_backfill_follows_the_schedule_in_force_then(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(catch_up="skip")
+    await rig.pass_time(330)
+    task.spec.every = "2m"
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
+    await rig.pass_time(300)
+    done = await rig.service.backfill_task(request(from_="2026-03-02T09:03:00Z", to="2026-03-02T09:10:00Z"))
+    minutes = [each.partition("@")[2][11:13] for each in done.fire_ids]
+    assert minutes == ["03", "04", "05", "06", "08"]
+
+
+async def test_more_than_can_be_taken_at_once_is_refused(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    with pytest.raises(InvalidInput, match="10000"):
+        await rig.service.backfill_task(request(from_="2025-01-01T00:00:00Z", to="2026-03-01T00:00:00Z"))

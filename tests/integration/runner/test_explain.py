@@ -1,0 +1,180 @@
+"""`explain` has a plain answer for every time, whatever became of it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.planning import quarantine
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State
+
+T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def one_clock(rig: Rig, peer: Peer) -> None:
+    peer.now = rig.clock.now
+
+
+async def asked(rig: Rig, seconds: float) -> tuple[str, str]:
+    """The verdict and the sentences about a time so many seconds after the start."""
+    at = (T0 + timedelta(seconds=seconds)).isoformat()
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at=at))
+    assert all(line.endswith(".") for line in answer.lines)
+    assert "None" not in " ".join(answer.lines)
+    return answer.verdict, " ".join(answer.lines)
+
+
+async def one_turn(rig: Rig, peer: Peer, state: State, *, error: str = "") -> None:
+    accepted = len(rig.trail.named("fire.accepted"))
+    rig.dispatcher.wake()
+    await rig.trail.saw("fire.accepted", accepted + 1)
+    await peer.play(peer.received[-1].fire_id, State.STARTED)
+    await peer.play(peer.received[-1].fire_id, state, error=error)
+    names = {State.INTERRUPTED: "fire.interrupted", State.HELD: "fire.held"}
+    await rig.trail.saw(names.get(state, "fire.settled"))
+
+
+@pytest.mark.parametrize(
+    ("late", "state", "verdict", "says"),
+    [
+        (0, State.SUCCEEDED, "succeeded", "It was sent at 2026-03-02T09:01:00Z, when it was due."),
+        (30, State.SUCCEEDED, "late", "sent at 2026-03-02T09:01:30Z, 30s after it was due."),
+        (0, State.FAILED, "failed", "Its turn failed at 2026-03-02T09:01:00Z: it broke."),
+        (0, State.INTERRUPTED, "interrupted", "for its author to decide"),
+        (0, State.HELD, "held", "the fire is held, and sent again once that is decided."),
+    ],
+)
+async def test_a_fire_says_how_it_was_sent_and_how_it_ended(rig: Rig, peer: Peer, late, state, verdict, says) -> None:
+    await rig.create()
+    await rig.pass_time(60 + late)
+    async with rig.running():
+        await one_turn(rig, peer, state, error="it broke" if state is State.FAILED else "")
+    found, text = await asked(rig, 60)
+    assert (found, says in text) == (verdict, True), text
+    assert "revision 1 of digest was in force" in text
+    if verdict in {"interrupted", "held"}:
+        await rig.pass_time(60)
+        found, text = await asked(rig, 120)
+        assert (found, "waits for its author" in text) == (verdict, True), text
+
+
+async def test_skipped_by_policy(rig: Rig, peer: Peer) -> None:
+    await rig.create(catch_up="skip")
+    await rig.pass_time(330)
+    verdict, text = await asked(rig, 120)
+    assert verdict == "skipped"
+    assert "not sent within the grace of 10s, and catch-up skip runs nothing" in text
+    assert "covers 5 nominal times from 2026-03-02T09:01:00Z to 2026-03-02T09:05:00Z" in text
+
+
+async def test_stood_for_by_another_and_committed_and_coalesced(rig: Rig, peer: Peer) -> None:
+    task = await rig.create()
+    await rig.pass_time(60)
+    await rig.pass_time(270)
+    verdict, text = await asked(rig, 60)
+    assert verdict == "stood_for"
+    assert f"{task.id}@20260302T090500Z stands for 5 nominal times" in text
+    assert f"{task.id}@20260302T090100Z was committed for it and went into {task.id}@20260302T090500Z" in text
+    assert (await asked(rig, 300))[0] == "pending"
+    async with rig.running():
+        rig.dispatcher.wake()
+        await rig.trail.saw("fire.accepted")
+        await rig.pass_time(60)
+        assert (await asked(rig, 360))[0] == "coalesced"
+
+
+async def test_capped_and_too_old(rig: Rig, peer: Peer) -> None:
+    await rig.create(catch_up="run-all", max_catch_up=2, catch_up_window="4m")
+    await rig.pass_time(600)
+    assert "max_catch_up (2)" in (await asked(rig, 420))[1]
+    assert "catch_up_window allows (4m)" in (await asked(rig, 120))[1]
+
+
+async def test_paused_disabled_and_deleted(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    await rig.service.pause_task(wire.PauseTaskRequest(name="digest", note="away"))
+    await rig.pass_time(100)
+    verdict, text = await asked(rig, 60)
+    assert (verdict, "paused: away" in text) == ("paused", True)
+    await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
+    assert await asked(rig, 60) == ("skipped", (await asked(rig, 60))[1])
+    assert "The task was paused then." in (await asked(rig, 60))[1]
+    await rig.service.disable_task(wire.DisableTaskRequest(name="digest"))
+    assert (await asked(rig, 180))[0] == "disabled"
+
+
+async def test_quarantined(rig: Rig, peer: Peer) -> None:
+    task = await rig.create()
+    await rig.store.run(lambda session: quarantine(session, task.id, "cannot be planned: it broke"))
+    verdict, text = await asked(rig, 60)
+    assert (verdict, "it broke" in text) == ("quarantined", True)
+
+
+async def test_outside_its_bounds_excluded_not_a_nominal_time_and_before_creation(rig: Rig, peer: Peer) -> None:
+    await rig.create(end_at="2026-03-03T00:00:00Z", exclude=["2026-03-02T10:00:00Z..2026-03-02T10:30:00Z"])
+    verdict, text = await asked(rig, 86_400)
+    assert (verdict, "end_at is 2026-03-03T00:00:00Z" in text) == ("outside_bounds", True)
+    assert (await asked(rig, 3660))[0] == "excluded"
+    verdict, text = await asked(rig, 90)
+    assert (verdict, "the last before it is 2026-03-02T09:01:00Z, the next 2026-03-02T09:02:00Z" in text) == (
+        "not_nominal", True,
+    )  # fmt: skip
+    verdict, text = await asked(rig, -60)
+    assert (verdict, "was created at 2026-03-02T09:00:00Z" in text, "backfill" in text) == (
+        "before_creation",
+        True,
+        True,
+    )
+
+
+async def test_limit_reached_and_budget(rig: Rig, peer: Peer) -> None:
+    await rig.create(max_fires=1)
+    await rig.pass_time(60)
+    async with rig.running():
+        await one_turn(rig, peer, State.SUCCEEDED)
+    verdict, text = await asked(rig, 120)
+    assert (verdict, "max_fires is 1, and 1 fires have been accepted" in text) == ("limit", True)
+
+
+async def test_budget(rig: Rig, peer: Peer) -> None:
+    await rig.create(budget={"turns_per_day": 1})
+    await rig.pass_time(60)
+    async with rig.running():
+        await one_turn(rig, peer, State.SUCCEEDED)
+    verdict, text = await asked(rig, 120)
+    assert (verdict, "turns_per_day is 1, 1 used on 2026-03-02" in text) == ("budget", True)
+
+
+async def test_superseded_by_an_edit_and_the_revision_then_in_force(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    rig.clock.advance(90)
+    spec = wire.TaskSpec(name="digest", cron="0 12 * * *", category="loop", channel="general", prompt="p")
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
+    verdict, text = await asked(rig, 120)
+    assert verdict == "superseded"
+    assert "Revision 1, in force from 2026-03-02T09:00:00Z, does name it." in text
+    assert "0 12 * * *" in text
+    verdict, text = await asked(rig, 60)
+    assert (verdict, "an edit made a schedule that does not name it" in text) == ("skipped", True)
+    assert "revision 1 of digest was in force (from 2026-03-02T09:00:00Z until 2026-03-02T09:01:30Z)" in text
+
+
+async def test_the_future_says_what_will_happen_and_with_its_jitter_when(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(jitter="30s")
+    verdict, text = await asked(rig, 600)
+    assert verdict == "future"
+    assert f"as {task.id}@20260302T091000Z" in text
+    assert "put off by its jitter to 2026-03-02T09:10:" in text
+    assert "catch-up run-once decides" in text
+
+
+async def test_fires_beside_the_schedule_are_told_and_without_a_time_the_newest_is(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    await rig.pass_time(60)
+    await rig.service.run_task(wire.RunTaskRequest(name="digest", request_id="abc"))
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
+    assert answer.at.ToDatetime(UTC) == T0 + timedelta(seconds=60)
+    assert "~mabc was asked for by hand: pending." in answer.lines[-1]
+    assert answer.fire.outcome == "pending"
