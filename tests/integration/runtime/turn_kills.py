@@ -1,9 +1,10 @@
 """kill -9 at a random moment of a turn, as often as asked: `python -m tests.integration.runtime.turn_kills --rounds 200`.
 
 Each round sends one or two fires to a real daemon, kills it up to three times, at a named failpoint or after a random
-time, and lets the last process finish. Then each fire must have ended in one turn with one input message, its history
-must be valid, and what its tools wrote must be there once. Only the model is scripted. A round depends on nothing but
-its seed, which is printed with what it found.
+time, and lets the last process finish. In some rounds the turn has to be approved by its author on the way, in some it
+is cancelled. Then each fire must have ended in one turn with one input message, its history must be valid, and what its
+tools wrote must be there once. Only the model is scripted. What a round does depends on nothing but its seed, which is
+printed with what it found.
 
 A daemon is forked from a nursery that has imported everything and started nothing: a process of its own, with its own
 files, locks and threads, that takes a tenth of the time to start.
@@ -21,6 +22,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,9 +48,10 @@ LONGEST_DELAY_S = 0.25  # a turn takes about half of it
 PASSES = {"accepted": 1, "claimed": 1, "started": 1, "turn_step": 8, "finished": 1, "recorded": 1}
 OVER = ("SUCCEEDED", "SILENT", "FAILED", "CANCELLED")
 CONFIG = '[categories]\nautonomous_allowed = ["work"]\n'
+KINDS = ("plain", "plain", "approved", "cancelled")
 CATEGORY = """
-name = "work"
-autonomous = true
+name = "{name}"
+autonomous = {autonomous}
 silent = false
 [scopes]
 tools = ["memory.put", "page.propose", "summary.propose"]
@@ -223,38 +226,47 @@ class Kills:
 
     def __post_init__(self) -> None:
         (self.home.root / "config.toml").write_text(CONFIG)
-        (self.home.categories / "work.toml").write_text(CATEGORY)
+        for name, autonomous in (("work", "true"), ("careful", "false")):
+            text = CATEGORY.format(name=name, autonomous=autonomous)
+            (self.home.categories / f"{name}.toml").write_text(text)
         self.nursery = Nursery(self.home)
 
     def round(self, seed: int) -> str:
         """Run one round; return what it did. Raises AssertionError when something was lost, doubled or invalid."""
-        drawn = random.Random(seed)
+        drawn, kind = random.Random(seed), random.Random(f"kind of {seed}").choice(KINDS)
         self.done += 1
         thread = f"thread-{drawn.randrange(3)}"
-        fires = [Sent(request=fire(10 * self.done + at, thread)) for at in range(drawn.choice([1, 1, 2]))]
+        count, category = drawn.choice([1, 1, 2]), "careful" if kind == "approved" else "work"
+        numbers = range(10 * self.done, 10 * self.done + (count if kind == "plain" else 1))
+        fires = [Sent(request=fire(number, thread, category)) for number in numbers]
         plans = [plan(drawn) for _ in range(drawn.randint(1, MOST_KILLS))]
-        for failpoint, delay_s in plans:
-            self._life(fires, failpoint, delay_s)
+        cancel_in = random.Random(f"cancel of {seed}").randrange(len(plans)) if kind == "cancelled" else -1
+        for at, (failpoint, delay_s) in enumerate(plans):
+            self._life(fires, failpoint, delay_s, cancel=at == cancel_in)
         self.last_life(fires)
         told = "; ".join(failpoint or f"{delay_s:.3f} s" for failpoint, delay_s in plans)
-        for sent in fires:
-            self.check(sent)
+        self._check_round(fires, kind)
         self._check_thread(thread)
         self._check_rest()
-        return f"{len(fires)} fire(s) on {thread}, killed at {told}"
+        return f"{len(fires)} {kind} fire(s) on {thread}, killed at {told}"
 
     def close(self) -> None:
         self.nursery.close()
 
-    def _life(self, fires: list[Sent], failpoint: str, delay_s: float) -> None:
+    def _life(self, fires: list[Sent], failpoint: str, delay_s: float, *, cancel: bool) -> None:
         if failpoint or not self.nursery.lives:
             self.nursery.kill()
             self.nursery.start(failpoint)
         caller = self.nursery.serving()
         if caller is not None:
             self.send(caller, fires)
-            deadline = CLOCK.monotonic() + (delay_s or 2 * LONGEST_DELAY_S)
-            while not self.nursery.died() and CLOCK.monotonic() < deadline:
+            left_s = delay_s or 2 * LONGEST_DELAY_S
+            begun = CLOCK.monotonic()
+            while not self.nursery.died() and CLOCK.monotonic() < begun + left_s:
+                self._approve(caller, fires)
+                if cancel and CLOCK.monotonic() > begun + left_s / 3:
+                    cancel = False
+                    self._cancel(caller, fires)
                 CLOCK.block(0.002)
         self.nursery.kill()
 
@@ -267,6 +279,7 @@ class Kills:
         assert all(sent.turn_id for sent in fires)
         deadline = CLOCK.monotonic() + PATIENCE_S
         while not all(set(self.states(sent)) & set(OVER) for sent in fires) or self.lying("claimed"):
+            self._approve(caller, fires)
             assert CLOCK.monotonic() < deadline, f"no end: {[self.states(sent) for sent in fires]}"
             CLOCK.block(0.01)
 
@@ -277,22 +290,54 @@ class Kills:
                 if not sent.turn_id:
                     sent.turn_id = caller.Fire(sent.request).turn_id
 
+    def _approve(self, caller: Caller, fires: list[Sent]) -> None:
+        if fires[0].request.category == "careful":
+            with contextlib.suppress(TurnkeeperError):
+                for asked in caller.ListInterrupts(wire.ListInterruptsRequest()).interrupts:
+                    answer = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, decision="approve")
+                    caller.ResolveInterrupt(answer)
+
+    def _cancel(self, caller: Caller, fires: list[Sent]) -> None:
+        with contextlib.suppress(TurnkeeperError):
+            caller.CancelTurn(wire.CancelTurnRequest(fire_id=fires[0].request.fire_id, attempt=1))
+
+    def _check_round(self, fires: list[Sent], kind: str) -> None:
+        for sent in fires:
+            if kind == "cancelled" and self.states(sent)[-1] == "CANCELLED":
+                assert self.states(sent) in (["STARTED", "CANCELLED"], ["CANCELLED"])
+                assert not Counter(self._written(sent)) - Counter(WRITES), "something was written twice"
+            else:
+                self.check(sent)
+        if kind == "cancelled":
+            number = int(fires[0].request.fire_id.partition("@")[2]) + 5
+            after = Sent(request=fire(number, fires[0].request.thread_id))
+            self.last_life([after])
+            self.check(after)
+
     def check(self, sent: Sent) -> None:
-        assert self.states(sent) == ["STARTED", "SUCCEEDED"]
+        """Hold a fire that ended well against all that it must have come to."""
+        asked = ["INTERRUPTED", "RESUMED"] if sent.request.category == "careful" else []
+        assert self.states(sent) == ["STARTED", *asked, "SUCCEEDED"], self.states(sent)
         turn = (sent.turn_id,)
-        assert self._column("SELECT scope FROM effects WHERE turn_id = ? ORDER BY scope", turn) == WRITES
+        assert self._written(sent) == WRITES, self._written(sent)
         assert len(self._column("SELECT entry_id FROM memory WHERE turn_id = ?", turn)) == WRITES.count("memory.put")
-        assert sorted(self._column("SELECT kind FROM candidates WHERE turn_id = ?", turn)) == [
-            "candidate-page",
-            "candidate-summary",
-        ]
+        kinds = self._column("SELECT kind FROM candidates WHERE turn_id = ? ORDER BY kind", turn)
+        assert kinds == ["candidate-page", "candidate-summary"], kinds
         roles = self._column("SELECT role FROM messages WHERE turn_id = ? ORDER BY position", turn)
-        assert roles == ["trigger", "agent", "tool", "tool", "agent", "tool", "agent", "tool", "agent"]
+        assert roles == ["trigger", "agent", "tool", "tool", "agent", "tool", "agent", "tool", "agent"], roles
+
+    def _written(self, sent: Sent) -> list[str]:
+        return self._column("SELECT scope FROM effects WHERE turn_id = ? ORDER BY scope", (sent.turn_id,))
 
     def _check_thread(self, thread: str) -> None:
-        turns = self._column("SELECT turn_id FROM turns WHERE thread_id = ? ORDER BY number", (thread,))
+        ended = "SELECT turn_id FROM turns WHERE thread_id = ? AND status {} 'cancelled' ORDER BY number"
+        whole = self._column(ended.format("<>"), (thread,))
+        cut = self._column(ended.format("="), (thread,))
         messages = self._history(thread)
-        assert [message.id for message in messages if isinstance(message, HumanMessage)] == turns
+        inputs = [str(message.id) for message in messages if isinstance(message, HumanMessage)]
+        inputs = [each for each in inputs if not each.endswith("-note")]
+        assert [each for each in inputs if each not in cut] == whole, "each fire's input is there once, in order"
+        assert len(set(inputs)) == len(inputs)
         open_calls: list[str] = []
         for message in messages:
             if isinstance(message, ToolMessage):
@@ -301,10 +346,11 @@ class Kills:
             else:
                 assert not open_calls, "a call without an answer"
                 open_calls = [str(call["id"]) for call in getattr(message, "tool_calls", [])]
-        assert not open_calls
+        assert not open_calls, "a call without an answer"
 
     def _check_rest(self) -> None:
-        assert (self.lying("inbox"), self.lying("claimed"), self.lying("quarantine")) == ([], [], [])
+        for folder in ("inbox", "claimed", "quarantine"):
+            assert not self.lying(folder), folder
 
     def _history(self, thread: str) -> list[BaseMessage]:
         from agent_runtime.graph.saver import GroupedSaver
@@ -341,10 +387,10 @@ def plan(drawn: random.Random) -> tuple[str, float]:
     return f"runtime.{name}:{drawn.randint(1, PASSES[name])}", 0.0
 
 
-def fire(number: int, thread: str) -> wire.FireRequest:
+def fire(number: int, thread: str, category: str = "work") -> wire.FireRequest:
     request = wire.FireRequest(
         fire_id=f"task-0000000a@{number}", task_id="task-0000000a", task_name="digest", thread_id=thread,
-        channel="main", category="work", prompt=f"fire {number}", kind="manual", attempt=1,
+        channel="main", category=category, prompt=f"fire {number}", kind="manual", attempt=1,
     )  # fmt: skip
     request.nominal_at.FromSeconds(1_790_000_000 + number)
     return request
