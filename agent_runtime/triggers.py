@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 from agent_runtime.inboxes.hosted import FIRST_AGENT
@@ -106,9 +107,20 @@ class Trigger:
 
     def to_meta(self) -> dict[str, Any]:
         """Return the trigger as a JSON object."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        instants = {name: rfc3339(values[name]) if values[name] else "" for name in _INSTANTS}
-        return values | instants | {"grant": self.grant.to_dict()}
+        values = {name: getattr(self, name) for name in _TYPES}
+        for name in _INSTANTS:
+            values[name] = rfc3339(values[name]) if values[name] else ""
+        values["grant"] = _grant(self.grant)
+        return values
+
+
+_TYPES = {item.name: item.type for item in fields(Trigger)}
+
+
+@lru_cache(maxsize=256)
+def _grant(category: Category) -> dict[str, Any]:
+    """Return a category as a JSON object; thousands of fires share one."""
+    return category.to_dict()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +228,10 @@ def _derived(trigger: Trigger) -> tuple[str, str]:
 
 def from_meta(meta: Mapping[str, Any]) -> Trigger:
     """Read a trigger from its JSON object. Raises InvalidInput."""
-    known = {item.name: item.type for item in fields(Trigger)}
-    if set(meta) | _OF_AGENTS != set(known):
+    if set(meta) | _OF_AGENTS != set(_TYPES):
         raise InvalidInput("lacks or adds fields", where="meta")
     try:
-        values: dict[str, Any] = {name: _value(name, known[name], value) for name, value in meta.items()}
+        values: dict[str, Any] = {name: _value(name, _TYPES[name], value) for name, value in meta.items()}
         return Trigger(**values)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"cannot be read: {error}", where="meta") from error

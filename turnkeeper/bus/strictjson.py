@@ -58,8 +58,9 @@ def _inside(level: list[object], where: str) -> list[object]:
     """Check the values of one level; return those of the next."""
     inside: list[object] = []
     for item in level:
-        if isinstance(item, str) and item.isascii():
-            continue  # by far the most, and nothing can be wrong with it
+        kind = type(item)
+        if (kind is str and item.isascii()) or kind is bool or item is None:  # type: ignore[attr-defined]
+            continue  # by far the most, and nothing can be wrong with them
         _check_scalar(item, where)
         if isinstance(item, dict | list | tuple):
             inside += _children(item, where)
