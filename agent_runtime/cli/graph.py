@@ -119,4 +119,5 @@ def _input(found: Mapping[str, Any]) -> str:
     """Write the input's fields: which are required, and which one takes a turn's prompt."""
     schema, prompt = found["input_schema"], found["prompt_goes_to"]
     marks = dict.fromkeys(schema["required"], " (required)") | {prompt: " (the prompt)"}
-    return ", ".join(f"{name}{marks.get(name, '')}" for name in schema["properties"]) or "nothing"
+    fields = ", ".join(f"{name}{marks.get(name, '')}" for name in schema["properties"]) or "nothing"
+    return fields if prompt else f"{fields}; no field takes the prompt"

@@ -74,7 +74,7 @@ def test_it_shows_what_was_loaded_and_who_grants_each_tool(shell: Shell) -> None
 
 def test_it_reads_well(shell: Shell) -> None:
     shown = shell(app, "graph", "check", shell.write(WAITER))
-    assert "input:     topic (required)\n" in shown
+    assert "input:     topic (required); no field takes the prompt\n" in shown
     assert "verdict:   every tool call is guarded\n" in shown
 
 
