@@ -5,10 +5,12 @@ from sqlalchemy import Connection
 from agent_runtime import reading
 from agent_runtime.assembly import Runtime
 from agent_runtime.decide import FINISHED
+from agent_runtime.records import KeyRecord
 from agent_runtime.stores import queries
 from agent_runtime.stores.deliveries import laid_by_turn
 from agent_runtime.triggers import turn_id_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.clock import rfc3339
 from turnkeeper.errors import InvalidInput, NotFound
 
 LONGEST_REASON = 1000
@@ -117,8 +119,17 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
         trigger="fire" if key.fire_id else "author",
         fire_id=key.fire_id,
         attempt=key.attempt,
+        summary=_why_kept(connection, key) if key.became == "kept" else "",
         error=event.error if event else "",
         state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
         sequence=event.sequence if event else 0,
         cancel_requested=queries.is_cancelled(connection, turn_id),
     )
+
+
+def _why_kept(connection: Connection, key: KeyRecord) -> str:
+    before = queries.bearing_on_thread(connection, key.thread_id, besides=key.turn_id)
+    if before is None or before.status != "paused" or before.paused_until is None:
+        return "the message waits until you decide"
+    until = rfc3339(before.paused_until.replace(microsecond=0))
+    return f"the message waits for the next fire of {before.task_name}, at most until {until}"

@@ -260,7 +260,11 @@ async def test_a_pause_keeps_back_a_message_until_its_fire_has_come(bench: Bench
     await paused(bench)
     sent = await bench.send("hello")
     await bench.rest()
-    assert (await bench.turn(sent.turn_id)).status == "kept"
+    kept = await bench.turn(sent.turn_id)
+    assert kept.status == "kept"
+    assert kept.summary.startswith("the message waits for the next fire of digest-a, at most until 20"), (
+        "and is told so"
+    )
     assert (await bench.run(2)).state == STATES.SUCCEEDED
     assert (await bench.stopped(sent.turn_id)).state == STATES.SUCCEEDED
     await messages(bench)
