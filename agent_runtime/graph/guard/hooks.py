@@ -31,7 +31,7 @@ from langgraph.prebuilt import ToolNode
 
 from agent_runtime.approvals import canonical, hash_args
 from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, over_limit
-from agent_runtime.graph.guard.injected import injected_names
+from agent_runtime.graph.guard.injected import chosen
 
 MOST_TURNS_COUNTED = 1024
 _TEXT = "input"  # the name of a tool's only argument where it is called with a text
@@ -109,7 +109,8 @@ def watched() -> bool:
 @contextmanager
 def let_pass(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
     """Let exactly this call, judged already, through once within the block."""
-    token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(_shown(tool, args))))
+    about = chosen(tool, args) if tool is not None else args
+    token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(about)))
     try:
         yield
     finally:
@@ -124,7 +125,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
         LimitReached: the turn goes on calling tools past its limit.
     """
     args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
-    shown = _shown(tool, args)
+    shown = chosen(tool, args)
     watch = _WATCHES[-1]
     turn = watch.desk.turn()
     if turn is None:
@@ -148,12 +149,6 @@ def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
         return tool_input
     kept = {name: value for name, value in tool_input.items() if name not in shown}
     return {**kept, **{name: value for name, value in decided.args.items() if name not in kept}}
-
-
-def _shown(tool: BaseTool | None, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that somebody chose, without those that LangGraph injects."""
-    hidden = injected_names(tool) if tool is not None else frozenset()
-    return {name: value for name, value in args.items() if name not in hidden}
 
 
 def _made_id(place: str, name: str, args: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pytest_asyncio
 from langchain.agents import create_agent
 from langchain.tools import InjectedState, InjectedStore, ToolRuntime
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException, tool
+from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -288,6 +288,24 @@ async def test_a_tool_that_a_node_calls_by_itself_asks(sync: bool) -> None:
     assert ran == []
     assert await thread.decide((asked, "approve")) == []
     assert ran == ["a"]
+
+
+async def test_what_a_node_injects_by_itself_is_part_of_what_the_author_approves() -> None:
+    users = iter(["ada", "eve", "eve"])
+
+    @tool
+    def act_for(text: str, user: Annotated[str, InjectedToolArg]) -> str:
+        """Act for somebody."""
+        ran.append(f"{text} for {user}")
+        return "done"
+
+    thread = Thread(
+        of_node(lambda _: act_for.invoke({"text": "a", "user": next(users)}) and {}, InMemorySaver()), turn()
+    )
+    (asked,) = await thread.go()
+    assert asked.args == {"text": "a", "user": "ada"}
+    (anew,) = await thread.decide((asked, "approve"))
+    assert (anew.args, ran) == ({"text": "a", "user": "eve"}, [])
 
 
 async def test_a_tool_that_a_node_calls_and_the_author_refuses_raises_there() -> None:
