@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from constellation.cli import config, demo, doctor, home, lifecycle, restart, status, watchdog
+from constellation.cli import backup, config, demo, doctor, home, lifecycle, restart, status, watchdog
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app.command("down")(lifecycle.down)
 app.command("restart")(restart.restart)
 app.command("status")(status.status)
 app.command("doctor")(doctor.doctor)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 app.command("logs")(watchdog.logs)
 app.command("quiet")(watchdog.quiet)
 app.add_typer(watchdog.app, name="watchdog")

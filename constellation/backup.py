@@ -1,0 +1,189 @@
+"""Backup: a copy of a home, taken while everything runs, that loses and doubles nothing which it holds.
+
+Three moments, in this order: the runner's store, then the bus, then the runtime's two stores at one instant. What the
+runner took for accepted then lies in the bus's copy, or its key is in the runtime's; what the runtime knew in addition
+is sent again and known as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from constellation.doctor import damage
+from turnkeeper.bus.inbox import FOLDERS
+from turnkeeper.clock import rfc3339
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.home import Home
+
+VERSION = 1
+MANIFEST = "manifest.json"
+_PLAIN = ("config.toml", ".env", "peers.toml")
+_TREES = ("categories", "tasks", "workspace", "keys", "state/notes", "state/crash-handoffs", "state/restart-archive")
+_BUSY_S = 30.0
+
+
+def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
+    """Copy the home into `target`, which must not exist or be empty; return the manifest.
+
+    The copy is complete when `target` is there: it is made beside it and renamed.
+
+    Raises:
+        Conflict: there is something in `target`.
+        Corrupt: a store's copy does not read back whole.
+    """
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise Conflict("is there already", where=str(target), hint="name a new directory")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    fresh.mkdir(mode=0o700)
+    try:
+        copy = Home(root=fresh)
+        (fresh / "state").mkdir(mode=0o700)
+        _copy_files(home, fresh)
+        with _snapshots([home.schedules_db]) as runner:
+            _copy_stores(runner, home, copy)
+        _copy_bus(home, fresh)
+        with _snapshots([home.agent_db, home.checkpoints_db]) as runtime:
+            _copy_stores(runtime, home, copy)
+        manifest = {"version": VERSION, "at": rfc3339(at), "files": _digests(fresh)}
+        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        _settle_tree(fresh)
+        if target.is_dir():
+            target.rmdir()
+        fresh.rename(target)
+    except sqlite3.Error as error:
+        raise Corrupt(f"a store cannot be copied: {error}", where=str(home.root), hint="turnkeeper doctor") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return manifest
+
+
+def check_backup(source: Path) -> dict[str, Any]:
+    """Return a backup's manifest if everything in it is as it was written.
+
+    Raises:
+        InvalidInput: it is no backup, or of a newer version.
+        Corrupt: a file is missing, added or changed, or a store does not read back whole.
+    """
+    try:
+        manifest = json.loads((source / MANIFEST).read_bytes())
+        version, files = manifest["version"], dict(manifest["files"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidInput("is not a backup", where=str(source), hint="name what turnkeeper backup wrote") from error
+    if version != VERSION:
+        raise InvalidInput(f"is a backup of version {version}", where=str(source), hint="upgrade turnkeeper")
+    found = _digests(source)
+    for name in sorted({*files, *found}):
+        if files.get(name) != found.get(name):
+            state = "missing" if name not in found else "not in the manifest" if name not in files else "changed"
+            raise Corrupt(f"is {state}", where=str(source / name), hint="use another backup")
+    for store in (source / "state").glob("*.db"):
+        if trouble := damage(store):
+            raise Corrupt(f"cannot be read as a store: {trouble}", where=str(store), hint="use another backup")
+    return {"version": version, "at": manifest.get("at"), "files": files}
+
+
+@contextmanager
+def _snapshots(paths: list[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
+    """Open one snapshot of several stores, all of the same instant: writers wait while the snapshots begin."""
+    present = [path for path in paths if path.exists()]
+    with ExitStack() as opened:
+        readers = {path: opened.enter_context(closing(_connect(path))) for path in present}
+        with ExitStack() as held:
+            for path in present:
+                writer = held.enter_context(closing(_connect(path)))
+                writer.execute("BEGIN IMMEDIATE")
+                held.callback(writer.execute, "ROLLBACK")
+            for reader in readers.values():
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        yield readers
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
+
+
+def _copy_stores(stores: dict[Path, sqlite3.Connection], home: Home, copy: Home) -> None:
+    for path, reader in stores.items():
+        target = copy.root / path.relative_to(home.root)
+        target.touch(mode=0o600)
+        with closing(sqlite3.connect(target, isolation_level=None)) as written:
+            reader.backup(written)
+            written.execute("PRAGMA journal_mode=DELETE")
+        if trouble := damage(target):
+            raise Corrupt(f"its copy cannot be read as a store: {trouble}", where=str(path), hint="turnkeeper doctor")
+
+
+def _copy_bus(home: Home, fresh: Path) -> None:
+    """Copy every envelope once, in the last place where it was seen: the folders are read in the order it moves in."""
+    agents = home.root / "channels" / "agent"
+    for agent in sorted(agents.iterdir()) if agents.is_dir() else ():
+        target = fresh / "channels" / "agent" / agent.name
+        copied: dict[str, Path] = {}
+        for folder in FOLDERS:
+            (target / folder).mkdir(mode=0o700, parents=True)
+            source = agent / folder
+            for name in sorted(os.listdir(source)) if source.is_dir() else ():
+                if name.endswith(".tmp") or not _copy_file(source / name, target / folder / name):
+                    continue
+                if name in copied:
+                    copied[name].unlink()
+                copied[name] = target / folder / name
+
+
+def _copy_files(home: Home, fresh: Path) -> None:
+    for name in _PLAIN:
+        _copy_file(home.root / name, fresh / name)
+    for tree in _TREES:
+        root = home.root / tree
+        for folder, _, names in os.walk(root) if root.is_dir() and not root.is_symlink() else ():
+            place = fresh / Path(folder).relative_to(home.root)
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in names:
+                _copy_file(Path(folder) / name, place / name)
+
+
+def _copy_file(source: Path, target: Path) -> bool:
+    """Copy a plain file, mode 0600; False where it has gone meanwhile, or is a link or a folder."""
+    if source.is_symlink() or not source.is_file():
+        return False
+    try:
+        data = source.read_bytes()
+    except FileNotFoundError:
+        return False
+    target.touch(mode=0o600)
+    target.write_bytes(data)
+    return True
+
+
+def _digests(root: Path) -> dict[str, str]:
+    files = (path for path in root.rglob("*") if path.is_file() or path.is_symlink())
+    names = {str(path.relative_to(root)): path for path in files}
+    return {name: _digest(path) for name, path in sorted(names.items()) if name != MANIFEST}
+
+
+def _digest(path: Path) -> str:
+    if path.is_symlink():
+        return "link"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _settle_tree(root: Path) -> None:
+    """Put everything on disk, for its owner alone."""
+    for folder, _, names in os.walk(root):
+        for path, mode in (*((Path(folder) / name, 0o600) for name in names), (Path(folder), 0o700)):
+            path.chmod(mode)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

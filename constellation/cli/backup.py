@@ -1,0 +1,41 @@
+"""`turnkeeper backup` and `restore`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from constellation.backup import back_up
+from constellation.restoring import restore as put_back
+from turnkeeper.clock import SystemClock
+from turnkeeper.console import home, note
+from turnkeeper.console import status as spinner
+
+_Folder = Annotated[Path, typer.Argument(help="A directory.", metavar="DIR")]
+
+
+def backup(folder: _Folder) -> None:
+    """Copy the home into a new directory while everything runs: stores, envelopes, settings, keys; not the logs.
+
+    Example: turnkeeper backup ~/backups/monday
+    """
+    place = home()
+    place.check()
+    with spinner("copying"):
+        manifest = back_up(place, folder.absolute(), SystemClock().now())
+    note(f"{folder}: {len(manifest['files'])} files, as of {manifest['at']}; it holds your keys")
+
+
+def restore(folder: _Folder) -> None:
+    """Make a backup the home again. Refused while anything runs; what was there is moved aside, not removed.
+
+    Every file is held against the backup's manifest, and every store is read through, before anything is touched.
+
+    Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up
+    """
+    place = home()
+    with spinner("restoring"):
+        aside = put_back(place, folder.absolute(), SystemClock().now())
+    note(f"{place.root} is restored; start it with: turnkeeper up")
+    if aside is not None:
+        note(f"what was there before lies in {aside}")

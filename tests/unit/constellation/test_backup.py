@@ -1,0 +1,167 @@
+"""A backup holds one moment; a restore takes nothing that is not whole, and removes nothing."""
+
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from constellation.backup import MANIFEST, back_up, check_backup
+from constellation.restoring import restore
+from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.inbox import FOLDERS, Inbox
+from turnkeeper.clock import SystemClock
+from turnkeeper.entropy import SeededEntropy
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.files import SystemFiles
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock
+
+AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def target(home: Home) -> Path:
+    return home.root.parent / "backup"
+
+
+def store(path: Path) -> sqlite3.Connection:
+    made = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    made.execute("PRAGMA journal_mode=WAL")
+    made.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT)")
+    made.execute("CREATE TABLE IF NOT EXISTS n (n INTEGER)")
+    return made
+
+
+def count(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as opened:
+        (found,) = opened.execute("SELECT count(*) FROM n").fetchone()
+    return int(found)
+
+
+def inbox(home: Home) -> Inbox:
+    return Inbox(home.inbox("agent0"), files=SystemFiles(), clock=SystemClock(), entropy=SeededEntropy(1))
+
+
+def envelope(number: int) -> Envelope:
+    return Envelope(id=f"e{number}", sender="author", to="agent0", kind="message", text="hello", at=AT)
+
+
+def filled(home: Home) -> Home:
+    for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
+        with closing(store(path)) as made:
+            made.execute("INSERT INTO n VALUES (1)")
+            made.execute("INSERT INTO meta VALUES ('incarnation', 'old')")
+    home.config.write_text("[scheduler]\n")
+    inbox(home).put(envelope(1))
+    return home
+
+
+def test_the_runtimes_stores_are_of_one_instant_while_they_are_written(home: Home, target: Path):
+    agent, checkpoints = store(home.agent_db), store(home.checkpoints_db)
+    going, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        for number in range(100_000):
+            if done.is_set():
+                return
+            agent.execute("INSERT INTO n VALUES (?)", (number,))
+            checkpoints.execute("INSERT INTO n VALUES (?)", (number,))
+            going.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    going.wait()
+    for number in range(5):
+        back_up(home, target / str(number), AT)
+        written = [count(target / str(number) / "state" / name) for name in ("agent.db", "checkpoints.db")]
+        assert written[0] - written[1] in {0, 1}, "the one is written before the other"
+    done.set()
+    writer.join()
+    agent.close()
+    checkpoints.close()
+
+
+def test_an_envelope_that_moves_meanwhile_is_in_the_copy_once(home: Home, target: Path):
+    bus = inbox(home)
+    for number in range(60):
+        bus.put(envelope(number))
+    stop = threading.Event()
+
+    def move() -> None:
+        while not stop.is_set() and (taken := bus.claim(1)):
+            bus.archive_all(taken)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    back_up(home, target, AT)
+    stop.set()
+    mover.join()
+    names = [name for folder in FOLDERS for name in os.listdir(target / "channels/agent/agent0" / folder)]
+    assert len(names) == len(set(names)) == 60
+
+
+def test_a_backup_becomes_a_home(home: Home, target: Path):
+    back_up(filled(home), target, AT)
+    other = Home(root=home.root.parent / "other")
+    assert restore(other, target, AT) is None
+    other.check()
+    assert inbox(other).claim(10)[0].envelope.id == "e1"
+    assert other.config.read_text() == "[scheduler]\n"
+    assert count(other.schedules_db) == 1
+    with closing(sqlite3.connect(other.agent_db)) as opened:
+        assert opened.execute("SELECT * FROM meta").fetchall() == [], "the runtime draws a new incarnation"
+    assert not (other.root / MANIFEST).exists()
+
+
+def test_nothing_is_written_over_and_nothing_removed(home: Home, target: Path):
+    back_up(filled(home), target, AT)
+    with pytest.raises(Conflict):
+        back_up(home, target, AT)
+    home.config.write_text("# newer\n")
+    aside = restore(home, target, AT)
+    assert aside is not None
+    assert (aside / "config.toml").read_text() == "# newer\n"
+    assert home.config.read_text() == "[scheduler]\n"
+
+
+@pytest.mark.parametrize("process", ["supervisor", "agent-runtime", "task-runner"])
+def test_a_live_home_is_not_touched(home: Home, target: Path, process: str):
+    back_up(filled(home), target, AT)
+    with ProcessLock(home, process), pytest.raises(Conflict, match=process):
+        restore(home, target, AT)
+    assert home.config.exists()
+    assert [path.name for path in home.root.parent.iterdir() if "restoring" in path.name] == []
+
+
+def test_a_backup_that_was_changed_is_refused_before_anything_is_touched(home: Home, target: Path):
+    back_up(filled(home), target, AT)
+    for change, says in (
+        (lambda: (target / "config.toml").write_text("[other]\n"), "changed"),
+        ((target / "config.toml").unlink, "missing"),
+    ):
+        change()
+        with pytest.raises(Corrupt, match=says):
+            restore(home, target, AT)
+    (target / MANIFEST).write_text("{")
+    with pytest.raises(InvalidInput, match="not a backup"):
+        check_backup(target)
+    assert home.config.read_text() == "[scheduler]\n"
+
+
+def test_a_damaged_store_makes_no_backup(home: Home, target: Path):
+    filled(home)
+    with home.schedules_db.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 3000)
+    with pytest.raises(Corrupt):
+        back_up(home, target, AT)
+    assert not target.exists()
+
+
+def test_what_a_backup_holds_only_its_owner_can_read(home: Home, target: Path):
+    back_up(filled(home), target, AT)
+    assert {path.stat().st_mode & 0o077 for path in [target, *target.rglob("*")]} == {0}
