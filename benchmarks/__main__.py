@@ -1,5 +1,6 @@
 """`make bench`: ours beside peers in one run, written to `benchmarks/RESULTS.md`."""
 
+import asyncio
 import json
 import os
 import platform
@@ -12,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bench_bus, bench_next_fire
+from benchmarks import bench_bus, bench_long_thread, bench_next_fire, bench_turns
 
 REPETITIONS = 5
 IDLE = 100_000
@@ -36,6 +37,14 @@ def main() -> None:
     print("next fire and bus", flush=True)
     parts += ["\n## Next fire of a cron expression (America/New_York, µs)\n", next_fire()]
     parts += ["\n## Bus\n", bus()]
+    parts += ["\n## Turns a second\n", ABOUT_TURNS, table(bench_turns.HEADER, bench_turns.rows(bench_turns.measure()))]
+    print("a long thread", flush=True)
+    found = asyncio.run(bench_long_thread.measure())
+    parts += [
+        "\n## Long thread\n",
+        ABOUT_LONG,
+        table(("of 500 turns on one thread", ""), bench_long_thread.rows(found)),
+    ]
     RESULTS.write_text("\n".join(parts) + "\n")
     print(RESULTS.read_text())
 
@@ -118,19 +127,26 @@ def machine() -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "apscheduler": version("apscheduler"),
         "grpcio": version("grpcio"),
+        "langgraph": version("langgraph"),
         "repetitions": REPETITIONS,
     }
 
 
 HEADER = """# Results
 
-Written by `make bench`. {cores} cores, {system}; Python {python}, SQLite {sqlite}, grpcio {grpcio},
+Written by `make bench`. {cores} cores, {system}; Python {python}, SQLite {sqlite}, grpcio {grpcio}, LangGraph {langgraph},
 APScheduler {apscheduler}. Medians of {repetitions} runs, with the least and the greatest; a ratio is the median over
 pairs of runs made in turn. Machines are noisy: read the ratios.
 """
 ABOUT_FIRES = """Ours: a real `task-runner`, its socket, and the runtime's accepting half; a fire counts when its
 envelope is synced in the inbox. APScheduler 3: a background scheduler with its jobs in SQLite; a job counts when it has
 begun, and delivers nothing.
+"""
+ABOUT_TURNS = """An agent with one tool call, each turn on a thread of its own, so many at once. Bare LangGraph without a
+checkpointer, with its stock AsyncSqliteSaver, with our saver (all synced at every commit, waited for between steps), and
+our whole runtime in one process: envelope, turn table, guard, checkpoints, conversation, events.
+"""
+ABOUT_LONG = """The whole runtime, one turn after the other; medians of the first and of the last 25 turns.
 """
 if __name__ == "__main__":
     main()
