@@ -1,5 +1,6 @@
 """The categories of running turns as they are now: a look can narrow one, and nothing widens it again in that turn."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,28 +18,32 @@ class Narrowing:
         """Take the function that gives a category as it is at this moment; it raises NotFound or InvalidInput."""
         self._get = get_category
         self._held: dict[str, Category] = {}
+        self._lock = threading.Lock()  # sync tools look from threads of their own
 
     def begin(self, turn_id: str, grant: Category) -> Category:
         """Return what a turn may do as it begins or goes on: what was left of its grant, and is still granted now."""
-        return self._look(turn_id, grant)
+        category = intersect(grant, self._now(grant.name))
+        with self._lock:
+            self._held[turn_id] = category
+        return category
 
     def end(self, turn_id: str) -> Category:
         """Return what is left of a turn's grant, and forget the turn. It must have begun."""
-        return self._held.pop(turn_id)
+        with self._lock:
+            return self._held.pop(turn_id)
 
     def __call__(self, context: TurnContext) -> TurnContext:
         """Return the turn under its category as it is at this moment; one that does not run now is granted nothing.
 
         What a tool left running behind it, a task or a thread, still sees its turn when that is over.
         """
-        left = self._held.get(context.turn_id)
-        now = self._look(context.turn_id, left) if left is not None else None
-        category = intersect(context.category, now)
+        now = self._now(context.category.name)
+        with self._lock:
+            left = self._held.get(context.turn_id)
+            if left is not None:
+                left = self._held[context.turn_id] = intersect(left, now)
+        category = intersect(context.category, left)
         return context if category == context.category else replace(context, category=category)
-
-    def _look(self, turn_id: str, left: Category) -> Category:
-        category = self._held[turn_id] = intersect(left, self._now(left.name))
-        return category
 
     def _now(self, name: str) -> Category | None:
         try:
