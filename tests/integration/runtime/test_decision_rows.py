@@ -35,7 +35,7 @@ from langgraph.types import Command
 from agent_runtime.graph.current import turn_around
 from agent_runtime.model import TurnContext
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.errors import Conflict
@@ -259,12 +259,11 @@ async def test_a_pause_that_is_cancelled_lets_the_waiting_fire_go(bench: Bench) 
 async def test_a_pause_keeps_back_a_message_until_its_fire_has_come(bench: Bench) -> None:
     await paused(bench)
     sent = await bench.send("hello")
-    await bench.rest()
-    kept = await bench.turn(sent.turn_id)
-    assert kept.status == "kept"
-    assert kept.summary.startswith("the message waits for the next fire of digest-a, at most until 20"), (
-        "and is told so"
-    )
+    async with asyncio.timeout(PATIENCE_S):
+        while (kept := await bench.turn(sent.turn_id)).status != "kept":
+            pass
+    why = "the message waits for the next fire of digest-a, at most until 20"
+    assert kept.summary.startswith(why), "and its author is told"
     assert (await bench.run(2)).state == STATES.SUCCEEDED
     assert (await bench.stopped(sent.turn_id)).state == STATES.SUCCEEDED
     await messages(bench)
