@@ -54,7 +54,7 @@ class LaidOut:
         taken = await self._store.read(lambda connection: get_keys(connection, keys))
         for trigger, name in elsewhere:
             if trigger.key in taken:  # it became a turn while the runtime hosted this agent
-                await self._mailboxes.withdraw(trigger.agent, name)
+                await self._mailboxes.withdraw(trigger.agent, name, claimed=True)
         await self.add([(trigger, name) for trigger, name in elsewhere if trigger.key not in taken])
         for laid in await self._store.read(deliveries.waiting):
             self._remember(laid)

@@ -124,9 +124,9 @@ class Mailboxes:
         """Return where laid out envelopes are, by key; `wanted` holds the name under which each was put."""
         return await self._run(lambda: whereabouts(self._other(agent).folder, wanted, self._files))
 
-    async def withdraw(self, agent: str, name: str) -> bool:
-        """Take back an envelope that nobody has claimed; False if somebody has."""
-        return await self._run(lambda: self._other(agent).withdraw(name))
+    async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
+        """Take back an envelope that nobody has claimed, or with `claimed` any; False if somebody has."""
+        return await self._run(lambda: self._other(agent).withdraw(name, claimed=claimed))
 
     async def claim(self, limit: int) -> list[Delivery]:
         """Take up to `limit` envelopes that wait, agent by agent, each agent's in order. Raises Exhausted, OSError."""

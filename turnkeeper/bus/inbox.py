@@ -162,14 +162,19 @@ class Inbox:
             for item in claimed:
                 self._hints.pop(item.envelope.idempotency_key, None)
 
-    def withdraw(self, name: str) -> bool:
-        """Archive a waiting envelope without handing it out; False if a reader has claimed it. Raises Exhausted."""
+    def withdraw(self, name: str, *, claimed: bool = False) -> bool:
+        """Archive a waiting envelope without handing it out; False if a reader has claimed it. Raises Exhausted.
+
+        With `claimed` also one that was claimed, which is for the process that has dealt with it.
+        """
         target = self._free_name("claimed", name)
         try:
             with machine_errors(self.folder):
                 self._files.rename(self._places["inbox"] / name, self._places["claimed"] / target)
         except FileNotFoundError:
-            return False
+            if not claimed:
+                return False
+            target = name
         self._deliver([target])
         return True
 

@@ -6,6 +6,7 @@ from agent_runtime.laidout import LaidOut
 from agent_runtime.stores import deliveries
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.support.scripted import calls
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.bus.port import Claimed
 from turnkeeper.clock import SystemClock
@@ -65,6 +66,10 @@ async def test_a_fire_for_an_agent_in_a_terminal_is_delivered_once_it_was_read(b
     late = await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI"), None)
     assert late.disposition == wire.FireReceipt.DUPLICATE
     assert await look(bench) == 0
+    laid = await bench.runtime.store.read(lambda connection: deliveries.laid_by_turn(connection, receipt.turn_id))
+    now = bench.runtime.clock.now()
+    again = await bench.runtime.store.write(lambda connection: deliveries.settle(connection, laid, "failed", "", now))
+    assert not again
     assert await bench.history() == ["DELIVERED"], "it ends once"
     assert reader.read() == []
 
@@ -134,6 +139,35 @@ async def test_a_fire_that_waits_for_an_agent_which_becomes_a_worker_becomes_a_t
 
 def replace_workers(bench: Bench, workers: int):
     return bench.settings.model_copy(update={"agents": {"agent0": AgentSettings(workers=workers)}})
+
+
+async def test_a_fire_that_a_worker_had_not_begun_waits_in_its_inbox_when_the_worker_has_gone(bench: Bench) -> None:
+    few = bench.settings
+    bench.settings = replace_workers(bench, 1)
+    await bench.crash()
+    bench.runtime.worker._claiming.cancel()
+    receipt = await bench.service.Fire(bench.fire(agent="agent1"), None)
+    bench.settings = few
+    await bench.crash()
+    assert (await bench.turn(receipt.turn_id)).status == "accepted"
+    assert Reader(bench, "agent1").read() == ["go"]
+    assert (await settled(bench, receipt.turn_id)).state == STATES.DELIVERED
+
+
+async def test_a_turn_that_a_worker_had_begun_goes_on_and_no_terminal_reads_its_fire(bench: Bench) -> None:
+    few = bench.settings
+    bench.settings = replace_workers(bench, 1)
+    await bench.crash()
+    bench.script["wait"] = [calls(("block", {}))]
+    receipt = await bench.service.Fire(bench.fire(agent="agent1", prompt="wait"), None)
+    await soon(bench.blocked.wait(), "the turn to block")
+    bench.settings = few
+    await bench.crash()
+    reader = Reader(bench, "agent1")
+    assert (reader.inbox.adopt(), reader.read()) == ([], [])
+    bench.go.set()
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    assert "DELIVERED" not in await bench.history()
 
 
 async def test_what_was_pruned_after_it_was_read_is_known_by_its_receipt(bench: Bench) -> None:

@@ -85,6 +85,18 @@ async def test_a_worker_is_asked_on_its_own_thread_and_answers_agent0_in_the_cha
         from_envelope(with_sender(envelope, "agent2"))
 
 
+async def test_an_author_who_replies_while_a_worker_works_reaches_agent0(staffed: Bench) -> None:
+    bench = staffed
+    bench.script["go"] = [send("agent1", "take your time"), AIMessage("asked")]
+    bench.script[wrapped("agent0", THREAD, "take your time")] = [calls(("block", {})), AIMessage("ready")]
+    await bench.run(prompt="go")
+    await soon(bench.blocked.wait(), "the worker to work")
+    assert (await bench.conversation())[-1].thread_id == THREAD, "the worker's turn is the newest in sight"
+    assert (await bench.send("how is it going?")).thread_id == "thread-a"
+    bench.go.set()
+    await until_at_rest(bench, 4)
+
+
 async def test_a_worker_sends_to_nobody_and_an_unknown_worker_is_named(staffed: Bench) -> None:
     bench = staffed
     bench.script["go"] = [send("agent7", "x"), send("agent0", "x"), send("agent1", "now you"), AIMessage("asked")]
