@@ -5,10 +5,11 @@ it counts again from nothing on the next day of the task's zone, and the task co
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from task_runner.model import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, Usage
+from task_runner.replacing import replace
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 

@@ -4,11 +4,12 @@ One rule for every cause - runner down, machine asleep, runtime unreachable, clo
 author - decides over the nominal times that fell due together with the task's own fires that never left.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from task_runner.entries import covering, fresh, newly_missed, settled_coalesced, settled_skipped, skipped_run
 from task_runner.model import CatchUp, Fire, Task
+from task_runner.replacing import replace
 from task_runner.runs import Due, Run, merged, run_between, run_of, single
 from task_runner.timetable import Timetable
 

@@ -8,7 +8,7 @@ however late. Only a definite refusal makes a fire unsent again.
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from task_runner import ledger, trail
 from task_runner.model import Fire, Outcome
 from task_runner.planner import withdraw
 from task_runner.planning import Planned, plan_tasks, quarantine, write_plans
+from task_runner.replacing import replace
 from task_runner.requests import complete_request
 from task_runner.runtime import FireStream, Runtime
 from task_runner.schedules import timetable_of

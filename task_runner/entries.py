@@ -1,9 +1,9 @@
 """New ledger entries, and the same entries one step further. Pure."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from task_runner.model import CatchUp, Fire, Outcome, Task, fire_id
+from task_runner.replacing import replace
 from task_runner.runs import Run
 
 

@@ -6,11 +6,11 @@ a task stay in the order of their nominal times.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 
 from task_runner.model import Fire, FireKind, Outcome, Task
+from task_runner.replacing import replace
 from task_runner.timetable import Timetable
 from task_runner.timetable.instants import to_seconds
 

@@ -4,11 +4,11 @@ A settled entry never changes; news of another attempt than the present one neve
 is hearing it once.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from task_runner.model import LONGEST_REASON, OPEN, Fire, Outcome
+from task_runner.replacing import replace
 
 _SHORTEST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 60.0

@@ -5,11 +5,12 @@ waiting entry; `queue` lines everything up in order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from task_runner.entries import covering, is_queued, released, settled_coalesced, settled_skipped, skipped_run, waiting
 from task_runner.model import Fire, Outcome, Task
+from task_runner.replacing import replace
 from task_runner.runs import merged, run_of
 
 QUEUE_FULL = "queue_full"

@@ -5,7 +5,7 @@ next moment at which anything can change.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from task_runner.catchup import CaughtUp, catch_up, late_fires
@@ -27,6 +27,7 @@ from task_runner.model import (
     TaskState,
 )
 from task_runner.overlap import Lined, coalesce, queue
+from task_runner.replacing import replace
 from task_runner.runs import Due, earliest, fallen_due, merged, run_between, run_of
 from task_runner.timetable import Timetable
 

@@ -1,7 +1,7 @@
 """Planning inside a transaction: read, decide with the pure planner, write."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
@@ -9,6 +9,7 @@ from task_runner import trail
 from task_runner.budgets import Ended, settle_up
 from task_runner.model import LONGEST_REASON, Outcome, Snapshot, TaskState
 from task_runner.planner import Plan, plan, withdraw
+from task_runner.replacing import replace
 from task_runner.requests import frozen_request
 from task_runner.schedules import timetable_of
 from task_runner.store import Session

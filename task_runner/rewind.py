@@ -1,11 +1,11 @@
 """After the clock stepped back: cursors that a wrong clock moved into the future come back to now."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from task_runner.model import Fire, TaskState
 from task_runner.planner import Plan
 from task_runner.planning import LARGEST_BATCH
+from task_runner.replacing import replace
 from task_runner.runs import run_between
 from task_runner.schedules import timetable_of
 from task_runner.store import Session

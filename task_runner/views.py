@@ -48,6 +48,7 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
     if not shown.spec.HasField("thread_id"):
         shown.spec.thread_id = task.id
     stamp(shown.created_at, task.created_at)
+    stamp(shown.anchor_at, task.definition.schedule.anchor_at)
     if task.state is TaskState.ACTIVE:
         timetable = timetable_of(task.definition)
         if (upcoming := timetable.next_after(task.cursor_at)) is not None:

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from task_runner.cli import create, edit, explain, files, lifecycle, serve, tasks, times
+from task_runner.cli import create, edit, explain, files, lifecycle, serve, simulate, tasks, times
 from turnkeeper import console
 
 
@@ -16,7 +16,7 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    for group in (serve, create, tasks, times, explain, lifecycle, edit, files):
+    for group in (serve, create, tasks, times, explain, lifecycle, edit, simulate, files):
         group.register(app)
     return app
 

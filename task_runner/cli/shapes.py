@@ -14,7 +14,7 @@ _OPTIONAL_TEXTS = ("catch_up_window", "start_at", "end_at", "expires_at")
 
 def time(message: Any, field: str) -> str | None:
     """Return a timestamp field as RFC 3339, None where it is absent."""
-    return rfc3339(_instant(getattr(message, field))) if message.HasField(field) else None
+    return rfc3339(instant(getattr(message, field))) if message.HasField(field) else None
 
 
 def local(text: str | None) -> str:
@@ -96,5 +96,6 @@ def nominal_row(nominal: Any) -> dict[str, Any]:
     return {"nominal_at": time(nominal, "nominal_at"), "local": nominal.local, "due_at": time(nominal, "due_at")}
 
 
-def _instant(stamp: Timestamp) -> datetime:
+def instant(stamp: Timestamp) -> datetime:
+    """Return a timestamp as an aware datetime in UTC."""
     return stamp.ToDatetime(tzinfo=UTC)

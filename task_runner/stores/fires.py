@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from task_runner.model import OPEN, UNDER_WAY, Fire, FireKind, Outcome
 from task_runner.planner import Plan
+from task_runner.replacing import replace
 from task_runner.store import Glance, Outgoing
 from task_runner.stores.rows import fire_of, progress_of, row_of_fire
 from task_runner.stores.schema import fires, outbox, tasks

@@ -262,6 +262,7 @@ class Task(_message.Message):
     LATE_P95_S_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     PAUSED_UNTIL_FIELD_NUMBER: _builtins.int
+    ANCHOR_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     """cron, every, at, rrule"""
@@ -290,6 +291,10 @@ class Task(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def paused_until(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def anchor_at(self) -> _timestamp_pb2.Timestamp:
+        """where an interval, or a rule without a start of its own, counts from"""
+
     def __init__(
         self,
         *,
@@ -310,10 +315,11 @@ class Task(_message.Message):
         late_p95_s: _builtins.float = ...,
         revision: _builtins.int = ...,
         paused_until: _timestamp_pb2.Timestamp | None = ...,
+        anchor_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "due_at", b"due_at", "fires", b"fires", "id", b"id", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "created_at", b"created_at", "due_at", b"due_at", "fires", b"fires", "id", b"id", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

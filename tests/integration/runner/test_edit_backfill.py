@@ -151,3 +151,25 @@ async def test_more_than_can_be_taken_at_once_is_refused(rig: Rig, peer: Peer) -
     await rig.create()
     with pytest.raises(InvalidInput, match="10000"):
         await rig.service.backfill_task(request(from_="2025-01-01T00:00:00Z", to="2026-03-01T00:00:00Z"))
+
+
+def test_simulate_prints_what_the_planner_would_do_and_changes_nothing(command) -> None:
+    command("create", "digest", "--cron", "0 9 * * *", "--tz", "Europe/Riga", *REST)
+    command("create", "often", "--every", "6h", "--start", "2026-01-01T00:00:00Z", *REST)
+    span = ("--from", "2026-03-28T00:00:00Z", "--to", "2026-03-31T00:00:00Z")
+    down = ("--down", "2026-03-28T12:00:00Z..2026-03-30T00:00:00Z")
+    rows = [json.loads(line) for line in command("simulate", "digest", *span, *down, "-o", "jsonl")[1].splitlines()]
+    assert rows == [
+        {"task": "digest", "nominal_at": nominal, "fired_at": fired, "outcome": "succeeded", "reason": None, "count": 1}
+        for nominal, fired in (
+            ("2026-03-28T07:00:00Z", "2026-03-28T07:00:00Z"),
+            ("2026-03-29T06:00:00Z", "2026-03-30T00:00:00Z"),
+            ("2026-03-30T06:00:00Z", "2026-03-30T06:00:00Z"),
+        )
+    ]
+    code, out, err = command("simulate", *span, *down)
+    assert (code, out.splitlines()[0].split()) == (0, ["NOMINAL", "TASK", "FIRED", "OUTCOME", "REASON", "COUNT"])
+    assert err == "9 fires, 0 nominal times skipped\n"
+    assert json.loads(command("history", "often", "-o", "json")[1]) == []
+    for wrong in (("--down", "soon"), ("--down", "2026-03-29..2026-03-28"), ("--turn", "x"), ("--to", "2020-01-01")):
+        assert command("simulate", *span, *wrong)[0] == 2

@@ -1,0 +1,106 @@
+"""`simulate`."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.cli.api import Runner, runner
+from task_runner.cli.shapes import instant, local
+from task_runner.cli.tasks import complete_name
+from task_runner.model import Definition
+from task_runner.simulation import Outage, Row, Span, simulated
+from task_runner.specs import Defaults, parse_spec
+from turnkeeper import console
+from turnkeeper.clock import EPOCH, rfc3339
+from turnkeeper.durations import parse_duration
+from turnkeeper.errors import InvalidInput
+
+_LONGEST_DAYS = 3660
+
+
+def simulate(
+    from_: Annotated[str, typer.Option("--from", help="From this time on.")],
+    to: Annotated[str, typer.Option("--to", help="Until this time, which is not included.")],
+    names: Annotated[list[str] | None, typer.Argument(help="Tasks; default all.", autocompletion=complete_name)] = None,
+    down: Annotated[list[str] | None, typer.Option("--down", help="The runner is down, as T1..T2.")] = None,
+    turn: Annotated[str, typer.Option("--turn", help="How long a turn takes.")] = "0s",
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Run the planner itself on a virtual clock, and print every fire and skip with its reason. Changes nothing.
+
+    Paused and disabled tasks are simulated as if they were active; every turn succeeds.
+
+    Example: task-runner simulate digest --from 2026-03-28 --to 2026-04-01 --down 2026-03-29T00:00..2026-03-29T06:00
+    """
+    span = Span(
+        start=_instant(from_, "--from"),
+        end=_instant(to, "--to"),
+        outages=sorted(_outage(text) for text in down or []),
+        turn=parse_duration(turn, field="--turn"),
+    )
+    if not 0 < (span.end - span.start).total_seconds() <= _LONGEST_DAYS * 86_400:
+        raise InvalidInput("must be later than --from, by ten years at most", where="--to")
+    found = (row for task in _tasks(runner(), names or []) for row in simulated(*task, span))
+    rows = sorted(found, key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
+    fired = sum(row.fired_at is not None for row in rows)
+    skipped = sum(row.stands_for for row in rows if row.outcome.value == "skipped")
+    footer = f"{fired} fires, {skipped} nominal times skipped"
+    console.show_rows([_shape(row) for row in rows], _COLUMNS, output, name_key="task", footer=footer)
+
+
+def _tasks(chosen: Runner, names: list[str]) -> list[tuple[str, Definition]]:
+    if names:
+        found = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names]
+    else:
+        found = list(chosen.call("ListTasks", wire.ListTasksRequest()).tasks)
+    return [(task.id, _definition(task)) for task in found]
+
+
+def _definition(task: Any) -> Definition:
+    # A schedule that counts from an anchor is read as if it were declared there; any other, before all time.
+    declared_at = instant(task.anchor_at) if task.HasField("anchor_at") else EPOCH
+    return parse_spec(task.spec, Defaults(timezone=task.spec.timezone), declared_at, own_id=task.id)
+
+
+def _outage(text: str) -> Outage:
+    first, dots, last = text.partition("..")
+    outage = Outage(_instant(first, "--down"), _instant(last, "--down")) if dots else None
+    if outage is None or outage.end <= outage.start:
+        raise InvalidInput(f"{text[:60]!r} is not a span", where="--down", hint="write T1..T2")
+    return outage
+
+
+def _instant(text: str, flag: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        hint = "write for example 2026-11-21T09:00:00Z, or 2026-11-21 for local time"
+        raise InvalidInput(f"{text[:60]!r} is not a time", where=flag, hint=hint) from error
+
+
+def _shape(row: Row) -> dict[str, Any]:
+    return {
+        "task": row.task,
+        "nominal_at": rfc3339(row.nominal_at),
+        "fired_at": None if row.fired_at is None else rfc3339(row.fired_at),
+        "outcome": row.outcome.value,
+        "reason": row.reason or None,
+        "count": row.stands_for,
+    }
+
+
+_COLUMNS = [
+    console.Column("NOMINAL", lambda row: local(row["nominal_at"])),
+    console.Column("TASK", lambda row: row["task"]),
+    console.Column("FIRED", lambda row: local(row["fired_at"]) or "-"),
+    console.Column("OUTCOME", lambda row: row["outcome"]),
+    console.Column("REASON", lambda row: row["reason"] or "-"),
+    console.Column("COUNT", lambda row: str(row["count"]), right=True),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(simulate)
