@@ -67,11 +67,11 @@ async def test_a_cancel_ends_the_turn_while_its_tool_still_waits(bench: Bench, t
     assert "may" in cut, "nobody knows whether it has done what it does"
 
 
-@pytest.mark.parametrize("tool", ["block", "sit", "resist"])
+@pytest.mark.parametrize("tool", ["sit", "resist"])
 async def test_a_hung_tool_meets_the_time_limit_and_the_thread_goes_on(bench: Bench, tool: str) -> None:
-    receipt = await begin(bench, tool, seconds=1)
+    receipt = await begin(bench, tool, seconds=2)
     event = await bench.stopped(receipt.turn_id)
-    assert (event.state, event.error) == (STATES.CANCELLED, "took longer than 1 s")
+    assert (event.state, event.error) == (STATES.CANCELLED, "took longer than 2 s")
     assert bench.noted == ["a", "b"]
     bench.category("work", tools=TOOLS)
     await goes_on(bench)

@@ -274,7 +274,7 @@ async def test_after_a_turn_that_did_not_end_well_the_next_one_starts_fresh_on_t
     bench: Bench, ending: str
 ) -> None:
     bench.category("work", tools=["tool:note", "tool:block", "tool:fail"])
-    bench.category("brief", tools=["tool:note", "tool:block"], seconds=1)
+    bench.category("brief", tools=["tool:note", "tool:block"], seconds=2)
     last = "fail" if ending == "failed" else "block"
     bench.script["go"] = [calls(("note", {"text": "a"})), calls(("note", {"text": "b"}), (last, {}))]
     category = "brief" if ending == "ran out of time" else "work"
