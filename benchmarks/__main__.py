@@ -134,17 +134,17 @@ def machine() -> dict[str, Any]:
 
 HEADER = """# Results
 
-Written by `make bench`. {cores} cores, {system}; Python {python}, SQLite {sqlite}, grpcio {grpcio}, LangGraph {langgraph},
-APScheduler {apscheduler}. Medians of {repetitions} runs, with the least and the greatest; a ratio is the median over
-pairs of runs made in turn. Machines are noisy: read the ratios.
+Written by `make bench`. {cores} cores, {system}; Python {python}, SQLite {sqlite}, grpcio {grpcio},
+APScheduler {apscheduler}, LangGraph {langgraph}. Medians of {repetitions} runs, with the least and the greatest;
+a ratio is the median over pairs of runs made in turn. Machines are noisy: read the ratios.
 """
 ABOUT_FIRES = """Ours: a real `task-runner`, its socket, and the runtime's accepting half; a fire counts when its
 envelope is synced in the inbox. APScheduler 3: a background scheduler with its jobs in SQLite; a job counts when it has
 begun, and delivers nothing.
 """
-ABOUT_TURNS = """An agent with one tool call, each turn on a thread of its own, so many at once. Bare LangGraph without a
-checkpointer, with its stock AsyncSqliteSaver, with our saver (all synced at every commit, waited for between steps), and
-our whole runtime in one process: envelope, turn table, guard, checkpoints, conversation, events.
+ABOUT_TURNS = """An agent with one tool call, each turn on a thread of its own, so many at once. Bare LangGraph without
+a checkpointer, with its stock AsyncSqliteSaver, with our saver (all synced at every commit and waited for between
+steps), and our whole runtime in one process: envelope, turn table, guard, checkpoints, conversation, events.
 """
 ABOUT_LONG = """The whole runtime, one turn after the other; medians of the first and of the last 25 turns.
 """

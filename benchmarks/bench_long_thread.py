@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import sqlite3
 import statistics
 import tempfile
 import time
@@ -36,7 +37,6 @@ async def measure(turns: int = TURNS) -> dict[str, Any]:
                 latencies.append((time.perf_counter() - begun) * 1000)
                 if (number + 1) % (turns // MARKS) == 0:
                     sizes[number + 1] = size(home)
-        sizes[turns] = size(home)
     first, last = (statistics.median(part) for part in (latencies[:AT_EACH_END], latencies[-AT_EACH_END:]))
     early, later = turns // MARKS, 2 * turns // MARKS
     foretold = sizes[early] + (sizes[later] - sizes[early]) * (MARKS - 1)
@@ -52,8 +52,15 @@ async def measure(turns: int = TURNS) -> dict[str, Any]:
 
 
 def size(home: Path) -> int:
-    """Return the bytes of both stores, with what their logs hold back; envelopes and trails have their own limits."""
-    return sum(path.stat().st_size for path in home.rglob("*.db*") if path.is_file() and not path.name.endswith("-shm"))
+    """Return the bytes of both stores' pages; their logs are of one size whatever has been stored."""
+    return sum(pages(path) for path in home.rglob("*.db"))
+
+
+def pages(path: Path) -> int:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    counted, each = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "page_size"))
+    connection.close()
+    return counted * each
 
 
 def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:

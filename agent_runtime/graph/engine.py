@@ -18,6 +18,7 @@ from agent_runtime.approvals import Raised, canonical, read_interrupt
 from agent_runtime.decide import Position, ThreadState
 from agent_runtime.graph.checkpoints import Checkpoints
 from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.history import outgrown
 from agent_runtime.graph.inputs import dangling, messages_of, opening, read_schema, spoken
 from agent_runtime.graph.spending import Spending
 from agent_runtime.graph.transcript import after, said, tokens_of
@@ -253,7 +254,10 @@ class Engine:
             if not self._schema.takes_messages:
                 return self._schema.payload(order.prompt, order.payload_json), _last_id(values)
             messages = opening(context.turn_id, order.prompt, order.payload_json, order.note)
-            return {"messages": [*dangling(messages_of(values)), *messages]}, ""
+            before = messages_of(values)
+            # A graph of the author's own decides itself what it forgets.
+            forgotten = [] if self._foreign else outgrown(before)
+            return {"messages": [*forgotten, *dangling(before), *messages]}, ""
         given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
         if self._schema.takes_messages:
             return given, ""

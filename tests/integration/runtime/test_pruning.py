@@ -14,7 +14,10 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
+from agent_runtime.graph.history import outgrown
+from tests.integration.runtime.harness import STATES, Bench
 from tests.support.saving import at
+from tests.support.scripted import calls
 
 RAN: list[str] = []
 
@@ -177,3 +180,24 @@ async def pages(checkpoints: Checkpoints) -> int:
         return int(counted * each)
 
     return int(await checkpoints.saver._file.reader.ask(work))
+
+
+async def test_a_turn_is_given_the_newest_turns_and_the_conversation_keeps_all(bench: Bench) -> None:
+    bench.script["go"] = [calls(("note", {"text": "x"}))]
+    for number in range(1, 17):
+        assert (await bench.run(number)).state == STATES.SUCCEEDED
+    engine: Any = bench.runtime.worker._engine
+    messages = (await engine._graph.aget_state(at("thread-a"))).values["messages"]
+    assert len(messages) == 48 + 4  # twelve turns of four messages, and this one
+    assert isinstance(messages[0], HumanMessage)
+    assert len(await bench.conversation()) == 16
+
+
+def test_the_newest_turn_stays_whole_however_long_it_is() -> None:
+    said = [
+        HumanMessage("old", id="0"),
+        HumanMessage("new", id="1"),
+        *(AIMessage("", id=f"{at}") for at in range(2, 9)),
+    ]
+    assert [removal.id for removal in outgrown(said, most=3)] == ["0"]
+    assert outgrown(said[2:], most=3) == []
