@@ -178,7 +178,7 @@ async def _wire(
     store = await Store.take_over(database, clock, entropy)
     world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields), epoch=store.epoch)
     mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
-    laid_out = LaidOut(store, mailboxes, home=home, clock=clock, log=log)
+    laid_out = LaidOut(store, mailboxes, clock=clock, log=log)
     acceptor = Acceptor(
         store=store,
         mailboxes=mailboxes,

@@ -18,12 +18,10 @@ from agent_runtime.stores import deliveries
 from agent_runtime.stores.deliveries import Laid
 from agent_runtime.stores.queries import get_keys
 from agent_runtime.triggers import Trigger
-from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.whereabouts import Whereabouts
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.eventlog import EventLog
-from turnkeeper.home import Home
 
 POLL_S = 1.0  # readers archive without ringing
 IDLE_S = 3600.0
@@ -32,10 +30,9 @@ IDLE_S = 3600.0
 class LaidOut:
     """Follows what was laid out until it is settled."""
 
-    def __init__(self, store: Store, mailboxes: Mailboxes, *, home: Home, clock: Clock, log: EventLog) -> None:
+    def __init__(self, store: Store, mailboxes: Mailboxes, *, clock: Clock, log: EventLog) -> None:
         self._store = store
         self._mailboxes = mailboxes
-        self._home = home
         self._clock = clock
         self._log = log
         self._added = Bell()
@@ -124,7 +121,7 @@ class LaidOut:
         """Decide about an envelope that is nowhere, at the second look: it may have been on its way at the first."""
         if laid.key not in self._missing:
             self._missing.add(laid.key)
-        elif any(record.get("name") == laid.name for record in read_acks(self._home.logs)):
+        elif await self._mailboxes.was_received(laid.name):
             await self._settle(laid, "delivered")  # and pruned since
         else:
             await self._settle(laid, "failed", f"its envelope was removed from the inbox of {laid.agent}")

@@ -14,7 +14,7 @@ from typing import TypeVar
 from agent_runtime.inboxes.hosted import NOT_AGENTS
 from agent_runtime.inboxes.survey import agents_with_inboxes
 from agent_runtime.triggers import Trigger, from_envelope
-from turnkeeper.bus.acks import AckLedger, ack_of
+from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.bus.inbox import Claimed, Encoded, Inbox
 from turnkeeper.bus.port import Put
@@ -123,6 +123,10 @@ class Mailboxes:
     async def whereabouts(self, agent: str, wanted: Mapping[str, str]) -> dict[str, Whereabouts]:
         """Return where laid out envelopes are, by key; `wanted` holds the name under which each was put."""
         return await self._run(lambda: whereabouts(self._other(agent).folder, wanted, self._files))
+
+    async def was_received(self, name: str) -> bool:
+        """Tell whether a reader wrote a receipt for the envelope of this name."""
+        return await self._run(lambda: any(record.get("name") == name for record in read_acks(self._home.logs)))
 
     async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
         """Take back an envelope that nobody has claimed, or with `claimed` any; False if somebody has."""

@@ -129,7 +129,7 @@ def test_what_a_killed_watcher_had_claimed_is_adopted_by_the_next(terminals) -> 
     assert (terminal.lying("claimed"), terminal.lying("inbox")) == ([first], [second])
     assert terminal.kept.read_bytes() == b"", "it died before it pasted"
     watcher = terminal.watch()
-    until(lambda: terminal.lying("delivered") == [first, second], "both archives")
+    until(lambda: terminal.lying("delivered") == [first, second] and not terminal.lying("claimed"), "both archives")
     opening = '<channel source="agent" from="agent0" kind="message" thread="t1">'
     until(lambda: terminal.kept.read_text().count("\n") == 3, "both pastes")
     assert terminal.kept.read_text() == (f"{opening}say 'one' & $HOME\nand more</channel>\n{opening}two</channel>\n")
