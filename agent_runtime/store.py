@@ -335,9 +335,11 @@ class Store:
     def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
         if turn.status in FINISHED:
             return Finished(state=turn.status)
-        turn_id, ended = turn.turn_id, state
-        if state == "succeeded" and turn.grant.silent and turn.trigger == "fire":
-            ended = "succeeded" if writing.has_spoken(connection, turn_id) else "silent"
+        turn_id = turn.turn_id
+        # A cancel that is stored was promised, and what the turn said last is not written any more.
+        state = "cancelled" if state == "succeeded" and queries.is_cancelled(connection, turn_id) else state
+        quiet = state == "succeeded" and turn.grant.silent and turn.trigger == "fire"
+        ended = "silent" if quiet and not writing.has_spoken(connection, turn_id) else state
         summary = writing.last_words(connection, turn_id)[:LONGEST_SUMMARY]
         writing.void_interrupts(connection, turn_id, at)
         why = error or (queries.cancel_reason(connection, turn_id) if state == "cancelled" else "")

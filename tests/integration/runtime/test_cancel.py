@@ -78,6 +78,22 @@ async def test_a_hung_tool_meets_the_time_limit_and_the_thread_goes_on(bench: Be
     assert (await bench.turn(receipt.turn_id)).status == "cancelled"
 
 
+async def test_a_cancel_that_is_stored_before_the_outcome_is_honoured(bench: Bench) -> None:
+    intervals: Any = bench.runtime.worker._intervals
+    run = intervals.run
+
+    async def cancelled_late(turn: Any, *args: Any) -> Any:
+        ended = await run(turn, *args)
+        await bench.runtime.store.cancel(turn.turn_id, "just in time")
+        return ended
+
+    intervals.run = cancelled_late
+    event = await bench.run(1)
+    assert (event.state, event.error) == (STATES.CANCELLED, "just in time")
+    intervals.run = run
+    await goes_on(bench)
+
+
 async def test_what_a_thread_does_after_its_turn_was_cancelled_changes_no_record(bench: Bench) -> None:
     receipt = await begin(bench, "sit")
     await cancel(bench, receipt.turn_id)
