@@ -335,9 +335,8 @@ class Store:
     def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
         if turn.status in FINISHED:
             return Finished(state=turn.status)
-        turn_id = turn.turn_id
-        # A cancel that is stored was promised, and what the turn said last is not written any more.
-        state = "cancelled" if state == "succeeded" and queries.is_cancelled(connection, turn_id) else state
+        turn_id, cancelled = turn.turn_id, queries.is_cancelled(connection, turn.turn_id)
+        state = "cancelled" if cancelled and state == "succeeded" else state  # as was promised
         quiet = state == "succeeded" and turn.grant.silent and turn.trigger == "fire"
         ended = "silent" if quiet and not writing.has_spoken(connection, turn_id) else state
         summary = writing.last_words(connection, turn_id)[:LONGEST_SUMMARY]
