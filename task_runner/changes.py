@@ -112,7 +112,8 @@ def apply(
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise InvalidInput(f"{twice!r} is declared twice", where="name")
     existing = session.tasks.named(names)
-    created = _create_all(session, [spec for spec in specs if spec.name not in existing], defaults, now, entropy)
+    fresh = [spec for spec in specs if spec.name not in existing]
+    created = _create_all(session, fresh, defaults, now, entropy, named=True)
     done = {change.task.definition.name: change for change in created}
     for spec in specs:
         if spec.name in existing:
@@ -214,12 +215,17 @@ def changed_fields(one: Definition, other: Definition) -> tuple[str, ...]:
 
 
 def _create_all(
-    session: Session, specs: Sequence[wire.TaskSpec], defaults: Defaults, now: datetime, entropy: Entropy
+    session: Session,
+    specs: Sequence[wire.TaskSpec],
+    defaults: Defaults,
+    now: datetime,
+    entropy: Entropy,
+    *,
+    named: bool = False,
 ) -> list[Changed]:
     ids = _draw_ids(session, entropy, len(specs))
-    several = len(specs) > 1
     new = [
-        _named(spec, partial(_new_task, spec, id_, defaults, now)) if several else _new_task(spec, id_, defaults, now)
+        _named(spec, partial(_new_task, spec, id_, defaults, now)) if named else _new_task(spec, id_, defaults, now)
         for spec, id_ in zip(specs, ids, strict=True)
     ]
     session.tasks.add(new)

@@ -8,6 +8,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.api import runner
 from task_runner.cli.shapes import local, nominal_row, task_row, time
 from task_runner.cli.taskoptions import fill, flags, takes_task_options
+from task_runner.cli.tasks import complete_channel
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 
@@ -16,7 +17,9 @@ from turnkeeper.errors import InvalidInput
 def create(
     name: Annotated[str, typer.Argument(help="Its name: a-z, 0-9 and -, at most 63.")],
     category: Annotated[str, typer.Option("--category", help="What the turn may do.")],
-    channel: Annotated[str, typer.Option("--channel", help="Where its conversation appears.")],
+    channel: Annotated[
+        str, typer.Option("--channel", help="Where its conversation appears.", autocompletion=complete_channel)
+    ],
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,

@@ -3,6 +3,7 @@
 import importlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.errors import InvalidInput
-from turnkeeper.tomlfile import read_toml
+from turnkeeper.tomlfile import TomlFile, read_toml
 
 _SCHEDULES = ("cron", "every", "at", "in", "rrule")
 _ORDER = (
@@ -67,18 +68,44 @@ class TaskFile(BaseModel):
     task: list[Any] = Field(default_factory=list)
 
 
-def read_declarations(paths: Iterable[Path]) -> list[wire.TaskSpec]:
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A task as a file declares it.
+
+    Attributes:
+        spec: the task.
+        file: where it was read.
+        number: which `[[task]]` of that file, from 0.
+    """
+
+    spec: wire.TaskSpec
+    file: TomlFile
+    number: int
+
+    def where(self, field: str) -> str:
+        """Return file, line and key of a field; the task itself where the file does not give that field."""
+        table = self.file.data["task"][self.number]
+        key = next((kind for kind in _SCHEDULES if kind in table), "name") if field == "schedule" else field
+        return self.file.where(("task", self.number, key if key in table else "name"))
+
+
+def read_declarations(paths: Iterable[Path]) -> list[Declared]:
     """Return the tasks that files, and the `*.toml` of folders, declare, in order.
 
     Raises:
         NotFound: no such file.
         InvalidInput: not TOML, an unknown key, a value of the wrong type; with file, line and key.
     """
-    specs: list[wire.TaskSpec] = []
+    declared: list[Declared] = []
     for path in paths:
         for file in sorted(path.glob("*.toml")) if path.is_dir() else [path]:
-            specs += _read(file)
-    return specs
+            declared += _read(file)
+    seen: dict[str, Declared] = {}
+    for each in declared:
+        if (first := seen.setdefault(each.spec.name, each)) is not each:
+            what = f"{each.spec.name!r} is declared already, at {first.where('name')}"
+            raise InvalidInput(what, where=each.where("name"))
+    return declared
 
 
 def write_declarations(specs: Iterable[wire.TaskSpec]) -> str:
@@ -86,7 +113,7 @@ def write_declarations(specs: Iterable[wire.TaskSpec]) -> str:
     return "\n".join(map(_table, specs))
 
 
-def _read(path: Path) -> list[wire.TaskSpec]:
+def _read(path: Path) -> list[Declared]:
     file = read_toml(path)
     count = len(file.validate(TaskFile).task)
     tables = [file.validate_at(TaskTable, file.data["task"][number], ("task", number)) for number in range(count)]
@@ -95,7 +122,8 @@ def _read(path: Path) -> list[wire.TaskSpec]:
         if len(given) != 1:
             what = "exactly one of cron, every, at, in, rrule is required"
             raise InvalidInput(what, where=file.where(("task", number, "name")))
-    return [_spec(table, path.parent) for table in tables]
+    specs = [_spec(table, path.parent) for table in tables]
+    return [Declared(spec=spec, file=file, number=number) for number, spec in enumerate(specs)]
 
 
 def _spec(table: TaskTable, folder: Path) -> wire.TaskSpec:

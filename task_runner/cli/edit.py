@@ -9,6 +9,7 @@ from task_runner.cli.api import runner
 from task_runner.cli.lifecycle import NameArgument
 from task_runner.cli.shapes import local, nominal_row, task_row, time
 from task_runner.cli.taskoptions import fill, takes_task_options
+from task_runner.cli.tasks import complete_channel
 from turnkeeper import console
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
@@ -18,7 +19,9 @@ from turnkeeper.errors import InvalidInput
 def edit(
     name: NameArgument,
     category: Annotated[str | None, typer.Option("--category", help="What the turn may do.")] = None,
-    channel: Annotated[str | None, typer.Option("--channel", help="Where its conversation appears.")] = None,
+    channel: Annotated[
+        str | None, typer.Option("--channel", help="Where its conversation appears.", autocompletion=complete_channel)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show old and new times side by side.")] = False,
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,

@@ -9,41 +9,100 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.api import Runner, runner
 from turnkeeper import console
-from turnkeeper.errors import Conflict
+from turnkeeper.errors import Conflict, InvalidInput
 
 _PER_REQUEST = 2000
 
 
 def apply(
     paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders; default the home's tasks.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "--diff", help="Only say what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Only say what would change, value by value.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete tasks that no file declares.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Create or update the tasks that files declare; one that says nothing new is left alone.
 
     Without an argument it reads the home's tasks folder. All or none: a mistake anywhere changes nothing.
 
-    Example: task-runner apply tasks.toml --dry-run
+    Example: task-runner apply tasks.toml --diff
     """
     chosen = runner()
-    specs = _declarations().read_declarations(paths or [console.home().tasks])
-    rows = []
-    with console.status(f"applying {len(specs)} tasks"):
-        for start in range(0, len(specs), _PER_REQUEST):
-            request = wire.ApplyTasksRequest(specs=specs[start : start + _PER_REQUEST], dry_run=dry_run)
-            rows += [
-                {
-                    "name": done.name,
-                    "action": done.action,
-                    "changed": list(done.changed_fields),
-                    "warnings": list(done.warnings),
-                }
-                for done in chosen.call("ApplyTasks", request).applied
-            ]
+    declared = _declarations().read_declarations(paths or [console.home().tasks])
+    before = {task.spec.name: task for task in _all_tasks(chosen)} if diff or prune else {}
+    if prune and not declared:
+        raise InvalidInput("nothing is declared", where="--prune", hint="delete the tasks by name")
+    rehearsed = dry_run or diff
+    rows: list[dict[str, Any]] = []
+    with console.status(f"applying {len(declared)} tasks"):
+        for start in range(0, len(declared), _PER_REQUEST):
+            part = declared[start : start + _PER_REQUEST]
+            rows += [_applied(done) for done in _apply(chosen, part, dry_run=rehearsed)]
+    if prune:
+        rows += _prune(chosen, before, {each.spec.name for each in declared}, dry_run=rehearsed)
     for warning in sorted({warning for row in rows for warning in row["warnings"]}):
         console.note(f"warning: {warning}")
-    console.show_rows(rows, _COLUMNS, output, name_key="name", footer=_summary(rows, dry_run=dry_run))
+    if diff:
+        specs = {each.spec.name: each.spec for each in declared}
+        rows = [
+            row | {"diff": changes_of(before[row["name"]].spec, specs[row["name"]], row["changed"])}
+            if row["action"] == "updated" else row
+            for row in rows
+        ]  # fmt: skip
+    columns = [*_COLUMNS, *([_DIFF] if diff else [])]
+    console.show_rows(rows, columns, output, name_key="name", footer=_summary(rows, dry_run=rehearsed))
     chosen.note_unless_serving()
+
+
+def _apply(chosen: Runner, declared: list[Any], *, dry_run: bool) -> Any:
+    request = wire.ApplyTasksRequest(specs=[each.spec for each in declared], dry_run=dry_run)
+    try:
+        return chosen.call("ApplyTasks", request).applied
+    except InvalidInput as error:
+        name, _, field = error.where.rpartition(": ")
+        named = [each for each in declared if each.spec.name == name] if name else declared
+        if len(named) == 1:
+            error.where = named[0].where(field)
+        raise
+
+
+def _applied(done: Any) -> dict[str, Any]:
+    return {
+        "name": done.name,
+        "action": done.action,
+        "changed": list(done.changed_fields),
+        "warnings": list(done.warnings),
+    }
+
+
+def _prune(chosen: Runner, before: dict[str, Any], declared: set[str], *, dry_run: bool) -> list[dict[str, Any]]:
+    gone = sorted(set(before) - declared)
+    if not dry_run:
+        for name in gone:
+            chosen.call("DeleteTask", wire.DeleteTaskRequest(name=before[name].id))
+    return [{"name": name, "action": "deleted", "changed": [], "warnings": []} for name in gone]
+
+
+def changes_of(old: Any, new: Any, fields: list[str]) -> list[dict[str, str]]:
+    """Return what changes in a spec, value by value; a field that the new one leaves out gets its default."""
+    return [{"field": field, "old": _value(old, field), "new": _value(new, field)} for field in fields]
+
+
+def _value(spec: Any, field: str) -> str:
+    if field == "schedule":
+        kind = spec.WhichOneof("schedule")
+        return f"{kind} {getattr(spec, kind)}" if kind else "-"
+    value = getattr(spec, field)
+    if field in {"tags", "budget"}:
+        return " ".join(f"{key}={value[key]}" for key in sorted(value)) or "-"
+    if field == "exclude":
+        return ", ".join(value) or "-"
+    given = any(descriptor.name == field for descriptor, _ in spec.ListFields())
+    return str(value) if given else "the default"
+
+
+def _all_tasks(chosen: Runner) -> list[Any]:
+    return list(chosen.call("ListTasks", wire.ListTasksRequest()).tasks)
 
 
 def export(
@@ -68,10 +127,7 @@ def export(
 
 
 def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
-    if names:
-        tasks = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names]
-    else:
-        tasks = list(chosen.call("ListTasks", wire.ListTasksRequest()).tasks)
+    tasks = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names] if names else _all_tasks(chosen)
     specs = []
     for task in sorted(tasks, key=lambda task: task.spec.name):
         spec = wire.TaskSpec()
@@ -87,8 +143,11 @@ def _declarations() -> Any:
     return importlib.import_module("task_runner.cli.declarations")
 
 
-def _summary(rows: list[dict[str, object]], *, dry_run: bool) -> str:
-    counts = {action: sum(row["action"] == action for row in rows) for action in ("created", "updated", "unchanged")}
+def _summary(rows: list[dict[str, Any]], *, dry_run: bool) -> str:
+    counts = {
+        action: sum(row["action"] == action for row in rows)
+        for action in ("created", "updated", "unchanged", "deleted")
+    }
     said = ", ".join(f"{count} {action}" for action, count in counts.items() if count) or "nothing declared"
     return f"{said} (dry run: nothing was written)" if dry_run else said
 
@@ -98,6 +157,9 @@ _COLUMNS = [
     console.Column("ACTION", lambda row: row["action"]),
     console.Column("CHANGED", lambda row: ", ".join(row["changed"]) or "-"),
 ]
+_DIFF = console.Column(
+    "DIFF", lambda row: "; ".join(f"{one['field']}: {one['old']} -> {one['new']}" for one in row.get("diff", ())) or "-"
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -25,9 +25,17 @@ def complete_name(incomplete: str) -> list[str]:
     return [task.spec.name for task in answer.tasks if task.spec.name.startswith(incomplete)]
 
 
+def complete_channel(incomplete: str) -> list[str]:
+    """Return the channels of tasks that a channel's name may be completed to."""
+    answer = runner().call("ListTasks", wire.ListTasksRequest())
+    return sorted({task.spec.channel for task in answer.tasks if task.spec.channel.startswith(incomplete)})
+
+
 def list_(
     category: Annotated[str, typer.Option("--category", help="Only tasks of this category.")] = "",
-    channel: Annotated[str, typer.Option("--channel", help="Only tasks of this channel.")] = "",
+    channel: Annotated[
+        str, typer.Option("--channel", help="Only tasks of this channel.", autocompletion=complete_channel)
+    ] = "",
     state: Annotated[str, typer.Option("--state", help="Only tasks in this state.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this label, as key=value.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds.")] = False,

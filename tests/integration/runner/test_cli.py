@@ -6,6 +6,7 @@ from datetime import datetime
 import pytest
 
 from task_runner.cli import application
+from task_runner.cli.tasks import complete_channel, complete_name
 from turnkeeper import console
 
 REST = ("--category", "loop", "--channel", "general", "--prompt", "p")
@@ -201,3 +202,78 @@ def test_tick_plans_what_is_due(command) -> None:
     code, out, err = command("tick")
     assert (code, out) == (0, "0 tasks planned, 0 fires committed, 0 nominal times skipped\n")
     assert "nothing fires" in err
+
+
+TABLE = '[[task]]\nname = "{0}"\nevery = "{1}"\ncategory = "loop"\nchannel = "c"\nprompt = "p"\n'
+
+
+def test_apply_shows_each_value_that_changes_and_prunes_what_no_file_declares(command, tmp_path) -> None:
+    path = tmp_path / "tasks.toml"
+    path.write_text(TABLE.format("a", "1h") + TABLE.format("b", "1h"))
+    assert "2 created" in command("apply", str(path))[2]
+    path.write_text(TABLE.format("a", "2h") + 'tags = {k = "v"}\nretries = 2\n')
+    code, out, _err = command("apply", str(path), "--diff", "--prune", "-o", "json")
+    updated, deleted = json.loads(out)
+    assert (code, deleted["name"], deleted["action"]) == (0, "b", "deleted")
+    assert updated["diff"] == [
+        {"field": "schedule", "old": "every 1h", "new": "every 2h"},
+        {"field": "tags", "old": "-", "new": "k=v"},
+        {"field": "retries", "old": "the default", "new": "2"},
+    ]
+    assert "schedule: every 1h -> every 2h" in command("apply", str(path), "--diff")[1]
+    assert command("list", "-o", "name")[1] == "a\nb\n", "nothing was written"
+    assert "1 updated, 1 deleted" in command("apply", str(path), "--prune")[2]
+    assert command("list", "-o", "name")[1] == "a\n"
+    path.write_text("")
+    assert command("apply", str(path), "--prune")[0] == 2
+
+
+def test_what_the_runner_refuses_in_a_file_names_file_line_and_key(command, tmp_path) -> None:
+    for count in (1, 3):
+        path = tmp_path / f"{count}.toml"
+        tables = [TABLE.format(f"t{number}", "1h") for number in range(count - 1)]
+        path.write_text("\n".join([*tables, TABLE.format("bad", "sometimes")]))
+        code, out, err = command("apply", str(path))
+        assert (code, out) == (2, "")
+        line = path.read_text().splitlines().index('every = "sometimes"') + 1
+        assert err.startswith(f"error: {path}:{line}: task.every: 'sometimes' is not a duration")
+    path.write_text(TABLE.format("twice", "1h") * 2)
+    assert f"{path}:8: task.name: 'twice' is declared already, at {path}:2" in command("apply", str(path))[2]
+    assert command("list", "-o", "name")[1] == ""
+
+
+def test_names_and_channels_are_completed(command) -> None:
+    command("create", "digest", "--every", "1h", "--category", "loop", "--channel", "general", "--prompt", "p")
+    assert (complete_name("di"), complete_name("x")) == (["digest"], [])
+    assert (complete_channel("gen"), complete_channel("x")) == (["general"], [])
+
+
+CRONTAB = """# nightly
+MAILTO=me@example.org
+CRON_TZ=Europe/Riga
+30 2 * * 1-5 /usr/local/bin/backup --all
+@daily\t/usr/bin/report 50\\% done
+0 * * * *  mail -s hi%text of it
+@reboot /usr/bin/start
+0 9 * *
+"""
+
+
+def test_a_crontab_becomes_tasks_and_what_cannot_is_listed(command, tmp_path) -> None:
+    path = tmp_path / "my.cron"
+    path.write_text(CRONTAB)
+    argv = ("import", "--crontab", str(path), "--category", "loop", "--channel", "c")
+    code, out, err = command(*argv, "--dry-run")
+    assert (code, command("list", "-o", "name")[1]) == (0, "")
+    code, out, err = command(*argv, "-o", "json")
+    assert [(row["name"], row["cron"]) for row in json.loads(out)] == [
+        ("cron-backup-all", "30 2 * * 1-5"), ("cron-report-50-done", "@daily"), ("cron-mail-s-hi", "0 * * * *"),
+    ]  # fmt: skip
+    for number, says in ((2, "MAILTO"), (6, "behind %"), (7, "@reboot has no time"), (8, "is not an entry")):
+        assert f"{path}:{number}: not carried over: " in err
+        assert says in err
+    shown = json.loads(command("show", "cron-report-50-done", "-o", "json")[1])
+    assert (shown["timezone"], shown["prompt"].splitlines()[-1]) == ("Europe/Riga", "/usr/bin/report 50% done")
+    assert "imported already" in command(*argv)[2]
+    path.write_text("61 * * * * x\n")
+    assert command(*argv)[0] == 2
