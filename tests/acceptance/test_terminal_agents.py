@@ -22,3 +22,18 @@ def test_fires_for_a_terminal_lie_there_one_at_a_time_and_end_as_delivered_when_
     (done, *_) = reversed(constellation.until_outcome("pulse", "succeeded"))
     assert (done["reason"], done["nominal_at"]) == ("delivered", lying["meta"]["nominal_at"])
     assert constellation.violations(drained=False) == []
+
+
+def test_up_with_a_number_gives_so_many_workers_and_starts_the_runtime_anew_only_for_another(
+    stopped: Constellation,
+) -> None:
+    stopped.command("turnkeeper", "up", "1")
+    rows = {row["agent"]: row for row in stopped.ask("agent-runtime", "inbox", "list")}
+    assert sorted(rows) == ["agent0", "agent1"]
+    assert all(row["hosted"] and row["reader"].startswith("agent-runtime, pid ") for row in rows.values())
+    again = stopped.attempt("turnkeeper", "up", "1")
+    assert "agent-runtime was up already" in again.stderr
+    other = stopped.attempt("turnkeeper", "up", "0")
+    assert "agent-runtime stopped, to start with 0 workers" in other.stderr
+    rows = {row["agent"]: row for row in stopped.ask("agent-runtime", "inbox", "list")}
+    assert [rows[agent]["reader"] is not None for agent in ("agent0", "agent1")] == [True, False]
