@@ -14,6 +14,7 @@ from turnkeeper.eventlog import EventLog
 from turnkeeper.failpoints import Failpoints
 
 CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over
+RECORD_S = 0.25  # how long after it was said the conversation may show it
 OVERDUE_S = 1.0  # past its time limit, at which it was cancelled once
 
 
@@ -68,7 +69,7 @@ class Intervals:
             _cancel(task)
             await asyncio.wait([task])
             del self._running[turn.turn_id]
-            await recording.finished()
+            await recording.finished(told=_tells(task))
             await self._pin(turn, self._narrowing.end(turn.turn_id))
         if task.cancelled() and not in_time and not await self._store.is_cancelled(turn.turn_id):
             return Ended(stopped="timeout", error=f"took longer than {seconds} s")
@@ -77,7 +78,8 @@ class Intervals:
     async def _context(self, turn: TurnRecord) -> TurnContext:
         category = self._narrowing.begin(turn.turn_id, turn.grant)
         await self._pin(turn, category)
-        asked = await self._store.read(lambda connection: asked_in_turn(connection, turn))
+        fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
+        asked = [] if fresh else await self._store.read(lambda connection: asked_in_turn(connection, turn))
         return TurnContext(
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
@@ -120,12 +122,22 @@ def _cancel(task: asyncio.Task[Ended]) -> None:
         asyncio.get_running_loop().call_later(CANCEL_AGAIN_S, _cancel, task)
 
 
+def _tells(task: asyncio.Task[Ended]) -> bool:
+    """Return whether an interval's outcome will be written, with all that the turn has said."""
+    if task.cancelled() or task.exception() is not None:
+        return False
+    return task.result().stopped != "drained" and task.result().step.messages is not None
+
+
 def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
     return asked.turn_id == turn_id and asked.kind == "proposal" and asked.decision in {"approve", "edit"}
 
 
 class _Recording:
-    """Writes what a turn says while it goes on; the store's one writer keeps the order."""
+    """Writes what a turn says while it goes on: soon, not at each step, as a short turn's end writes all of it.
+
+    Tokens are written at once: the cap on a day's looks at them before each call of a model.
+    """
 
     def __init__(self, store: Store, failpoints: Failpoints, turn_id: str) -> None:
         self._store = store
@@ -133,21 +145,44 @@ class _Recording:
         self._turn_id = turn_id
         self._known = 0
         self._wake: int | None = None
+        self._tokens = (0, 0)
+        self._newest: Step | None = None
+        self._soon: asyncio.TimerHandle | None = None
         self._writes: list[asyncio.Task[None]] = []
 
     async def step(self, step: Step) -> None:
         """Queue what is new."""
         if step.messages is not None and len(step.messages) > self._known:
-            tokens = (step.tokens_in, step.tokens_out)
-            write = self._store.record(self._turn_id, step.messages, tokens, known=self._known)
-            self._writes.append(asyncio.create_task(write))
-            self._known = len(step.messages)
-            await self._writes[-1] if len(self._writes) > 8 else None
+            self._newest = step
+            if (step.tokens_in, step.tokens_out) != self._tokens:
+                self._write()
+            elif self._soon is None:
+                self._soon = asyncio.get_running_loop().call_later(RECORD_S, self._write)
         if step.wake_after_s is not None and step.wake_after_s != self._wake:
             self._wake = step.wake_after_s
             self._writes.append(asyncio.create_task(self._store.wake(self._turn_id, self._wake)))
         self._failpoints.reach("runtime.turn_step")
 
-    async def finished(self) -> None:
-        """Wait for all that was queued; the outcome is written after it, and whole, so that a failure here heals."""
+    async def finished(self, *, told: bool) -> None:
+        """Wait for all that was queued, and write what waits still unless it is `told` with the outcome.
+
+        That is written after it, and whole, so that a failure here heals.
+        """
+        if self._soon is not None:
+            self._soon.cancel()
+        if not told:
+            self._write(cancelled=True)  # it was said before
         await asyncio.gather(*self._writes, return_exceptions=True)
+
+    def _write(self, *, cancelled: bool = False) -> None:
+        step, self._newest = self._newest, None
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if step is None or step.messages is None:
+            return
+        self._tokens = (step.tokens_in, step.tokens_out)
+        write = self._store.record(self._turn_id, step.messages, self._tokens, known=self._known, cancelled=cancelled)
+        self._known = len(step.messages)
+        self._writes = [task for task in self._writes if not task.done()]
+        self._writes.append(asyncio.create_task(write))

@@ -6,6 +6,7 @@ Every write first checks that this process still owns the store: one that was su
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -206,14 +207,13 @@ class Store:
 
         return await self.write(work)
 
-    async def record(self, turn_id: str, lines: Sequence[Said], tokens: tuple[int, int], *, known: int = 0) -> None:
-        """Write what a running turn has said; nothing once it is cancelled or over."""
+    async def record(
+        self, turn_id: str, lines: Sequence[Said], tokens: tuple[int, int], *, known: int = 0, cancelled: bool = False
+    ) -> None:
+        """Write what a running turn has said; nothing once it is over, or, but for `cancelled`, cancelled."""
         at = self._clock.now()
-
-        def work(connection: Connection) -> None:
-            counting.record(connection, _turn(connection, turn_id), lines, tokens, at, known=known)
-
-        await self.write(work)
+        put = partial(counting.record, lines=lines, tokens=tokens, at=at, known=known, cancelled=cancelled)
+        await self.write(lambda connection: put(connection, _turn(connection, turn_id)))
 
     async def wake(self, turn_id: str, after_s: int) -> None:
         """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
@@ -269,7 +269,7 @@ class Store:
 
         def work(connection: Connection) -> Finished:
             if said is not None:
-                counting.record(connection, _turn(connection, turn_id), *said, at, known=0)
+                counting.record(connection, _turn(connection, turn_id), *said, at, cancelled=True)
             return self._end(connection, _turn(connection, turn_id), state, error, at)
 
         return await self.write(work)

@@ -30,10 +30,14 @@ def record(
     tokens: tuple[int, int],
     at: datetime,
     *,
-    known: int,
+    known: int = 0,
+    cancelled: bool = False,
 ) -> None:
-    """Write what a running turn has said, from the line `known` on, and its tokens; nothing once it is cancelled."""
-    if turn.status == "running" and not queries.is_cancelled(connection, turn.turn_id):
+    """Write what a running turn has said, from the line `known` on, and its tokens.
+
+    Once a cancel is stored nothing is written, but for `cancelled`: what was said before.
+    """
+    if turn.status == "running" and (cancelled or not queries.is_cancelled(connection, turn.turn_id)):
         writing.put_transcript(connection, turn.turn_id, lines, at, known=known)
         count_tokens(connection, turn, tokens, at)
 
