@@ -66,6 +66,7 @@ class GrpcRuntime:
     """The runtime behind a Unix socket."""
 
     def __init__(self, socket: Path) -> None:
+        self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)
 
@@ -115,6 +116,8 @@ class GrpcRuntime:
 
     async def categories(self, deadline_s: float) -> frozenset[str]:
         """Return the names of the categories that can be used."""
+        if not self._socket.exists():
+            raise Unreachable(f"{PEER} is not running")
         # A runtime that has just come up is there before this channel tries again: wait for it, up to the deadline.
         ask = partial(self._stub.ListCategories, wait_for_ready=True)
         found = await _answered(ask, wire.ListCategoriesRequest(), deadline_s)
