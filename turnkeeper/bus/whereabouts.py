@@ -24,25 +24,30 @@ def whereabouts(folder: Path, wanted: Mapping[str, str], files: Files) -> dict[s
     An envelope moves on while we look, so the places are read in the order in which it passes them: it is found in one
     that it has left a moment ago, or in the next, and never seen further than it is.
     """
+    waiting = set(files.names(folder / "inbox"))
+    claimed = set(files.names(folder / "claimed"))
+    found = {key: Whereabouts.WAITING for key, name in wanted.items() if name in waiting}
+    found |= {key: Whereabouts.CLAIMED for key, name in wanted.items() if name in claimed and key not in found}
+    left = {key: name for key, name in wanted.items() if key not in found}
+    return found | (_further(folder, left, _inodes(folder / "claimed", claimed), files) if left else {})
+
+
+def _further(
+    folder: Path, left: Mapping[str, str], claimed_inodes: Mapping[int, str], files: Files
+) -> dict[str, Whereabouts]:
+    """Return where those are that neither wait nor are claimed under their own names."""
     links = KeyLinks(folder, files)
-    lying = {place: set(files.names(folder / place)) for place in ("inbox", "claimed", "delivered", "quarantine")}
-    inodes = _inodes(folder / "claimed", lying["claimed"])
-    return {key: _where(links, key, name, lying, inodes) for key, name in wanted.items()}
-
-
-def _where(
-    links: KeyLinks, key: str, name: str, lying: Mapping[str, set[str]], claimed_inodes: Mapping[int, str]
-) -> Whereabouts:
-    if name in lying["inbox"]:
-        return Whereabouts.WAITING
-    if name in lying["claimed"]:
-        return Whereabouts.CLAIMED
-    owner = links.inode_of(key)
-    if owner in claimed_inodes:  # claimed under another name, or again by the reader that adopted it
-        return Whereabouts.CLAIMED
-    if owner is not None or name in lying["delivered"]:
-        return Whereabouts.DELIVERED
-    return Whereabouts.QUARANTINED if name in lying["quarantine"] else Whereabouts.GONE
+    owners = {key: links.inode_of(key) for key in left}
+    delivered, set_aside = set(files.names(folder / "delivered")), set(files.names(folder / "quarantine"))
+    found = {}
+    for key, name in left.items():
+        if owners[key] in claimed_inodes:  # claimed under another name, or again by the reader that adopted it
+            found[key] = Whereabouts.CLAIMED
+        elif owners[key] is not None or name in delivered:
+            found[key] = Whereabouts.DELIVERED
+        else:
+            found[key] = Whereabouts.QUARANTINED if name in set_aside else Whereabouts.GONE
+    return found
 
 
 def _inodes(folder: Path, names: set[str]) -> dict[int, str]:
