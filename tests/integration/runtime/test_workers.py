@@ -16,7 +16,10 @@ from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope, decode, encode, with_sender
+from turnkeeper.bus.inbox import Inbox
+from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import InvalidInput
+from turnkeeper.files import SystemFiles
 from turnkeeper.settings import AgentSettings
 
 WORKERS = {"agents": {"agent0": AgentSettings(workers=2)}}
@@ -95,6 +98,19 @@ async def test_an_author_who_replies_while_a_worker_works_reaches_agent0(staffed
     assert (await bench.send("how is it going?")).thread_id == "thread-a"
     bench.go.set()
     await until_at_rest(bench, 4)
+
+
+async def test_agent0_also_writes_to_an_agent_in_a_terminal_that_has_an_inbox(staffed: Bench) -> None:
+    bench = staffed
+    inbox = Inbox(bench.home.inbox("codex"), files=SystemFiles(), clock=bench.runtime.clock, entropy=SeededEntropy(1))
+    bench.script["go"] = [send("codex", "look at CI"), AIMessage("told")]
+    await bench.run(prompt="go")
+    (item,) = inbox.claim(10)
+    assert (item.envelope.sender, item.envelope.kind, item.envelope.text) == ("agent0", "message", "look at CI")
+    inbox.archive(item)
+    await bench.crash()
+    await bench.run(2)
+    assert await bench.history() == ["STARTED", "SUCCEEDED"] * 2, "it is no fire, and ends without an outcome"
 
 
 async def test_a_worker_sends_to_nobody_and_an_unknown_worker_is_named(staffed: Bench) -> None:
