@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.turn_kills import CLOCK, PATIENCE_S, Kills, Sent, fire
+from turnkeeper.errors import Unreachable
 from turnkeeper.eventlog import read_events
 from turnkeeper.home import Home
 
@@ -30,6 +32,33 @@ def test_a_fire_survives_kill_9_at_any_moment_of_its_turn(kills: Kills) -> None:
         except AssertionError as error:
             pytest.fail(f"seed {seed}: {error}")
         print(f"seed {seed}: {told}")  # noqa: T201  shown when a later one fails
+
+
+def test_one_fire_through_a_death_at_every_failpoint(kills: Kills) -> None:
+    request = fire(1, "thread-a")
+    kills.nursery.start("runtime.accepted")
+    caller = kills.nursery.serving()
+    assert caller is not None
+    with pytest.raises(Unreachable):
+        caller.Fire(request)
+    assert kills.nursery.wait() == -signal.SIGKILL
+    for failpoint in ("claimed", "started", "turn_step", "finished", "recorded"):
+        kills.nursery.start(f"runtime.{failpoint}")
+        assert kills.nursery.wait() == -signal.SIGKILL, failpoint
+    kills.nursery.start()
+    caller = kills.nursery.serving()
+    assert caller is not None
+    receipt = caller.Fire(request)
+    assert receipt.disposition == wire.FireReceipt.DUPLICATE
+    sent = Sent(request=request, turn_id=receipt.turn_id)
+    kills.check(sent)
+    (shown,) = caller.GetConversation(wire.GetConversationRequest(channel="main")).turns
+    assert (shown.turn_id, shown.status) == (receipt.turn_id, "succeeded")
+    kills.nursery.terminate()
+    assert kills.nursery.wait() == 0
+    assert (kills.lying("inbox"), kills.lying("claimed"), len(kills.lying("delivered"))) == ([], [], 1)
+    assert modes(kills).count("start") <= 1
+    assert not kills.home.pid("agent-runtime").exists()
 
 
 def begun(kills: Kills, *, grace_s: float = 10.0) -> list[Sent]:
