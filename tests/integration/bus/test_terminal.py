@@ -42,18 +42,19 @@ class Terminal:
         self.kept = home.root / "kept"
         self.kept.touch()
         self.server = f"tk-{os.getpid()}-{SystemEntropy().hex(6)}"
+        self.environ = os.environ | {"TMUX_TMPDIR": str(home.root)}  # its socket goes with the home
         line = program.format(python=sys.executable, kept=self.kept)
         self.tmux("new-session", "-d", "-s", "codex", "-x", "120", "-y", "40", "-c", str(ROOT), line)
         self._children: list[subprocess.Popen[str]] = []
 
     def tmux(self, *argv: str) -> str:
         command = ["tmux", "-f", "/dev/null", "-L", self.server, *argv]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=self.environ).stdout
 
     def command(self, *argv: str, **environ: str) -> "subprocess.Popen[str]":
         child = subprocess.Popen(
             [sys.executable, "-m", "agent_runtime", "--home", str(self.home.root), "inbox", *argv],
-            cwd=ROOT, env=os.environ | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=ROOT, env=self.environ | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._children.append(child)
         return child
@@ -75,7 +76,7 @@ class Terminal:
         for child in self._children:
             child.kill()
             child.communicate()
-        subprocess.run(["tmux", "-L", self.server, "kill-server"], check=False, capture_output=True)
+        subprocess.run(["tmux", "-L", self.server, "kill-server"], check=False, capture_output=True, env=self.environ)
 
 
 @pytest.fixture
