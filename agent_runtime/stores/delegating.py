@@ -2,10 +2,23 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import CheckConstraint, Column, Connection, Index, Integer, String, Table, select, update
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    String,
+    Table,
+    bindparam,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.stores.metadata import metadata
+from agent_runtime.stores.prepared import Prepared
 
 # One row a turn that an agent's message is about, written with the turn.
 delegations = Table(
@@ -49,8 +62,7 @@ def get_delegation(connection: Connection, turn_id: str) -> Delegation | None:
 
 def owe_answer(connection: Connection, turn_id: str) -> bool:
     """Note that a turn is over, and whether its sender waits for what it came to."""
-    mine = (delegations.c.turn_id == turn_id) & (delegations.c.state == "open")
-    return bool(connection.execute(update(delegations).where(mine).values(state="owed")).rowcount)
+    return bool(_OWE.run(connection, of=turn_id))
 
 
 def owed(connection: Connection) -> list[Delegation]:
@@ -63,3 +75,10 @@ def answered(connection: Connection, turn_id: str) -> None:
     """Note that an answer is on disk."""
     mine = (delegations.c.turn_id == turn_id) & (delegations.c.state == "owed")
     connection.execute(update(delegations).where(mine).values(state="answered"))
+
+
+_OWE = Prepared(
+    update(delegations)
+    .where(delegations.c.turn_id == bindparam("of"), text("delegations.state = 'open'"))
+    .values(state="owed")
+)
