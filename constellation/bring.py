@@ -15,6 +15,7 @@ from constellation.daemons import (
     log_of,
     process_of,
     process_with,
+    serves,
     spawn,
     stop,
 )
@@ -29,7 +30,6 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.home import Home
 from turnkeeper.locking import is_held
-from turnkeeper.progress import last_beat
 from turnkeeper.settings import Settings
 
 START_TIMEOUT_S = 120.0
@@ -125,9 +125,7 @@ def _await(home: Home, daemon: Daemon, supervisor: int | None) -> None:
 
 def _serves(home: Home, daemon: Daemon) -> bool:
     """Ask the health service, but only once the daemon has said that it serves: asking is not cheap."""
-    process = process_of(home, daemon)
-    beat = last_beat(home, daemon.name)
-    if process is None or beat is None or beat.pid != process.pid:
+    if not serves(home, daemon):
         return False
     return bool(import_module("turnkeeper.rpc.channel").is_serving(home.socket(daemon.name)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from constellation import markers
-from constellation.daemons import AGENT_RUNTIME, POLL_S, Daemon, process_of, process_with, spawn, stop
+from constellation.daemons import AGENT_RUNTIME, POLL_S, Daemon, process_of, process_with, serves, spawn, stop
 from constellation.drafts import Draft, write_draft
 from constellation.handoff import Deliverer
 from constellation.markers import read_marker, write_marker
@@ -32,7 +32,6 @@ from turnkeeper.eventlog import EventLog
 from turnkeeper.failpoints import Failpoints
 from turnkeeper.home import Home
 from turnkeeper.locking import ProcessLock, is_held
-from turnkeeper.progress import last_beat
 
 
 class Restarter:
@@ -100,8 +99,7 @@ class Restarter:
         limit_s = (orders.limits if orders else Limits()).start_timeout_s
         deadline = self._clock.monotonic() + limit_s
         while self._clock.monotonic() < deadline:
-            process, beat = process_of(self._home, self._daemon), last_beat(self._home, self._daemon.name)
-            if process is not None and beat is not None and beat.pid == process.pid:
+            if serves(self._home, self._daemon):
                 return
             self._reap()
             revive = recall(self._home, self._daemon.name).revive

@@ -14,8 +14,10 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 
-from constellation.daemons import DAEMONS, SUPERVISOR, Daemon, process_of
+from constellation import markers
+from constellation.daemons import DAEMONS, SUPERVISOR, Daemon, process_of, serves
 from constellation.planned import RESTARTER
+from constellation.systemd import Notifier, for_daemons
 from constellation.tick import Watchdog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import SystemEntropy
@@ -41,9 +43,9 @@ class Supervisor:
     ) -> None:
         self._home = home
         self._daemons = daemons
-        self._watchdog = Watchdog(
-            home, clock=clock, entropy=SystemEntropy(), environ=environ, daemons=daemons, child=child
-        )
+        self._systemd = Notifier(environ)
+        ours, entropy = for_daemons(environ), SystemEntropy()
+        self._watchdog = Watchdog(home, clock=clock, entropy=entropy, environ=ours, daemons=daemons, child=child)
         self._told = False
         self._wake, self._ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -62,7 +64,16 @@ class Supervisor:
                 pause_s = self._watchdog.tick()
                 if pause_s is None:
                     return
+                self._systemd.tell(ready=self._settled())
+                pause_s = min(pause_s, self._systemd.longest_pause_s)
                 self._wait(self._watch(opened, watched), max(pause_s, _SHORTEST_S))
+
+    def _settled(self) -> bool:
+        """Tell whether every daemon serves or has been given up."""
+        return all(
+            os.path.lexists(markers.CRASH_LOOP.at(self._home, process=daemon.name)) or serves(self._home, daemon)
+            for daemon in self._daemons
+        )
 
     def _end(self) -> None:
         self._told = True

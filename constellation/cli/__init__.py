@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from constellation.cli import backup, config, demo, doctor, home, lifecycle, restart, status, watchdog
+from constellation.cli import backup, config, demo, doctor, home, lifecycle, restart, service, status, watchdog
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.command("logs")(watchdog.logs)
 app.command("quiet")(watchdog.quiet)
+app.add_typer(service.app, name="service")
 app.add_typer(watchdog.app, name="watchdog")
 app.add_typer(config.app, name="config")
 

@@ -1,0 +1,138 @@
+"""systemd: the user units that keep a constellation up over logins and boots, and what the supervisor tells systemd."""
+
+import hashlib
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from turnkeeper.home import Home, locate
+
+HEARTBEAT_S = 120
+WATCHDOG_S = 300
+_SERVICE = """\
+[Unit]
+Description=Turnkeeper on {home}
+
+[Service]
+Type=notify
+ExecStart={python} -P -m constellation up --foreground --home {home}
+# The supervisor brings the daemons down itself; one that crashed finds them alive when it is started again.
+KillMode=process
+Restart=on-failure
+RestartSec=2
+TimeoutStartSec=300
+TimeoutStopSec=180
+WatchdogSec={watchdog}
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+_TICK = """\
+[Unit]
+Description=Heartbeat of Turnkeeper on {home}
+
+[Service]
+Type=oneshot
+ExecStart={python} -P -m constellation watchdog tick --home {home}
+# 6: something is broken, which the tick has seen to as far as it can be.
+SuccessExitStatus=6
+KillMode=process
+UMask=0077
+"""
+_TIMER = """\
+[Unit]
+Description=Heartbeat of Turnkeeper on {home}
+
+[Timer]
+OnActiveSec={heartbeat}
+OnUnitActiveSec={heartbeat}
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the units of a home, text by file name; every home has names of its own."""
+    default = locate(None, {"HOME": environ.get("HOME", "~")})
+    tag = "" if home == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
+    words = {
+        "home": _quoted(str(home.root)),
+        "python": _quoted(sys.executable),
+        "heartbeat": HEARTBEAT_S,
+        "watchdog": WATCHDOG_S,
+    }
+    return {
+        f"turnkeeper{tag}.service": _SERVICE.format(**words),
+        f"turnkeeper{tag}-heartbeat.service": _TICK.format(**words),
+        f"turnkeeper{tag}-heartbeat.timer": _TIMER.format(**words),
+    }
+
+
+def unit_folder(environ: Mapping[str, str]) -> Path:
+    """Return where user units lie."""
+    config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
+    return Path(config) / "systemd" / "user"
+
+
+def install(home: Home, environ: Mapping[str, str]) -> list[Path]:
+    """Write the units of a home, over older ones; return the files."""
+    folder = unit_folder(environ)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in units(home, environ).items():
+        path = folder / name
+        fresh = path.with_name(f".{name}.new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+        written.append(path)
+    return written
+
+
+def uninstall(home: Home, environ: Mapping[str, str]) -> list[Path]:
+    """Remove the units of a home; return the files that were there."""
+    paths = [unit_folder(environ) / name for name in units(home, environ)]
+    there = [path for path in paths if path.exists()]
+    for path in there:
+        path.unlink()
+    return there
+
+
+class Notifier:
+    """Tells systemd how the service stands, where it asked to be told."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._address = environ.get("NOTIFY_SOCKET", "")
+        usec = environ.get("WATCHDOG_USEC", "")
+        self.longest_pause_s = int(usec) / 2e6 if self._address and usec.isdigit() and int(usec) else float("inf")
+        """How long the supervisor may sleep at most, so that systemd does not take it for hung."""
+
+    def tell(self, *, ready: bool) -> None:
+        """Say that the supervisor gets on, and, once everything is up or given up, that the service is ready."""
+        if not self._address:
+            return
+        said = "WATCHDOG=1\nREADY=1" if ready else "WATCHDOG=1"
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            try:
+                sender.sendto(said.encode(), address)
+            except OSError:
+                return  # systemd is gone: nobody is left to tell
+
+
+def for_daemons(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what systemd told the supervisor alone."""
+    ours = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+    return {name: value for name, value in environ.items() if name not in ours}
+
+
+def _quoted(word: str) -> str:
+    """Quote a word of a unit: `%` and `$` mean something there."""
+    plain = word.replace("%", "%%")
+    if all(character.isalnum() or character in "/._-@%+" for character in plain):
+        return plain
+    escaped = plain.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'"{escaped}"'

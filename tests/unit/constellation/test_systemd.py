@@ -1,0 +1,67 @@
+"""The units, and what systemd is told."""
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from constellation.systemd import Notifier, for_daemons, install, uninstall, units
+from turnkeeper.home import Home
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+
+
+def test_what_is_installed_can_be_taken_away_again(home: Home, environ: dict[str, str]):
+    written = install(home, environ)
+    assert [path.suffix for path in written] == [".service", ".service", ".timer"]
+    assert install(home, environ) == written, "doing it twice changes nothing"
+    assert uninstall(home, environ) == written
+    assert uninstall(home, environ) == []
+
+
+def test_each_home_has_units_of_its_own(home: Home, environ: dict[str, str], tmp_path: Path):
+    default = Home(root=tmp_path / ".turnkeeper")
+    assert "turnkeeper.service" in units(default, environ)
+    assert not set(units(default, environ)) & set(units(home, environ))
+
+
+def test_a_path_with_odd_characters_stays_one_word(environ: dict[str, str]):
+    (service, *_) = units(Home(root=Path('/srv/50% "of" $it')), environ).values()
+    assert '--home "/srv/50%% \\"of\\" $$it"' in service
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_takes_them(home: Home, environ: dict[str, str]):
+    paths = [str(path) for path in install(home, environ)]
+    done = subprocess.run(["systemd-analyze", "--user", "verify", *paths], capture_output=True, text=True, check=False)
+    assert "Unknown" not in done.stderr
+    assert "Failed to parse" not in done.stderr
+
+
+def test_systemd_is_told_that_it_gets_on_and_then_that_it_is_ready(tmp_path: Path):
+    path = tmp_path / "n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(path))
+        notifier = Notifier({"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "4000000"})
+        notifier.tell(ready=False)
+        assert told.recv(100) == b"WATCHDOG=1"
+        notifier.tell(ready=True)
+        assert told.recv(100) == b"WATCHDOG=1\nREADY=1"
+    assert notifier.longest_pause_s == 2.0
+    notifier.tell(ready=True)  # nobody listens any more
+
+
+def test_without_systemd_nobody_is_told_and_nothing_is_hurried():
+    notifier = Notifier({})
+    notifier.tell(ready=True)
+    assert notifier.longest_pause_s == float("inf")
+
+
+def test_the_daemons_do_not_speak_for_the_supervisor():
+    told = {"NOTIFY_SOCKET": "x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2", "PATH": "/bin"}
+    assert for_daemons(told) == {"PATH": "/bin"}
