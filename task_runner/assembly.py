@@ -11,6 +11,7 @@ from functools import partial
 from task_runner.dispatch import Dispatcher, Pace
 from task_runner.loop import Loop
 from task_runner.outcomes import Follower, Wakes
+from task_runner.pruning import Pruner
 from task_runner.runtime import GrpcRuntime
 from task_runner.service import Service, Serving
 from task_runner.specs import Defaults
@@ -37,6 +38,7 @@ class Runner:
         loop: plans.
         dispatcher: sends.
         follower: takes outcomes in.
+        pruner: lets old history go.
         warm_up: makes the first fire as fast as the second.
     """
 
@@ -44,6 +46,7 @@ class Runner:
     loop: Loop
     dispatcher: Dispatcher
     follower: Follower
+    pruner: Pruner
     warm_up: Callable[[], Awaitable[None]]
 
 
@@ -101,6 +104,7 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
             loop=loop,
             dispatcher=dispatcher,
             follower=follower,
+            pruner=Pruner(store, clock=clock, trail=log, keep=timedelta(seconds=settings.keep_history)),
             warm_up=lambda: store.rehearse(partial(rehearse_a_fire, now=clock.now(), entropy=entropy)),
         )
     finally:

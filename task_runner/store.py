@@ -157,6 +157,21 @@ class Fires(Protocol):
     def after_nominal(self, task_id: str, at: datetime, limit: int) -> list[Fire]:
         """Return at most `limit` scheduled entries of a task that cover nominal times later than `at`."""
 
+    def numbered(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return the next entries with a greater number, of every task and kind, in order."""
+
+    def first_covered(self, task_id: str, but: Collection[int]) -> datetime | None:
+        """Return the first nominal time that a task's entries cover, but for some entries and what is pruned."""
+
+    def pruned(self, task_id: str) -> Fire | None:
+        """Return the entry that stands for what was pruned of a task."""
+
+    def leave_tails(self, entry_ids: Collection[int]) -> None:
+        """Let none of these entries be extended by a skip any more."""
+
+    def remove(self, entry_ids: Collection[int]) -> None:
+        """Remove settled entries."""
+
     def remove_runs(self, entry_ids: Sequence[int]) -> None:
         """Remove skipped runs whose nominal times turn out to lie in the future."""
 

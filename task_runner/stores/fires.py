@@ -178,6 +178,38 @@ class SqliteFires:
         if entry_ids:
             self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids), fires.c.fire_id.is_(None)))
 
+    def numbered(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return the next entries with a greater number."""
+        query = select(fires).where(fires.c.entry_id > after_entry).order_by(fires.c.entry_id).limit(limit)
+        return [fire_of(row) for row in self._connection.execute(query)]
+
+    def first_covered(self, task_id: str, but: Collection[int]) -> datetime | None:
+        """Return the first nominal time that a task's entries cover, but for some."""
+        query = (
+            select(func.min(fires.c.first_us))
+            .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value, fires.c.covers > 0)
+            .where(fires.c.outcome != Outcome.PRUNED.value, fires.c.entry_id.not_in(but))
+        )
+        us = self._connection.execute(query).scalar()
+        return None if us is None else from_us(us)
+
+    def pruned(self, task_id: str) -> Fire | None:
+        """Return the entry that stands for what was pruned of a task."""
+        query = select(fires).where(fires.c.task_id == task_id, fires.c.outcome == Outcome.PRUNED.value)
+        row = self._connection.execute(query).first()
+        return None if row is None else fire_of(row)
+
+    def leave_tails(self, entry_ids: Collection[int]) -> None:
+        """Let none of these entries be extended by a skip any more."""
+        owners = select(fires.c.task_id).where(fires.c.entry_id.in_(entry_ids))
+        tailed = update(tasks).where(tasks.c.id.in_(owners), tasks.c.tail_entry.in_(entry_ids))
+        self._connection.execute(tailed.values(tail_entry=None))
+
+    def remove(self, entry_ids: Collection[int]) -> None:
+        """Remove settled entries."""
+        if entry_ids:
+            self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids)))
+
     def _last_entry(self) -> int:
         return self._connection.execute(_LAST_ENTRY).scalar() or 0
 
