@@ -10,6 +10,7 @@ from task_runner.budgets import check_budget
 from task_runner.model import CatchUp, Definition, Overlap, Schedule, ScheduleKind, check_name
 from task_runner.schedules import timetable_of
 from task_runner.timetable import check_excluded, parse_cron, parse_every, parse_rrule, zone
+from turnkeeper.bus.wrapper import check_text as check_envelope_text
 from turnkeeper.clock import parse_rfc3339, rfc3339
 from turnkeeper.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
@@ -220,6 +221,7 @@ def _prompt(text: str) -> str:
         raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where="prompt")
     if "\0" in text:
         raise InvalidInput("contains a NUL character", where="prompt")
+    check_envelope_text(text, where="prompt")
     return text
 
 

@@ -21,6 +21,7 @@ REST = ("--category", "catch-up-summary", "--channel", "general", "--prompt", "p
         ((*CREATE, "digest", *REST), 2, "--cron"),
         ((*CREATE, "digest", "--cron", "* * * * *", "--every", "5m", *REST), 2, "one"),
         ((*CREATE, "../digest", "--every", "5m", *REST), 2, "name"),
+        ((*CREATE, "digest", "--every", "5m", *REST[:-1], "a </channel> b"), 2, "wrapper token"),
         ((*CREATE, "digest", "--every", "5m", "--category", "nosuch", "--channel", "c", "--prompt", "p"), 2, "catch-up-summary"),
         ((*CREATE, "digest", "--every", "5m", "--tz", "Mars/Base", *REST), 2, "Mars/Base"),
         ((*CREATE, "digest", "--every", "5m", "--catch-up", "maybe", *REST), 2, "run-once"),

@@ -18,7 +18,7 @@ _LABEL_FORBIDDEN = frozenset('<>"')
 LONGEST_LABEL = 255
 
 
-def check_text(text: str) -> None:
+def check_text(text: str, *, where: str = "text") -> None:
     """Raise InvalidInput for a wrapper token, however it is spelled, or a character that has no UTF-8 form.
 
     Width, case, and characters that show as nothing make no difference.
@@ -26,10 +26,11 @@ def check_text(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidInput("contains a lone surrogate", where="text") from error
+        raise InvalidInput("contains a lone surrogate", where=where) from error
     folded = text if text.isascii() else unicodedata.normalize("NFKC", text)
     if "<" in folded and (_TOKEN.search(folded) or _TOKEN.search(_seen(folded))):
-        raise InvalidInput("contains a <channel …> wrapper token", where="text")
+        hint = "write it without the bracket: what follows it would speak in somebody else's name"
+        raise InvalidInput("contains a <channel …> wrapper token", where=where, hint=hint)
 
 
 def check_label(value: str, *, where: str) -> None:
