@@ -336,8 +336,10 @@ class Kills:
         messages = self._history(thread)
         inputs = [str(message.id) for message in messages if isinstance(message, HumanMessage)]
         inputs = [each for each in inputs if not each.endswith("-note")]
-        assert [each for each in inputs if each not in cut] == whole, "each fire's input is there once, in order"
-        assert len(set(inputs)) == len(inputs)
+        kept = [each for each in inputs if each not in cut]
+        assert kept, "no input"
+        assert kept == whole[-len(kept) :], "each fire's input is there once, in order, but for turns long past"
+        assert len(set(inputs)) == len(inputs), "a cancelled fire's input is there twice"
         open_calls: list[str] = []
         for message in messages:
             if isinstance(message, ToolMessage):
