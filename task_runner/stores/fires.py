@@ -11,7 +11,7 @@ from task_runner.model import OPEN, UNDER_WAY, Fire, FireKind, Outcome
 from task_runner.planner import Plan
 from task_runner.replacing import replace
 from task_runner.store import Glance, Outgoing
-from task_runner.stores.rows import fire_of, progress_of, row_of_fire
+from task_runner.stores.rows import changes_of_fire, fire_of, progress_of, row_of_fire
 from task_runner.stores.schema import fires, outbox, tasks
 from task_runner.stores.tasks import LARGEST_LOOKUP
 from turnkeeper.clock import from_us, to_us
@@ -89,7 +89,7 @@ class SqliteFires:
         """Replace entries by their numbers."""
         if not changed:
             return
-        self._connection.execute(_REPLACE, [row_of_fire(fire) | {"number": fire.entry_id} for fire in changed])
+        self._connection.execute(_REPLACE, [changes_of_fire(fire) for fire in changed])
         settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
         if settled:
             self._connection.execute(_LET_GO, settled)
