@@ -60,6 +60,24 @@ async def test_what_is_older_than_is_kept_becomes_one_entry_of_its_range(rig: Ri
     assert sum(count for _, _, count in covered) == minutes, "every nominal time is still covered once"
 
 
+async def test_a_skip_never_extends_an_entry_that_took_a_pruned_ones_number(rig: Rig, peer: Peer) -> None:
+    await rig.create(catch_up="skip")
+    await rig.pass_time(600)
+    await rig.service.run_task(wire.RunTaskRequest(name="digest", request_id="one"))
+    rig.clock.advance(60)
+    await rig.service.pause_task(wire.PauseTaskRequest(name="digest"))
+    await rig.service.resume_task(wire.ResumeTaskRequest(name="digest"))
+    rig.clock.advance(91 * 86_400)
+    await pruner(rig).pass_over()
+    await rig.service.run_task(wire.RunTaskRequest(name="digest", request_id="two"))
+
+    def tail(session):
+        (snapshot,) = session.tasks.snapshots([session.tasks.named(["digest"])["digest"].id])
+        return snapshot.tail
+
+    assert await rig.store.run(tail) is None
+
+
 async def test_nothing_is_pruned_beyond_an_entry_that_stays(rig: Rig, peer: Peer) -> None:
     peer.now = rig.clock.now
     await rig.create(overlap="queue", catch_up="run-all")
