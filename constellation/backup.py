@@ -47,10 +47,10 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
         copy = Home(root=fresh)
         (fresh / "state").mkdir(mode=0o700)
         _copy_files(home, fresh)
-        with _snapshots([home.schedules_db]) as runner:
+        with snapshots([home.schedules_db]) as runner:
             _copy_stores(runner, home, copy)
         _copy_bus(home, fresh)
-        with _snapshots([home.agent_db, home.checkpoints_db]) as runtime:
+        with snapshots([home.agent_db, home.checkpoints_db]) as runtime:
             _copy_stores(runtime, home, copy)
         manifest = {"version": VERSION, "at": rfc3339(at), "files": _digests(fresh)}
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -91,7 +91,7 @@ def check_backup(source: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _snapshots(paths: list[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
+def snapshots(paths: list[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
     """Open one snapshot of several stores, all of the same instant: writers wait while the snapshots begin."""
     present = [path for path in paths if path.exists()]
     with ExitStack() as opened:
