@@ -62,7 +62,7 @@ async def test_what_is_older_than_is_kept_becomes_one_entry_of_its_range(rig: Ri
 
 async def test_a_skip_never_extends_an_entry_that_took_a_pruned_ones_number(rig: Rig, peer: Peer) -> None:
     await rig.create(catch_up="skip")
-    await rig.pass_time(600)
+    await rig.pass_time(630)
     await rig.service.run_task(wire.RunTaskRequest(name="digest", request_id="one"))
     rig.clock.advance(60)
     await rig.service.pause_task(wire.PauseTaskRequest(name="digest"))
