@@ -12,6 +12,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from agent_runtime.graph.saver import rows
+from agent_runtime.graph.saver.numbers import go_on_from
 from agent_runtime.graph.saver.rows import COLUMNS, SCHEMA, Rows
 from turnkeeper.errors import Corrupt
 from turnkeeper.hands import Hands, Job
@@ -32,7 +33,7 @@ class CheckpointFile:
         """Open or make the file, mode 0600, and bring an older layout up to date.
 
         Raises:
-            Corrupt: not SQLite, or tables of other columns.
+            Corrupt: not SQLite, tables of other columns, or checkpoints that new ones would not come after.
         """
         path.touch(mode=0o600, exist_ok=True)
         try:
@@ -144,6 +145,7 @@ def _prepare(connection: Connection, path: Path) -> None:
     for table, columns in COLUMNS.items():
         if missing := set(columns.split(", ")) - _columns(connection, table):
             raise Corrupt(f"its table {table} lacks {', '.join(sorted(missing))}", where=str(path))
+    go_on_from(connection, str(path))
 
 
 def _columns(connection: Connection, table: str) -> set[str]:
