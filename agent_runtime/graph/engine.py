@@ -88,13 +88,13 @@ class Ended:
         stopped: at the end, an interrupt, an error, the category's time limit, or a drain.
         error: one sentence; empty but for `failed` and `timeout`.
         interrupts: what the graph waits for.
-        step: all that the turn has said.
+        step: all that the turn has said; one without messages leaves what is on record.
     """
 
     stopped: Stopped
     error: str = ""
     interrupts: tuple[Raised, ...] = ()
-    step: Step = Step()
+    step: Step = Step(messages=None)
 
 
 class TokenLimit(RuntimeError):

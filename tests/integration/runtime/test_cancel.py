@@ -73,6 +73,8 @@ async def test_a_hung_tool_meets_the_time_limit_and_the_thread_goes_on(bench: Be
     event = await bench.stopped(receipt.turn_id)
     assert (event.state, event.error) == (STATES.CANCELLED, "took longer than 2 s")
     assert bench.noted == ["a", "b"]
+    (shown,) = await bench.conversation()
+    assert [line.text for line in shown.messages][:3] == ["go", "", "noted a"], "what was said before stays on record"
     bench.category("work", tools=TOOLS)
     await goes_on(bench)
     assert (await bench.turn(receipt.turn_id)).status == "cancelled"

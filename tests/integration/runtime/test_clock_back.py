@@ -20,7 +20,8 @@ META: Any = {"source": "loop", "step": 1}
 
 def set_back(patch: pytest.MonkeyPatch) -> None:
     """Be a new process on a machine whose clock is an hour behind what it showed to the last one."""
-    read = ids.time.time_ns
+    module: Any = ids
+    read = module.time.time_ns
     patch.setattr(ids, "_last_v6_timestamp", None)
     patch.setattr(ids, "time", SimpleNamespace(time_ns=lambda: read() - BEHIND_NS))
 
