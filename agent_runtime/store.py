@@ -4,8 +4,7 @@ Every write first checks that this process still owns the store: one that was su
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -13,13 +12,13 @@ from sqlalchemy import Connection
 
 from agent_runtime.approvals import Decided, Raised, answer_to, canonical
 from agent_runtime.bell import Bell
-from agent_runtime.decide import FINISHED, MOST_TRIES, Asked, Facts
+from agent_runtime.decide import MOST_TRIES, Asked, Facts
 from agent_runtime.model import Said
 from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.stores import counting, queries, writing
-from agent_runtime.stores.delegating import owe_answer
+from agent_runtime.stores.ending import Finished, end, release
 from agent_runtime.stores.facts import read_facts
-from agent_runtime.stores.writing import Happened, about, with_tokens
+from agent_runtime.stores.writing import LONGEST_SUMMARY, Happened, about, started_by, with_tokens
 from agent_runtime.triggers import Trigger, Unread, from_meta
 from turnkeeper.clock import Clock, to_us
 from turnkeeper.database import Database
@@ -27,24 +26,6 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound
 
 T = TypeVar("T")
-LONGEST_SUMMARY = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """What ending a turn came to.
-
-    Attributes:
-        state: succeeded, silent, failed or cancelled.
-        released: ids of the turns whose fires may be sent again.
-        kept: messages that waited for this.
-        owes: an agent waits for an answer to what the turn was about.
-    """
-
-    state: str
-    released: tuple[str, ...] = ()
-    kept: tuple[Trigger, ...] = ()
-    owes: bool = False
 
 
 class Store:
@@ -120,7 +101,7 @@ class Store:
         def work(connection: Connection) -> Finished:
             turn = queries.get_turn(connection, trigger.turn_id)
             if turn is not None and turn.status == "running":
-                return self._end(connection, turn, "failed", error, at)
+                return end(connection, turn, "failed", error, at)
             taken = queries.get_keys(connection, [trigger.key]).get(trigger.key)
             if taken is None or taken.became == "kept":
                 writing.add_key(connection, trigger, became="turn", at=at)
@@ -234,7 +215,7 @@ class Store:
             writing.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
             asked = tuple(item.interrupt_id for item in raised)
             summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
-            happened = Happened(state="INTERRUPTED", trigger=_of(turn), at=at, summary=summary, held_by=asked)
+            happened = Happened(state="INTERRUPTED", trigger=started_by(turn), at=at, summary=summary, held_by=asked)
             writing.add_event(connection, about(turn), with_tokens(happened, turn))
             return fresh
 
@@ -250,9 +231,9 @@ class Store:
             writing.mark_applied(connection, tuple(turn.answers))
             writing.add_interrupts(connection, turn, [pause], at)
             writing.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
-            happened = Happened(state="PAUSED", trigger=_of(turn), at=at)
+            happened = Happened(state="PAUSED", trigger=started_by(turn), at=at)
             writing.add_event(connection, about(turn), with_tokens(happened, turn))
-            return Finished(state="paused", released=self._release(connection, turn.thread_id))
+            return Finished(state="paused", released=release(connection, turn.thread_id, at))
 
         return await self.write(work)
 
@@ -270,7 +251,7 @@ class Store:
         def work(connection: Connection) -> Finished:
             if said is not None:
                 counting.record(connection, _turn(connection, turn_id), *said, at, cancelled=True)
-            return self._end(connection, _turn(connection, turn_id), state, error, at)
+            return end(connection, _turn(connection, turn_id), state, error, at)
 
         return await self.write(work)
 
@@ -332,31 +313,6 @@ class Store:
 
         return await self.write(work)
 
-    def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
-        if turn.status in FINISHED:
-            return Finished(state=turn.status)
-        turn_id, cancelled = turn.turn_id, queries.is_cancelled(connection, turn.turn_id)
-        state = "cancelled" if cancelled and state == "succeeded" else state  # as was promised
-        quiet = state == "succeeded" and turn.grant.silent and turn.trigger == "fire"
-        ended = "silent" if quiet and not writing.has_spoken(connection, turn_id) else state
-        summary = writing.last_words(connection, turn_id)[:LONGEST_SUMMARY]
-        writing.void_interrupts(connection, turn_id, at)
-        why = error or (queries.cancel_reason(connection, turn_id) if state == "cancelled" else "")
-        changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
-        writing.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
-        happened = Happened(state=ended.upper(), trigger=_of(turn), at=at, summary=summary, error=why)
-        writing.add_event(connection, about(turn), with_tokens(happened, turn))
-        released = self._release(connection, turn.thread_id)
-        kept = tuple(from_meta(meta) for meta in writing.kept(connection, turn.thread_id))
-        return Finished(state=ended, released=released, kept=kept, owes=owe_answer(connection, turn_id))
-
-    def _release(self, connection: Connection, thread_id: str) -> tuple[str, ...]:
-        at = self._clock.now()
-        held = writing.release_held(connection, thread_id)
-        for what in held:
-            writing.add_event(connection, what, Happened(state="RELEASED", trigger="fire", at=at))
-        return tuple(what.turn_id for what in held)
-
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
 
@@ -394,7 +350,3 @@ def _value(item: InterruptRecord) -> object:
 
 def _by(trigger: Trigger) -> str:
     return "fire" if trigger.source == "fire" else "author"
-
-
-def _of(turn: TurnRecord) -> str:
-    return "answer" if turn.answers and not turn.resumes else turn.trigger

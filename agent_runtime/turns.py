@@ -16,8 +16,9 @@ from agent_runtime.lanes import Handled, Item
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.notify import Notice
 from agent_runtime.records import TurnRecord
-from agent_runtime.store import Finished, Store
+from agent_runtime.store import Store
 from agent_runtime.stores.counting import Told
+from agent_runtime.stores.ending import Finished
 from agent_runtime.stores.queries import get_turn, newest_on_thread
 from agent_runtime.triggers import Trigger
 from turnkeeper.eventlog import EventLog

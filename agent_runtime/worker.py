@@ -12,7 +12,8 @@ from agent_runtime.laidout import LaidOut
 from agent_runtime.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
 from agent_runtime.mailboxes import Delivery, Mailboxes
 from agent_runtime.notify import Notice, Notifier
-from agent_runtime.store import Finished, Store
+from agent_runtime.store import Store
+from agent_runtime.stores.ending import Finished
 from agent_runtime.stores.queries import unfinished_turns
 from agent_runtime.triggers import Trigger, Unread, from_envelope, identify
 from agent_runtime.turns import Parts, Turns

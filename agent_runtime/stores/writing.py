@@ -24,6 +24,7 @@ from agent_runtime.triggers import Trigger, Unread
 from agent_runtime.world.tables import candidates
 from turnkeeper.clock import to_us
 
+LONGEST_SUMMARY = 200
 POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
 
 
@@ -61,6 +62,11 @@ def with_tokens(happened: Happened, turn: TurnRecord) -> Happened:
 def about(what: TurnRecord | Trigger | Unread | KeyRecord) -> About:
     """Return what an event about this turn, trigger or key is about."""
     return About(turn_id=what.turn_id, thread_id=what.thread_id, fire_id=what.fire_id, attempt=what.attempt)
+
+
+def started_by(turn: TurnRecord) -> str:
+    """Return what an event says a turn's newest interval was started by."""
+    return "answer" if turn.answers and not turn.resumes else turn.trigger
 
 
 def set_meta(connection: Connection, key: str, value: str) -> None:
