@@ -31,7 +31,7 @@ from langgraph.prebuilt import ToolNode
 
 from agent_runtime.approvals import canonical, hash_args
 from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, over_limit
-from agent_runtime.graph.guard.injected import chosen
+from agent_runtime.graph.guard.injected import chosen, note_put_in, sent_by_model
 
 MOST_TURNS_COUNTED = 1024
 _TEXT = "input"  # the name of a tool's only argument where it is called with a text
@@ -109,7 +109,7 @@ def watched() -> bool:
 @contextmanager
 def let_pass(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
     """Let exactly this call, judged already, through once within the block."""
-    about = chosen(tool, args) if tool is not None else args
+    about = chosen(tool, sent_by_model(tool, args)) if tool is not None else args
     token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(about)))
     try:
         yield
@@ -125,7 +125,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
         LimitReached: the turn goes on calling tools past its limit.
     """
     args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
-    shown = chosen(tool, args)
+    shown = chosen(tool, args, call_id)
     watch = _WATCHES[-1]
     turn = watch.desk.turn()
     if turn is None:
@@ -145,10 +145,15 @@ def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
     """Return what a tool is run with: the arguments as they were admitted, with those that LangGraph injected."""
     if not isinstance(tool_input, dict):
         return decided.args.get(_TEXT, tool_input)
-    if decided.args == shown:
+    if decided.args is shown:
         return tool_input
-    kept = {name: value for name, value in tool_input.items() if name not in shown}
-    return {**kept, **{name: value for name, value in decided.args.items() if name not in kept}}
+    given = {name: value for name, value in tool_input.items() if name not in shown}
+    for name, value in decided.args.items():
+        if name in shown and canonical(value) == canonical(shown[name]):
+            given[name] = tool_input[name]  # the object itself, of which the author read what it holds
+        elif name not in tool_input or name in shown:
+            given[name] = value
+    return given
 
 
 def _made_id(place: str, name: str, args: Mapping[str, Any]) -> str:
@@ -191,6 +196,12 @@ async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> A
         return await _ORIGINALS.arun(self, given, *args, **kwargs)
     finally:
         _PASS.reset(token)
+
+
+def _inject(self: ToolNode, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
+    made = _ORIGINALS.inject(self, tool_call, *args, **kwargs)
+    note_put_in(tool_call, made)
+    return made
 
 
 def _invoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  its name there
@@ -273,9 +284,16 @@ class _Originals:
     arun: Any
     invoke: Any
     ainvoke: Any
+    inject: Any
 
 
-_ORIGINALS = _Originals(run=BaseTool.run, arun=BaseTool.arun, invoke=ToolNode.invoke, ainvoke=ToolNode.ainvoke)
+_ORIGINALS = _Originals(
+    run=BaseTool.run,
+    arun=BaseTool.arun,
+    invoke=ToolNode.invoke,
+    ainvoke=ToolNode.ainvoke,
+    inject=ToolNode._inject_tool_args,  # noqa: SLF001  nothing public says what a node puts into a call
+)
 
 
 def _put_hooks() -> None:
@@ -286,11 +304,12 @@ def _put_hooks() -> None:
 
 def _take_hooks() -> None:
     BaseTool.run, BaseTool.arun = _ORIGINALS.run, _ORIGINALS.arun  # type: ignore[method-assign]
+    ToolNode._inject_tool_args = _ORIGINALS.inject  # type: ignore[method-assign]  # noqa: SLF001  as it was
     for name in ("invoke", "ainvoke"):
         delattr(ToolNode, name)  # a ToolNode inherits its own
 
 
 _HOOKS: tuple[tuple[type, dict[str, Any]], ...] = (
     (BaseTool, {"run": _run, "arun": _arun}),
-    (ToolNode, {"invoke": _invoke, "ainvoke": _ainvoke}),
+    (ToolNode, {"invoke": _invoke, "ainvoke": _ainvoke, "_inject_tool_args": _inject}),
 )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
@@ -22,7 +22,7 @@ from langgraph.types import Command, interrupt
 from agent_runtime.approvals import Decided, Raised, answer_to, read_interrupt
 from agent_runtime.graph.checkpoints import open_checkpoints
 from agent_runtime.graph.current import turn_around
-from agent_runtime.graph.guard import Desk, LimitReached, watching
+from agent_runtime.graph.guard import Desk, LimitReached, guard_middleware, watching
 from agent_runtime.model import Category, TurnContext
 from agent_runtime.permissions import judge
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -308,6 +308,103 @@ async def test_what_a_node_injects_by_itself_is_part_of_what_the_author_approves
     assert (anew.args, ran) == ({"text": "a", "user": "eve"}, [])
 
 
+def calling(made: BaseTool, *outcomes: dict[str, Any]) -> Any:
+    """Return a graph whose node makes the call that a model wrote: the first of these, then the next when asked anew."""
+    left = iter(outcomes)
+
+    def node(_state: Any) -> Any:
+        return {"messages": [made.invoke({"name": made.name, "args": next(left), "id": "c1", "type": "tool_call"})]}
+
+    return of_node(node, InMemorySaver())
+
+
+async def test_what_a_model_writes_for_an_injected_argument_is_what_the_author_approves() -> None:
+    @tool
+    def pay(
+        amount: int,
+        accounts: Annotated[list[str], InjectedToolArg],
+        state: Annotated[dict[str, Any], InjectedState()],
+        runtime: str,
+    ) -> str:
+        """Pay."""
+        ran.append(f"{amount} {accounts} {state} {runtime}")
+        return "paid"
+
+    shop = {"amount": 1, "accounts": ["shop"], "state": {"limit": 1}, "runtime": "test"}
+    for name, other in (("accounts", ["thief"]), ("state", {"limit": 9}), ("runtime", "live --force")):
+        thread = Thread(calling(pay, shop, shop | {name: other}), turn())
+        (asked,) = await thread.go()
+        assert asked.args == shop
+        (anew,) = await thread.decide((asked, "approve"))
+        assert (anew.args, ran) == (shop | {name: other}, [])
+
+
+@dataclass(frozen=True)
+class Payee:
+    """What a node makes of a model's words."""
+
+    name: str
+    through: object
+
+
+async def test_an_object_that_a_node_injects_is_shown_by_what_it_says_and_given_as_it_is() -> None:
+    @tool
+    def pay(amount: int, to: Annotated[Any, InjectedToolArg], through: Annotated[Any, InjectedToolArg]) -> str:
+        """Pay."""
+        ran.append(f"{amount} {to.name} {to.through is bank} {through is bank}")
+        return "paid"
+
+    bank = object()
+
+    def node(_state: Any) -> Any:
+        return pay.invoke({"amount": 1, "to": Payee(name="shop", through=bank), "through": bank}) and {}
+
+    thread = Thread(of_node(node, InMemorySaver()), turn())
+    (asked,) = await thread.go()
+    assert asked.args == {"amount": 1, "to": {"name": "shop", "through": "<object>"}}
+    assert await thread.decide((asked, "edit"), args={**asked.args, "amount": 2}) == []
+    assert ran == ["2 shop True True"]
+
+
+@WAYS
+async def test_what_a_model_writes_for_an_injected_argument_is_lost_in_a_toolnode(way: str) -> None:
+    @tool
+    def informed(
+        text: str,
+        state: Annotated[dict[str, Any], InjectedState()],
+        messages: Annotated[list[Any], InjectedState("messages")],
+    ) -> str:
+        """Act, knowing the state."""
+        ran.append(f"{text} {len(messages)} {len(state['messages'])}")
+        return "done"
+
+    forged = {"text": "a", "state": {"messages": []}, "messages": []}
+    thread = Thread(plain(informed, lines=[calls(("informed", forged))]), turn(), way)
+    (asked,) = await thread.go()
+    assert asked.args == {"text": "a"}
+    assert await thread.decide((asked, "approve")) == []
+    assert ran == ["a 2 2"]
+
+
+async def test_our_agent_asks_once_for_a_call_whose_injected_argument_a_model_wrote() -> None:
+    @tool
+    def pay(
+        amount: int,
+        messages: Annotated[list[Any], InjectedState("messages")],
+        accounts: Annotated[list[str] | None, InjectedToolArg] = None,
+    ) -> str:
+        """Pay."""
+        ran.append(f"{amount} {accounts} {len(messages)}")
+        return "paid"
+
+    model = ScriptedModel(script={"go": [calls(("pay", {"amount": 1, "accounts": ["thief"], "messages": []}))]})
+    agent = create_agent(model, [pay], middleware=[guard_middleware({}, judge)], checkpointer=InMemorySaver())
+    thread = Thread(agent, turn())
+    (asked,) = await thread.go()
+    assert await thread.decide((asked, "approve")) == []
+    assert ran == ["1 None 2"]
+
+
 async def test_a_tool_that_a_node_calls_and_the_author_refuses_raises_there() -> None:
     def node(_state: Any) -> Any:
         try:
@@ -568,3 +665,4 @@ def test_the_process_is_as_it_was_when_nobody_watches_any_more() -> None:
     with nobody():
         assert act.invoke({"text": "a"}) == "did a"
         assert "invoke" not in vars(ToolNode)
+        assert ToolNode._inject_tool_args.__module__ == ToolNode.__module__
