@@ -144,7 +144,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
 def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
     """Return what a tool is run with: the arguments as they were admitted, with those that LangGraph injected."""
     if not isinstance(tool_input, dict):
-        return decided.args.get(_TEXT, tool_input)
+        return decided.args[_TEXT] if set(decided.args) == {_TEXT} else dict(decided.args)  # the tool checks the latter
     if decided.args is shown:
         return tool_input
     given = {name: value for name, value in tool_input.items() if name not in shown}

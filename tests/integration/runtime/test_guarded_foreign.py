@@ -18,6 +18,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
+from pydantic import ValidationError
 
 from agent_runtime.approvals import Decided, Raised, answer_to, read_interrupt
 from agent_runtime.graph.checkpoints import open_checkpoints
@@ -194,6 +195,23 @@ async def test_an_edit_runs_the_authors_arguments_with_what_langgraph_injects() 
     assert asked.args == {"text": "a"}, "what is injected is not the author's to read"
     await thread.decide((asked, "edit"), args={"text": "better", "state": {"messages": []}})
     assert ran == ["better True 2"]
+
+
+@pytest.mark.parametrize(
+    ("edited", "runs"), [({"input": "list"}, ["list"]), ({"text": "list"}, ["list"]), ({"other": "list"}, []), ({}, [])]
+)
+async def test_an_edit_of_a_call_by_text_never_runs_the_text_that_was_edited(edited: Any, runs: list[str]) -> None:
+    def node(_state: Any) -> Any:
+        try:
+            return {"messages": [AIMessage(act.invoke("erase"))]}
+        except ValidationError as error:
+            return {"messages": [AIMessage(str(error))]}
+
+    thread = Thread(of_node(node, InMemorySaver()), turn())
+    (asked,) = await thread.go()
+    assert asked.args == {"input": "erase"}
+    assert await thread.decide((asked, "edit"), args=edited) == []
+    assert ran == runs
 
 
 async def test_tools_with_state_store_runtime_and_call_id_work_as_before() -> None:
