@@ -118,8 +118,11 @@ class Store:
         at = self._clock.now()
         return await self.write(lambda connection: writing.refuse_unread(connection, unread, error, at))
 
-    async def resume(self, turn_id: str) -> TurnRecord:
-        """Write that an interrupted turn goes on with the decisions that are stored, and with which values."""
+    async def resume(self, turn_id: str, interrupt_ids: Sequence[str]) -> TurnRecord:
+        """Write that an interrupted turn goes on with the decisions on these interrupts, and with which values.
+
+        A decision on any other stays as it is: it is stored, and the graph is given it at another resume.
+        """
         at = self._clock.now()
 
         def work(connection: Connection) -> TurnRecord:
@@ -127,7 +130,7 @@ class Store:
             answers = {
                 item.interrupt_id: _value(item)
                 for item in queries.open_interrupts(connection, turn.thread_id)
-                if item.turn_id == turn_id and item.status == "resolved"
+                if item.turn_id == turn_id and item.status == "resolved" and item.interrupt_id in interrupt_ids
             }
             changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.epoch}
             writing.change_turn(connection, turn_id, **changes)

@@ -135,9 +135,8 @@ class Turns:
         return await self._run(await self._store.try_again(decision.turn_id), Onward(), "continue")
 
     async def _resume(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
-        turn = await self._store.resume(decision.turn_id)
-        wanted = {name: value for name, value in turn.answers.items() if name in decision.interrupts}
-        return await self._run(turn, Answers(values=wanted), "resume")
+        turn = await self._store.resume(decision.turn_id, decision.interrupts)
+        return await self._run(turn, Answers(values=turn.answers), "resume")
 
     async def _resume_pause(self, item: Item, decision: Decision, _facts: Facts) -> bool:
         trigger = _trigger(item)

@@ -57,7 +57,7 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
         before.store.begin(trigger), before.store.begin_cancelled(trigger), before.store.refuse(trigger, "late"),
         before.store.hold(trigger, ()), before.store.keep(trigger), before.store.take_answer(trigger, receipt.turn_id, "i"),
         before.store.resume_pause(trigger, receipt.turn_id, "i", ""), before.store.try_again(receipt.turn_id),
-        before.store.resume(receipt.turn_id), before.store.record(receipt.turn_id, said, (1, 1)),
+        before.store.resume(receipt.turn_id, ()), before.store.record(receipt.turn_id, said, (1, 1)),
         before.store.interrupted(receipt.turn_id, raised), before.store.paused(receipt.turn_id, raised[0]),
         before.store.finish(receipt.turn_id, "failed"), before.store.cancel(receipt.turn_id, "late"),
         before.store.decide("i", Decided(decision="approve"), ""),
