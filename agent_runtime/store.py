@@ -15,7 +15,7 @@ from agent_runtime.bell import Bell
 from agent_runtime.decide import MOST_TRIES, Asked, Facts
 from agent_runtime.model import Said
 from agent_runtime.records import InterruptRecord, TurnRecord
-from agent_runtime.stores import counting, queries, writing
+from agent_runtime.stores import counting, handoffs, queries, writing
 from agent_runtime.stores.ending import Finished, end, release
 from agent_runtime.stores.facts import read_facts
 from agent_runtime.stores.writing import LONGEST_SUMMARY, Happened, about, started_by, with_tokens
@@ -36,6 +36,7 @@ class Store:
         epoch: which owner of the store this process is.
         events: rings when turn events were added.
         talk: rings when a conversation changed.
+        handed: turns that are shown what an earlier session left.
     """
 
     def __init__(self, database: Database, clock: Clock, *, incarnation: str, epoch: int) -> None:
@@ -45,21 +46,24 @@ class Store:
         self.epoch = epoch
         self.events = Bell()
         self.talk = Bell()
+        self.handed: set[str] = set()
 
     @classmethod
     async def take_over(cls, database: Database, clock: Clock, entropy: Entropy) -> "Store":
         """Become the owner of the store; whoever owned it before can write no more."""
         drawn = entropy.hex(32)
 
-        def work(connection: Connection) -> tuple[str, int]:
+        def work(connection: Connection) -> tuple[str, int, set[str]]:
             incarnation = queries.get_meta(connection, "incarnation") or drawn
             epoch = int(queries.get_meta(connection, "epoch") or 0) + 1
             writing.set_meta(connection, "incarnation", incarnation)
             writing.set_meta(connection, "epoch", str(epoch))
-            return incarnation, epoch
+            return incarnation, epoch, handoffs.given_to_unfinished(connection)
 
-        incarnation, epoch = await database.run(work)
-        return cls(database, clock, incarnation=incarnation, epoch=epoch)
+        incarnation, epoch, handed = await database.run(work)
+        store = cls(database, clock, incarnation=incarnation, epoch=epoch)
+        store.handed = handed
+        return store
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run a query."""
@@ -71,17 +75,26 @@ class Store:
         return await self.read(lambda connection: read_facts(connection, asked, thread_id, key, now))
 
     async def begin(self, trigger: Trigger) -> TurnRecord:
-        """Write a turn that is about to start, and take its key."""
+        """Write a turn that is about to start, and take its key; what waits for its agent is left to it."""
         at = self._clock.now()
 
         def work(connection: Connection) -> TurnRecord:
             quiet = trigger.source == "fire" and trigger.grant.silent
             writing.add_key(connection, trigger, became="turn", at=at)
             writing.add_turn(connection, trigger, status="running", epoch=self.epoch, at=at, tries=1, visible=not quiet)
+            self._hand_over(connection, trigger, at)
             writing.add_event(connection, about(trigger), Happened(state="STARTED", trigger=_by(trigger), at=at))
             return _turn(connection, trigger.turn_id)
 
         return await self.write(work)
+
+    def _hand_over(self, connection: Connection, trigger: Trigger, at: datetime) -> None:
+        found = handoffs.give(connection, trigger.agent, trigger.turn_id)
+        if found:
+            told = "\n\n".join(f"{item.sender} to {item.agent}, {item.kind}: {item.text}" for item in found)
+            line = Said(role="trigger", text=told[: handoffs.LONGEST_SHOWN])
+            writing.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
+            self.handed.add(trigger.turn_id)
 
     async def begin_cancelled(self, trigger: Trigger) -> None:
         """Write a turn that was cancelled before it started."""
@@ -169,17 +182,20 @@ class Store:
 
         return await self.write(work)
 
-    async def take_answer(self, trigger: Trigger, turn_id: str, interrupt_id: str) -> None:
-        """Write that a message answers an interrupt."""
+    async def take_answer(self, trigger: Trigger, turn_id: str, interrupt_id: str) -> bool:
+        """Write that a message answers an interrupt; False, and nothing is written, if that was settled meanwhile."""
         at = self._clock.now()
         decided = Decided(decision="answer", message=trigger.prompt)
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> bool:
+            if _interrupt(connection, interrupt_id).status != "pending":
+                return False
             writing.add_key(connection, trigger, became="answer", into=turn_id, at=at)
             writing.settle_interrupt(connection, interrupt_id, decided, at)
             writing.add_answer(connection, turn_id, trigger.prompt, at)
+            return True
 
-        await self.write(work)
+        return await self.write(work)
 
     async def try_again(self, turn_id: str) -> TurnRecord:
         """Count another interval of an unfinished turn, before it begins."""

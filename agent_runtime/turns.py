@@ -26,7 +26,9 @@ from turnkeeper.failpoints import Failpoints
 
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
 _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
-Do = Callable[[Item, Decision, Facts], Awaitable[bool]]
+# What comes of carrying a decision out: True, it is done; False, it waits for the next process; None, what was decided
+# on is no longer so, nothing was done, and it is to be decided anew.
+Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
 
 
 class Onlookers(Protocol):
@@ -100,9 +102,9 @@ class Turns:
             if decision.action is Action.WAIT:
                 return Handled(done=False, until=decision.until)
             settled = await self._acts[decision.action](item, decision, facts)
-            if not settled:
+            if settled is False:
                 return Handled(done=False)
-            if not decision.again:
+            if settled and not decision.again:
                 if decision.action is not Action.SET_ASIDE:
                     await self._archive(item)
                 return Handled(done=True)
@@ -167,9 +169,10 @@ class Turns:
         self._log.emit("turn.held", durable=False, turn_id=trigger.turn_id, **held)
         return True
 
-    async def _answer(self, item: Item, decision: Decision, _facts: Facts) -> bool:
+    async def _answer(self, item: Item, decision: Decision, _facts: Facts) -> bool | None:
         trigger = _trigger(item)
-        await self._store.take_answer(trigger, decision.turn_id, decision.interrupts[0])
+        if not await self._store.take_answer(trigger, decision.turn_id, decision.interrupts[0]):
+            return None  # the author decided while the facts were read
         self._log.emit("interrupt.resolved", interrupt_id=decision.interrupts[0], decision="answer")
         self._onlookers.answered(trigger.thread_id)
         return True

@@ -57,3 +57,15 @@ async def test_a_decision_made_while_another_is_carried_out_outlives_a_crash(ben
     assert bench.noted == [json.loads(first.args_json)["text"]]
     (shown,) = await bench.conversation()
     assert [item.decision for item in shown.interrupts] == ["approve", "reject"]
+
+
+async def test_a_message_does_not_take_the_place_of_an_answer_that_was_just_given(bench: Bench) -> None:
+    bench.script["go"] = [calls(("ask", {"question": "Delete it?"}))]
+    await bench.run()
+    (question,) = await bench.pending()
+    between_look_and_act(bench, lambda: bench.resolve(question.interrupt_id, "answer", message="no"))
+    sent = await bench.send("by the way", thread_id="thread-a")
+    await bench.events(until=lambda event: event.turn_id == sent.turn_id and event.state == STATES.SUCCEEDED)
+    first, second = await bench.conversation()
+    assert [line.text for line in first.messages if line.role in {"tool", "author"}] == ["no", "the author says no"]
+    assert [line.text for line in second.messages] == ["by the way", "done"]
