@@ -52,11 +52,14 @@ class Restarter:
         """Do what is left to be done; False if it was refused. Raises TurnkeeperError where it cannot go on."""
         found = read_marker(self._status)
         done: dict[str, Any] = found if isinstance(found, dict) else {}
+        self._failpoints.reach("restart.begun")
+        if not done and (refusals := preflight(self._home)):
+            done = self._phase("refused", error=str(refusals[0]))
+            self._failpoints.reach("restart.refused")
+        if done.get("phase") == "refused":  # also by an earlier child: a refusal is never taken back
+            set_aside(self._home, self._id)
+            return False
         if not done:
-            if refusals := preflight(self._home):
-                self._phase("refused", error=str(refusals[0]))
-                set_aside(self._home, self._id)
-                return False
             process = process_of(self._home, self._daemon)
             done = self._phase("stopping", stopped=process.pid if process else None)
         self._failpoints.reach("restart.refused_or_not")
@@ -69,12 +72,14 @@ class Restarter:
         self._start()
         self._failpoints.reach("restart.started")
         self._await()
+        self._failpoints.reach("restart.serves")
         self._phase("up-detected")
         self._failpoints.reach("restart.up")
         with between_ticks(self._home):
             Deliverer(self._home, clock=self._clock, entropy=SystemEntropy(), failpoints=self._failpoints).deliver_all()
             self._failpoints.reach("restart.delivered")
             set_aside(self._home, self._id)
+        self._failpoints.reach("restart.over")
         return True
 
     def _start(self) -> None:
@@ -88,6 +93,7 @@ class Restarter:
                 return
             begun = replace(before, revive=Revive(id=self._id, at=self._clock.now().timestamp()))
             remember(self._home, self._daemon.name, before, begun)
+            self._failpoints.reach("restart.remembered")
             pid = spawn(self._home, self._daemon, self._environ)
             self._failpoints.reach("restart.spawned")
             known = replace(begun, revive=Revive(id=self._id, at=self._clock.now().timestamp(), pid=pid))

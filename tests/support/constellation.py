@@ -45,7 +45,7 @@ class Constellation(Driver):
         if tasks[task_id]["kind"] == "at":
             return 1
         start_at = datetime.fromtimestamp(first.timestamp() - 1, first.tzinfo).isoformat()
-        shown = self.ask("task-runner", "next", tasks[task_id]["name"], "--from", start_at, "-n", "200")
+        shown = self.ask("task-runner", "next", tasks[task_id]["name"], "--from", start_at, "-n", "1000")
         return sum(datetime.fromisoformat(item["nominal_at"]) <= last for item in shown)
 
 

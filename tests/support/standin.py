@@ -1,7 +1,8 @@
 """A daemon that is nothing but a daemon: takes its lock, shows progress, ends when told. It starts in no time.
 
 `python -m tests.support.standin NAME HOME`. While the file `NAME.fails` lies in the home it says an error and ends with
-exit code 2 instead; while `NAME.still` lies there it serves and shows no progress.
+exit code 2 instead; while `NAME.raises` lies there it dies of an error that holds what lies in it; while `NAME.still`
+lies there it serves and shows no progress.
 """
 
 import os
@@ -24,6 +25,8 @@ def main(name: str, root: str) -> None:
     home, clock = Home(root=Path(root)), SystemClock()
     if (home.root / f"{name}.fails").exists():
         sys.exit(f"some output with a secret in it\nerror: {name} was told to fail")
+    if (raises := home.root / f"{name}.raises").exists():
+        raise ConnectionError(raises.read_text())
     with ProcessLock(home, name):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         progress = Progress(home, name, os.getpid())

@@ -39,10 +39,10 @@ class Supervised:
         orders = Orders(limits=Limits(**limits), routes=Routes(command=command, webhook=webhook))
         write_orders(self.home, orders, self.clock.now())
 
-    def supervise(self) -> int:
-        pid = spawn(self.home, SUPERVISED, os.environ)
+    def supervise(self, **environ: str) -> int:
+        pid = spawn(self.home, SUPERVISED, os.environ | environ)
         self._supervisors.append(pid)
-        self.until(lambda: process_of(self.home, SUPERVISED))
+        self.until(lambda: process_of(self.home, SUPERVISED) or process_with(pid, SUPERVISED) is None)
         return pid
 
     def until(self, probe: Callable[[], Any]) -> Any:

@@ -18,6 +18,7 @@ from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.clock import ManualClock
 from tests.support.restarted import RESTARTER
 from tests.support.standin import STANDINS
+from tests.support.supervised import SUPERVISED
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import rfc3339
@@ -27,16 +28,20 @@ from turnkeeper.files import SystemFiles
 from turnkeeper.home import Home
 
 STEPS = [
+    "restart.begun",
     "restart.refused_or_not",
     "restart.drafted",
     "restart.stopped",
+    "restart.remembered",
     "restart.spawned",
     "restart.started",
+    "restart.serves",
     "restart.up",
     "handoff.before_inbox",
     "handoff.in_inbox",
     "handoff.archived",
     "restart.delivered",
+    "restart.over",
 ]
 
 
@@ -120,15 +125,54 @@ def test_the_child_is_killed_at_every_step_and_each_time_the_next_one_goes_on(su
         assert run_child(supervised.home, TURNKEEPER_FAILPOINTS=step) == -9, step
         never_archived_before_the_inbox(supervised.home)
         status = read_marker(markers.STATUS.at(supervised.home, id=id_))
-        assert isinstance(status, dict)
-        assert status["phase"] != "verified"
-        assert status["stopped"] == before, "only the one that ran at the request is ever stopped"
-    assert run_child(supervised.home) == 0
+        assert isinstance(status, dict) or step == "restart.begun"
+        assert (status or {"phase": ""})["phase"] != "verified"
+        assert (status or {"stopped": before})["stopped"] == before, "only what ran at the request is ever stopped"
     assert supervised.until_up(RUNTIME) != before
     assert handoffs(supervised.home) == {key_of(id_): 1}
     assert archived(supervised.home) == {id_}
     assert list(drafts(supervised.home)) == []
     assert not markers.PROCESSING.at(supervised.home).exists()
+
+
+@pytest.mark.process
+def test_a_refusal_stands_though_its_child_is_killed_before_it_has_ended_the_request(supervised: Supervised):
+    supervised.want()
+    ticking(supervised).tick()
+    before = supervised.until_up(RUNTIME)
+    id_ = request(supervised.home)
+    claimed(supervised.home)
+    supervised.home.config.write_text("[scheduler]\ngrase_s = 1\n")
+    assert run_child(supervised.home, TURNKEEPER_FAILPOINTS="restart.refused") == -9
+    supervised.home.config.write_text("")
+    assert run_child(supervised.home) == 1
+    status = read_marker(markers.STATUS.at(supervised.home, id=id_))
+    assert isinstance(status, dict)
+    assert status["phase"] == "refused"
+    assert supervised.pid(RUNTIME) == before
+    assert handoffs(supervised.home) == {}, "nothing took place that could be handed over"
+    assert not markers.PROCESSING.at(supervised.home).exists()
+
+
+@pytest.mark.process
+def test_a_watchdog_that_is_killed_while_it_hands_over_a_crash_is_followed_by_one_that_goes_on(supervised: Supervised):
+    supervised.want()
+    supervised.supervise()
+    before = supervised.until_up(RUNTIME)
+    supervised.until(lambda: supervised.marker(markers.PROGRESS_SEEN, RUNTIME))
+    supervised.kill(SUPERVISED)
+    supervised.until(lambda: supervised.pid(SUPERVISED) is None)
+    supervised.kill(RUNTIME)
+    supervised.until(lambda: supervised.pid(RUNTIME) is None)
+    for step in STEPS:
+        if step.startswith("handoff."):
+            supervised.supervise(TURNKEEPER_FAILPOINTS=step)
+            supervised.until(lambda: supervised.pid(SUPERVISED) is None)
+            never_archived_before_the_inbox(supervised.home)
+    assert supervised.until_up(RUNTIME) != before
+    supervised.supervise()
+    supervised.until(lambda: archived(supervised.home) and not list(drafts(supervised.home)))
+    assert list(handoffs(supervised.home).values()) == [1]
 
 
 @pytest.mark.process

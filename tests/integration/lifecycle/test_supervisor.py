@@ -9,9 +9,12 @@ from typing import ClassVar
 import pytest
 
 from constellation import markers
+from constellation.bring import prepare
+from constellation.daemons import stop
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
+from turnkeeper.settings import load_settings
 
 pytestmark = pytest.mark.process
 
@@ -67,6 +70,47 @@ def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(supervi
     assert "secret" not in line
     assert any("crash loop suspected" in condition for condition in supervised.conditions())
     assert [status["phase"] for status in supervised.statuses() if status["process"] == RUNTIME.name] == ["failed"] * 3
+
+
+def test_up_clears_the_crash_loop_once_its_cause_is_mended(supervised: Supervised):
+    supervised.want(backoff_s=0.01)
+    supervised.flag(RUNTIME, "fails").touch()
+    supervised.supervise()
+    supervised.until(lambda: supervised.marker(markers.CRASH_LOOP, RUNTIME))
+    tried = len(supervised.events("daemon.started"))
+    supervised.flag(RUNTIME, "fails").unlink()
+    told = supervised.until(lambda: prepare(supervised.home, load_settings(supervised.home)))
+    os.kill(supervised.pid(SUPERVISED) or 0, signal.SIGHUP)
+    supervised.until_up(RUNTIME)
+    assert ["did not come up 3 times" in text for text in told] == [True], "whoever mends it is told of it"
+    assert supervised.conditions() == []
+    assert len(supervised.events("daemon.started")) == tried + 1
+
+
+def test_what_a_daemon_died_of_is_told_by_its_kind_alone(supervised: Supervised):
+    told = supervised.home.root / "told"
+    supervised.want(command=f'echo "$TURNKEEPER_TEXT" >> {told}', backoff_s=0.01)
+    supervised.flag(RUNTIME, "raises").write_text("https://user:pass-w0rd@models.example/v1?key=sk-planted")
+    supervised.supervise()
+    supervised.until(told.exists)
+    supervised.until(lambda: "ConnectionError" in told.read_text())
+    raw = supervised.home.logs / "agent-runtime.log"
+    assert "sk-planted" in raw.read_text(), "what the process itself says is kept as it is"
+    files = [path for path in supervised.home.root.rglob("*") if path.is_file() and path != raw]
+    leaks = [path for path in files if b"sk-planted" in path.read_bytes() or b"pass-w0rd" in path.read_bytes()]
+    assert leaks == [supervised.flag(RUNTIME, "raises")]
+    assert "pass-w0rd" not in str(supervised.conditions())
+
+
+def test_one_that_does_not_end_when_told_is_killed_after_the_grace_and_by_force_at_once(supervised: Supervised):
+    supervised.want()
+    supervised.supervise()
+    for daemon in STANDINS:
+        os.kill(supervised.until_up(daemon), signal.SIGSTOP)
+    supervised.kill(SUPERVISED)
+    assert stop(supervised.home, RUNTIME, timeout_s=0.2) == "killed after 0s"
+    assert stop(supervised.home, RUNNER, force=True) == "killed"
+    assert stop(supervised.home, RUNNER) == "was not running"
 
 
 def test_a_stopped_process_is_noticed_killed_and_started_again(supervised: Supervised):
