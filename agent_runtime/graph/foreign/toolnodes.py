@@ -5,10 +5,13 @@ change. This module looks at one before it runs: over its nodes and subgraphs, a
 """
 
 import functools
+import re
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from langchain_core.runnables import (
@@ -27,8 +30,19 @@ from langgraph.pregel.remote import RemoteGraph
 from agent_runtime.graph.guard import watched
 
 Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
-MOST_LOOKED_AT = 20_000  # objects; a graph that holds on to more is looked at so far
-_LIBRARIES = sys.stdlib_module_names | {"pydantic", "pydantic_core", "langsmith", "openai", "anthropic", "httpx"}
+MOST_LOOKED_AT = 100_000  # objects; a graph that holds on to more is not called guarded
+_LIBRARIES = sys.stdlib_module_names | {
+    *("langchain", "langchain_core", "langchain_classic", "langchain_openai", "langgraph", "langgraph_sdk"),
+    *("pydantic", "pydantic_core", "langsmith", "openai", "anthropic", "httpx"),
+}
+_INSTALLED = tuple(
+    Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))
+)
+# What providers call the tools that they run, as `type` or as the only key; where a list is surely a model's tools, any
+# kind counts.
+_SERVED_KEYS = r"(google_|enterprise_web_|x_|live_|browser_)search(_retrieval)?|google_maps|url_context|code_execution"
+_SERVED_TYPES = r"(web|file)_search|web_fetch|code_interpreter|computer_use|image_generation|local_shell|mcp(_toolset)?"
+_SERVED = re.compile(rf"({_SERVED_KEYS}|{_SERVED_TYPES}|document_library)(_preview|_premium)?([_\d]+)?|\w+_20\d{{6}}")
 _NODE_METHODS = (
     "invoke",
     "ainvoke",
@@ -97,14 +111,24 @@ class _Offered:
     tools: Sequence[Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Unseen:
+    """Stands for all that was not looked at, as `most` objects were."""
+
+    most: int
+
+
 def _reached(graph: Pregel[Any, Any, Any, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each object that the graph's nodes hold on to, once, with the path of nodes that led to it."""
     waiting: list[tuple[str, Any]] = [("", graph)]
     seen: dict[int, Any] = {}  # keeps what it has seen alive: an id must not be used again
-    while waiting and len(seen) < MOST_LOOKED_AT:
+    while waiting:
         where, value = waiting.pop()
         if id(value) in seen or isinstance(value, _LEAVES):
             continue
+        if len(seen) >= MOST_LOOKED_AT:
+            yield where, _Unseen(most=MOST_LOOKED_AT)
+            return
         seen[id(value)] = value
         yield where, value
         if isinstance(value, Pregel):
@@ -118,13 +142,28 @@ def _inside(value: Any) -> Iterable[Any]:
     for kinds, look in _LOOKS:
         if isinstance(value, kinds):
             return look(value)
-    return () if _of_library(type(value)) else list(getattr(value, "__dict__", {}).values())
+    return () if _of_library(type(value)) else list(_named(getattr(value, "__dict__", {})))
+
+
+def _named(held: Mapping[Any, Any]) -> Iterator[Any]:
+    """Yield what is held by name; a list that is called tools also as what a model is given."""
+    for name, value in list(held.items()):
+        yield value
+        if str(name).lower().endswith("tools") and isinstance(value, list | tuple):
+            yield _Offered(tools=value)
 
 
 def _of_library(thing: Any) -> bool:
     """Return whether a class or function is none of the author's: what it knows by name is then not his graph."""
-    module = str(getattr(thing, "__module__", None) or "builtins").split(".", 1)[0]
-    return module in _LIBRARIES or module.startswith(("langchain", "langgraph"))
+    module = str(getattr(thing, "__module__", None) or "builtins")
+    return module.split(".", 1)[0] in _LIBRARIES and _installed(module)
+
+
+@functools.cache
+def _installed(module: str) -> bool:
+    """Return whether a module is where libraries are, and not a file of the author's that is called like one."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or any(Path(file).resolve().is_relative_to(root) for root in _INSTALLED)
 
 
 def _of_node(node: ToolNode) -> Iterator[Any]:
@@ -139,12 +178,20 @@ def _of_callable(value: Any) -> Iterator[Any]:
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
     if not _of_library(function):
         yield from get_function_nonlocals(function)
+        names = [name for name in _names_in(function.__code__) if name in function.__globals__]
+        yield from _named({name: function.__globals__[name] for name in names})
     yield from function.__defaults__ or ()
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        held = _content(cell)
-        yield held
-        if name.endswith("tools") and isinstance(held, list | tuple):
-            yield _Offered(tools=held)
+    yield from (function.__kwdefaults__ or {}).values()
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    yield from _named({name: _content(cell) for name, cell in cells})
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that a function uses, and the functions written inside it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names_in(inner)
 
 
 def _content(cell: types.CellType) -> Any:
@@ -162,11 +209,27 @@ def _why_not(value: Any) -> str:
         return f"{type(value).__name__} runs its tools in a way of its own ({changed})"
     if isinstance(value, BaseTool) and (changed := _changed(type(value), BaseTool, _TOOL_METHODS)):
         return f"the tool {value.name} runs in a way of its own ({changed})"
-    if isinstance(value, _Offered):
-        served = [kind for tool in value.tools if isinstance(tool, Mapping) and (kind := _served(tool))]
-        if served:
-            return f"the model's provider runs {', '.join(served)} by itself"
-    return ""
+    if isinstance(value, _Unseen):
+        return f"it holds more than {value.most:,} objects, of which the others were not looked at"
+    served = _served_in(value)
+    return f"the model's provider runs {', '.join(served)} by itself" if served else ""
+
+
+def _served_in(value: Any) -> list[str]:
+    """Return the names of the tools in a list that a model's provider runs."""
+    if not isinstance(value, _Offered | list | tuple):
+        return []
+    held = value.tools if isinstance(value, _Offered) else value
+    tools = [tool for tool in held if isinstance(tool, Mapping)]
+    sure = isinstance(value, _Offered)
+    return [kind for tool in tools if (sure or _well_known(tool)) and (kind := _served(tool))]
+
+
+def _well_known(tool: Mapping[Any, Any]) -> bool:
+    """Return whether this is a provider's tool wherever it is found: by its type, or by its only key."""
+    if isinstance(kind := tool.get("type"), str):
+        return _SERVED.fullmatch(kind) is not None
+    return len(tool) == 1 and all(_SERVED.fullmatch(str(key)) and isinstance(tool[key], Mapping) for key in tool)
 
 
 def _changed(kind: type, base: type, methods: Sequence[str]) -> str:
@@ -198,6 +261,6 @@ _LOOKS: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
     (functools.partial, lambda value: (value.func, *value.args, *value.keywords.values())),
     (types.MethodType, lambda value: (value.__self__, value.__func__)),
     (types.FunctionType, _of_function),
-    (Mapping, lambda value: list(value.values())),
+    (Mapping, lambda value: list(_named(value))),
     (list | tuple | set | frozenset, list),
 )

@@ -1,6 +1,9 @@
 """Looking at a graph before it runs: which tools it reaches, and what the guard cannot stand before."""
 
 import functools
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 
-from agent_runtime.graph.foreign.toolnodes import guard_graph, inspect
+from agent_runtime.graph.foreign import toolnodes
+from agent_runtime.graph.foreign.toolnodes import Unguardable, guard_graph, inspect
 from agent_runtime.graph.guard import Desk, watching
 from agent_runtime.permissions import judge
 from tests.support.scripted import ScriptedModel
@@ -140,6 +144,82 @@ def test_what_runs_past_the_guard_is_named_with_its_node(node: Any, why: str) ->
 def test_tools_that_the_graph_runs_are_no_providers_tools() -> None:
     functions = [{"type": "function", "function": {"name": "one"}}, {"name": "one", "input_schema": {}}]
     assert inspect(graph(holding(model(*functions)))).unguardable == ()
+
+
+@pytest.mark.parametrize("name", ["langgraph_demo", "langchain_demo", "openai_demo", "webbrowser"])
+def test_a_module_of_the_authors_is_no_library_whatever_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from langgraph.prebuilt import ToolNode\nclass Own(ToolNode):\n    def invoke(self, *_):\n        return {}\n"
+    )
+    (tmp_path / f"{name}.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    (problem,) = inspect(graph(importlib.import_module(name).Own([one]))).unguardable
+    monkeypatch.delitem(sys.modules, name)
+    assert "Own runs its tools in a way of its own (invoke)" in problem.why
+
+
+SEARCH = [{"type": "web_search_preview"}]
+HOSTED_TOOLS = [{"type": "a kind that nobody here knows", "container": {}}]
+DATA = [
+    {"type": "text", "text": "tools"},
+    {"n": 1},
+    {"sold_20240101": 1},
+    {"anyOf": [{"type": "string"}, {"type": "null"}]},
+]
+
+
+def of_global(_state: Any) -> Any:
+    return model().bind(tools=SEARCH)
+
+
+def of_named_global(_state: Any) -> Any:
+    return [model().bind(tools=HOSTED_TOOLS) for _ in ("inside", "another", "code object")]
+
+
+def of_data(_state: Any) -> Any:
+    return DATA
+
+
+class Keeps:
+    """A class of the author's that keeps tools for a model."""
+
+    def __init__(self, tools: list[Any]) -> None:
+        self.tools = tools
+
+    def work(self, _state: Any) -> Any:
+        return model().bind(tools=self.tools)
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        (of_global, "web_search_preview"),
+        (of_named_global, "a kind that nobody here knows"),
+        (holding(SEARCH), "web_search_preview"),
+        (holding({"model": "one", "tools": HOSTED_TOOLS}), "a kind that nobody here knows"),
+        (holding([{"type": "bash_20250124", "name": "bash"}]), "bash_20250124"),
+        (holding([{"url_context": {}}]), "url_context"),
+        (Keeps(HOSTED_TOOLS).work, "a kind that nobody here knows"),
+    ],
+)
+def test_tools_that_a_provider_runs_are_found_wherever_a_node_holds_them(node: Any, kind: str) -> None:
+    (problem,) = inspect(graph(node)).unguardable
+    assert problem == Unguardable(where="node", why=f"the model's provider runs {kind} by itself")
+
+
+@pytest.mark.parametrize("node", [of_data, holding(DATA), Keeps([one]).work])
+def test_lists_that_are_no_providers_tools_are_no_trouble(node: Any) -> None:
+    assert inspect(graph(node)).unguardable == ()
+
+
+def test_a_graph_that_holds_too_much_to_look_at_is_not_called_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolnodes, "MOST_LOOKED_AT", 100)
+    assert inspect(graph(holding([[1] for _ in range(50)]))).unguardable == ()
+    (problem,) = inspect(graph(holding([OwnNode([one]), [[number] for number in range(200)]]))).unguardable
+    assert "holds more than 100 objects" in problem.why
 
 
 def test_a_subgraph_without_checkpoints_is_no_trouble_where_it_has_no_tools() -> None:
