@@ -34,8 +34,9 @@ class Constellation(Driver):
     def violations(self, *, drained: bool = True) -> list[Violation]:
         """Hold everything that happened on this home against the invariants."""
         tasks = self.ask("task-runner", "list")
-        ledger = [entry for task in tasks for entry in self.history(task["name"])]
-        turns = self.ask("agent-runtime", "turns", "list", "-n", "1000")
+        asked = [("task-runner", "history", task["name"], "-n", "1000") for task in tasks]
+        turns, *entries = self.ask_all([("agent-runtime", "turns", "list", "-n", "1000"), *asked])
+        ledger = [entry for found in entries for entry in found]
         history = History(events=list(read_events(self.home.logs)), ledger=ledger, turns=turns)
         periods = {task["id"]: task for task in tasks}
         return check(history, drained=drained, count_nominals=lambda *span: self._count(periods, *span))

@@ -1,20 +1,36 @@
-"""The real daemons, supervised: killed while tasks fire, backed up while they run, put back."""
+"""The real daemons, supervised: killed while tasks fire, backed up while they run, put back; and no secret gets out."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from constellation import markers
+from constellation.facts import handoff_text
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.home import Home
 
 pytestmark = pytest.mark.process
+PLANTED = "planted"
+SETTINGS = """\
+[model]
+base_url = "https://user:planted-in-an-address@models.example/v1"
+[watchdog]
+webhook = "https://hooks.example/planted-in-a-webhook"
+"""
+TASK = (
+    *("--category", "catch-up-summary", "--channel", "general", "--prompt", "Keep planted-in-a-prompt."),
+    *("--every", "1s", "--catch-up", "run-all"),
+)
 
 
 @pytest.fixture
 def constellation(home: Home) -> Iterator[Constellation]:
-    made = Constellation(home)
-    made.command("turnkeeper", "init")
+    made = Constellation(home, os.environ | {"SERVICE_TOKEN": "planted-in-the-environment"})
+    home.config.write_text(SETTINGS)
+    home.environment.write_text("OPENAI_API_KEY=planted-in-the-key-file\n")
+    home.environment.chmod(0o600)
     yield made
     made.stop()
 
@@ -25,19 +41,33 @@ def settle(constellation: Constellation) -> None:
     assert constellation.violations() == []
 
 
+def told_secrets(home: Home) -> list[Path]:
+    """Every file of the home that holds something planted: messages, settings and keys apart, where it belongs."""
+    # The watchdog's orders hold the way to reach the author, which must work while the settings are broken.
+    own = {home.config, home.environment, markers.WANTED.at(home)}
+    files = [path for path in home.root.rglob("*") if path.is_file() and path not in own]
+    said = [path for path in files if PLANTED.encode() in path.read_bytes()]
+    return [path for path in said if ".db" not in path.name and home.inbox("agent0") not in path.parents]
+
+
 def test_killed_while_tasks_fire_and_put_back_from_a_backup(constellation: Constellation):
     constellation.command("turnkeeper", "up")
-    constellation.create("digest", "--every", "1s", "--catch-up", "run-all")
-    constellation.await_outcome("digest", "succeeded", 2)
+    constellation.command("task-runner", "create", "digest", *TASK)
+    constellation.await_outcome("digest", "succeeded", 1)
     killed = constellation.kill(AGENT_RUNTIME)
     target = constellation.home.root.parent / "backup"
     constellation.command("turnkeeper", "backup", str(target))
     constellation.await_outcome("digest", "succeeded", len(constellation.fires("digest")) + 1)
-    (row,) = [row for row in constellation.ask("turnkeeper", "status") if row["process"] == AGENT_RUNTIME.name]
-    assert row["state"] == "running"
-    assert row["pid"] != killed
-    constellation.until("the handoff", lambda: list(markers.found(constellation.home, markers.ARCHIVE)))
+    status = constellation.command("turnkeeper", "status", "-o", "json")
+    assert f'"pid": {killed}' not in status
+    assert status.count('"state": "running"') == 3
+    (path,) = constellation.until("the handoff", lambda: list(markers.found(constellation.home, markers.ARCHIVE)))
+    handoff = handoff_text(constellation.home, "water the beds")
+    assert "armed tasks: digest (every 1s, " in handoff
+    assert handoff.endswith("notes:\nwater the beds")
     settle(constellation)
+    assert PLANTED not in status + handoff + path.read_text()
+    assert told_secrets(constellation.home) == []
 
     constellation.command("turnkeeper", "restore", str(target), code=4)
     constellation.command("turnkeeper", "down")
