@@ -18,9 +18,11 @@ from agent_runtime.graph.foreign.opening import Opened, open_graph, targets
 from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.models import take_keys
 from agent_runtime.graph.models.calls import Surroundings, model_calls
+from agent_runtime.handing import Handing
 from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.intervals import Intervals
 from agent_runtime.laidout import LaidOut
+from agent_runtime.lifecycle import Lifecycle
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.narrowing import Narrowing
 from agent_runtime.notify import Notifier
@@ -30,6 +32,7 @@ from agent_runtime.store import Store
 from agent_runtime.stores.open import open_database
 from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.turns import Parts
 from agent_runtime.worker import Worker
 from agent_runtime.world.world import World
@@ -190,7 +193,7 @@ async def _wire(
         failpoints=failpoints,
     )
     courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
-    specs = [*toolbox(world), *agent_tools(courier)]
+    specs = [*toolbox(world), *agent_tools(courier), *lifecycle_tools(Lifecycle(store, home=home, clock=clock))]
     narrowing = Narrowing(categories.get)
     # A foreign graph's tools are in no scope map, whatever they are called.
     desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
@@ -207,6 +210,7 @@ async def _wire(
             parts,
             laid_out=laid_out,
             courier=courier,
+            handing=Handing(store, home=home, clock=clock, log=log),
             arrived=arrived,
             notifier=Notifier(settings.notify, log, environ),
             clock=clock,

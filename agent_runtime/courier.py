@@ -14,9 +14,11 @@ from sqlalchemy import Connection
 
 from agent_runtime.accept import Acceptor
 from agent_runtime.inboxes.hosted import FIRST_AGENT, NOT_AGENTS
+from agent_runtime.lifecycle import SCOPE as RESTART
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.permissions import judge
 from agent_runtime.records import TurnRecord
+from agent_runtime.sendable import sendable
 from agent_runtime.store import Store
 from agent_runtime.stores import delegating
 from agent_runtime.stores.delegating import Delegation
@@ -115,7 +117,7 @@ class Courier:
         if hops > MOST_HOPS:
             raise Exhausted(f"{MOST_HOPS} messages have gone to and fro since this began", hint="tell the author")
         key = f"agent:{hashlib.sha256(call.key.encode()).hexdigest()[:32]}"
-        grant = replace(parent.grant, tools=parent.grant.tools - {SCOPE})
+        grant = replace(parent.grant, tools=parent.grant.tools - {SCOPE, RESTART})
         return Trigger(
             source="agent",
             key=key,
@@ -166,7 +168,7 @@ def _answer(ended: _Ended, parent: TurnRecord) -> Trigger:
         channel=parent.channel,
         agent=item.sender,
         grant=parent.grant,
-        prompt=_sendable(_words(ended)),
+        prompt=sendable(_words(ended), LONGEST_MESSAGE),
         kind=AGENT_KINDS["fire" if by_fire else "author"],
         read_only=parent.read_only,
         sender=item.agent,
@@ -182,17 +184,3 @@ def _words(ended: _Ended) -> str:
         why = turn.error if turn is not None and turn.error else "no reason is recorded"
         return f"I could not do it: the turn {how}: {why}"
     return ended.words or "I am done, and have nothing to say."
-
-
-def _sendable(text: str) -> str:
-    """Return a text as an envelope takes it: of bounded length, and without a token that could close its wrapper."""
-    data = text.encode("utf-8", "replace")
-    cut = text if len(data) <= LONGEST_MESSAGE else f"{data[:LONGEST_MESSAGE].decode('utf-8', 'ignore')} […]"
-    clean = cut.encode("utf-8", "replace").decode()
-    try:
-        check_text(clean)
-    except InvalidInput:
-        for opening in ("<", "\uff1c", "\ufe64"):  # NFKC makes the first of the others
-            clean = clean.replace(opening, "[")
-        return clean
-    return clean

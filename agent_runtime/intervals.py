@@ -8,6 +8,7 @@ from agent_runtime.model import Category, TurnContext
 from agent_runtime.narrowing import Narrowing
 from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.store import Store
+from agent_runtime.stores.handoffs import given, shown
 from agent_runtime.stores.queries import asked_in_turn
 from agent_runtime.triggers import AGENT_KINDS
 from turnkeeper.eventlog import EventLog
@@ -64,6 +65,7 @@ class Intervals:
             in_time, _ = await asyncio.wait([task], timeout=seconds + OVERDUE_S)
         except asyncio.CancelledError:  # the process is to stop and would wait no longer; the next one goes on
             self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state="drained")
+            await self._store.give_back(turn.turn_id)
             raise
         finally:
             _cancel(task)
@@ -78,6 +80,8 @@ class Intervals:
     async def _context(self, turn: TurnRecord) -> TurnContext:
         category = self._narrowing.begin(turn.turn_id, turn.grant)
         await self._pin(turn, category)
+        handed = turn.turn_id in self._store.handed
+        handoff = await self._store.read(lambda connection: given(connection, turn.turn_id)) if handed else []
         fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
         asked = [] if fresh else await self._store.read(lambda connection: asked_in_turn(connection, turn))
         return TurnContext(
@@ -96,6 +100,7 @@ class Intervals:
             stands_for=turn.stands_for,
             asked=frozenset(one.call_id for one in asked if one.call_id),
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
+            handoff=shown(handoff),
         )
 
     async def _pin(self, turn: TurnRecord, category: Category) -> None:

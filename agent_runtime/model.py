@@ -84,6 +84,7 @@ class TurnContext:
         asked: ids of the tool calls that were put to the author before this interval: he decides them, whatever is
             granted by now.
         writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
+        handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
     """
 
     turn_id: str
@@ -101,6 +102,7 @@ class TurnContext:
     stands_for: int = 1
     asked: frozenset[str] = frozenset()
     writes_approved: bool = False
+    handoff: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

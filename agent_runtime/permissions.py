@@ -53,6 +53,7 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "page.propose": ScopeRule(writes="candidate-page", derives=True),
         "web.fetch": ScopeRule(host=True),
         "agent.send": ScopeRule(),
+        "lifecycle.request_restart": ScopeRule(),
     }
 )
 

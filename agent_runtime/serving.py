@@ -49,7 +49,7 @@ async def serve(home: Home) -> None:
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
-        await runtime.worker.start()
+        await runtime.worker.start(on_shutdown=stop.set)
         server = UnixServer(home.socket(PROCESS))
         servicer = Servicer(runtime)
         untyped: Any = servicer

@@ -4,7 +4,7 @@ Every write first checks that this process still owns the store: one that was su
 """
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -206,6 +206,16 @@ class Store:
             return _turn(connection, turn_id)
 
         return await self.write(work)
+
+    async def give_back(self, turn_id: str) -> None:
+        """Take back the count of an interval that a process ended in good order: it failed at nothing."""
+
+        def work(connection: Connection) -> None:
+            turn = _turn(connection, turn_id)
+            if turn.status == "running":
+                writing.change_turn(connection, turn_id, tries=max(0, turn.tries - 1))
+
+        await self.write(work)
 
     async def record(
         self, turn_id: str, lines: Sequence[Said], tokens: tuple[int, int], *, known: int = 0, cancelled: bool = False

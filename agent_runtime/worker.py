@@ -1,13 +1,16 @@
 """The worker: claims envelopes, adopts what a crash left, and feeds the lanes."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from agent_runtime.bell import Bell
 from agent_runtime.courier import Courier
 from agent_runtime.decide import Asked
+from agent_runtime.handing import SENDER, Handing
+from agent_runtime.inboxes.hosted import FIRST_AGENT
 from agent_runtime.laidout import LaidOut
 from agent_runtime.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
 from agent_runtime.mailboxes import Delivery, Mailboxes
@@ -28,6 +31,7 @@ POLL_S = 1.0  # other processes put without ringing
 MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
 TROUBLE_S = 0.2  # doubled at each further try
 LONGEST_TROUBLE_S = 30.0
+MAY_END = frozenset({"watchdog", "author"})  # whose shutdown envelopes are meant
 
 
 @dataclass
@@ -48,6 +52,7 @@ class Worker:
         *,
         laid_out: LaidOut,
         courier: Courier,
+        handing: Handing,
         arrived: Bell,
         notifier: Notifier,
         clock: Clock,
@@ -56,6 +61,7 @@ class Worker:
         """Take the parts that turns are made with; `arrived` rings when something was put into an inbox."""
         self._laid_out = laid_out
         self._courier = courier
+        self._handing = handing
         self._owing = Bell()
         self._answering: asyncio.Task[None] | None = None
         self._store: Store = parts.store
@@ -73,21 +79,31 @@ class Worker:
         self._stuck: list[_Stuck] = []
         self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each waits for its pause's end
         self._claiming: asyncio.Task[None] | None = None
+        self._began = clock.now()
+        self._on_shutdown: Callable[[], None] = _nothing
 
     @property
     def waiting(self) -> int:
         """How many items wait or run."""
         return self._lanes.depth
 
-    async def start(self) -> None:
-        """Go on with what an earlier process left, in the order in which it came; then claim."""
+    async def start(self, on_shutdown: Callable[[], None] | None = None) -> None:
+        """Look what an earlier process left and go on with it, in the order in which it came; then claim.
+
+        `on_shutdown` is called when an envelope asks the runtime to end.
+        """
+        self._began, self._on_shutdown = self._clock.now(), on_shutdown or _nothing
+        await self._handing.take_up_notes(FIRST_AGENT)
         await self._laid_out.start(await self._mailboxes.open())
-        for turn in await self._store.read(unfinished_turns):
+        unfinished = await self._store.read(unfinished_turns)
+        for turn in unfinished:
             if turn.paused_until is not None and turn.status == "paused":
                 self.paused(turn.thread_id, turn.paused_until)
             else:
                 self._lanes.put(turn.thread_id, Item(asked=Asked(source="recovery")))
         self._put_kept(await self._store.kept())
+        found, going_on = await self._handing.look_around(), sum(turn.status == "running" for turn in unfinished)
+        self._log.emit("runtime.up", continued=going_on, **asdict(found))
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
         self._answering = asyncio.create_task(self._answer(), name="answers")
@@ -194,9 +210,13 @@ class Worker:
             self._log.emit("ack.received", agent=delivery.agent, sender=envelope.sender, id=envelope.id)
             await self._mailboxes.archive(delivery)
             return
-        if envelope.kind == "handoff" and envelope.sender == "watchdog":  # to be read in delivered/; it starts no turn
-            self._log.emit("handoff.received", agent=delivery.agent, id=envelope.id, key=envelope.idempotency_key)
+        if envelope.kind == "handoff" and envelope.sender == SENDER:  # it starts no turn; the next one is shown it
+            await self._handing.receive(delivery)
+            self._failpoints.reach("runtime.handoff_kept")
             await self._mailboxes.archive(delivery)
+            return
+        if envelope.kind == "shutdown" and envelope.sender in MAY_END:
+            await self._shut_down(delivery)
             return
         try:
             trigger = from_envelope(envelope)
@@ -205,6 +225,15 @@ class Worker:
             return
         asked = Asked(source=trigger.source, turn_id=trigger.turn_id, task_id=trigger.task_id)
         self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger, delivery=delivery))
+
+    async def _shut_down(self, delivery: Delivery) -> None:
+        """Begin to drain, as at SIGTERM; what was put before this process began was meant for an earlier one."""
+        envelope = delivery.claimed.envelope
+        stale = envelope.at < self._began
+        await self._mailboxes.archive(delivery)
+        self._log.emit("shutdown.received", sender=envelope.sender, id=envelope.id, stale=stale, durable=True)
+        if not stale:
+            self._on_shutdown()
 
     async def _set_aside(self, delivery: Delivery, reason: str) -> None:
         """Quarantine what cannot be read; whoever was told that it is accepted is told that it failed."""
@@ -255,6 +284,10 @@ class Worker:
         except Exception as error:  # noqa: BLE001  recorded; the envelope lies in claimed/, which is adopted at start
             what = f"cannot be recorded: {_sentence(error)}"
             self._log.emit("turn.trouble", thread_id=trigger.thread_id, turn_id=trigger.turn_id, reason=what)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _sentence(error: Exception) -> str:

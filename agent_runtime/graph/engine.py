@@ -253,7 +253,10 @@ class Engine:
             values = (await self.seal(context.thread_id)).values
             if not self._schema.takes_messages:
                 return self._schema.payload(order.prompt, order.payload_json), _last_id(values)
-            messages = opening(context.turn_id, order.prompt, order.payload_json, order.note)
+            # Our own agent is told of a handoff by its briefing.
+            told = [order.note, context.handoff if self._foreign else ""]
+            note = "\n\n".join(filter(None, told))
+            messages = opening(context.turn_id, order.prompt, order.payload_json, note)
             before = messages_of(values)
             # A graph of the author's own decides itself what it forgets.
             forgotten = [] if self._foreign else outgrown(before)

@@ -8,8 +8,8 @@ from agent_runtime.world.terms import terms
 
 RULE_BASED = "(Written by the rule-based offline model, which quotes and does not reason.)"
 UNDERSTOOD = (
-    "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL, tell AGENT: TEXT and propose page: "
-    "TITLE: BODY."
+    "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL, tell AGENT: TEXT, "
+    "restart: NOTES and propose page: TITLE: BODY."
 )
 MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
@@ -78,6 +78,7 @@ def _told(tool: str, data: dict[str, Any]) -> list[str]:
     sentences = {
         "memory_put": f"Remembered in the {data.get('tier')} memory as {data.get('key')}.",
         "agent_send": f"Sent to {data.get('worker')}; what it answers comes here.",
+        "lifecycle_request_restart": "Asked for a restart; my next turn is shown the notes.",
     }
     if tool in sentences:
         return [sentences[tool]]

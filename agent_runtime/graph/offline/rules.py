@@ -9,6 +9,7 @@ from typing import Any
 _REMEMBER = re.compile(r"(?:^|\bthen)\s*remember:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _ORDER = re.compile(r"^\s*(?:then\s+)?(search|read|fetch):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _TELL = re.compile(r"^\s*(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
+_RESTART = re.compile(r"^\s*(?:then\s+)?restart:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _PAGE = re.compile(r"^\s*(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 
 
@@ -123,7 +124,7 @@ def without_orders(prompt: str) -> str:
 
 
 def orders(brief: Brief, _done: Done) -> list[Request]:
-    r"""Return the calls that the prompt orders by name: search:, read:, fetch:, propose page:.
+    r"""Return the calls that the prompt orders by name: search:, read:, fetch:, restart:, propose page:.
 
     >>> [call.tool for call in orders(Brief(prompt="search: release\nread: plan"), ())]
     ['workspace_search', 'workspace_read']
@@ -134,6 +135,10 @@ def orders(brief: Brief, _done: Done) -> list[Request]:
     calls += [
         Request(tool="agent_send", args={"worker": match[1], "text": match[2].strip()})
         for match in _TELL.finditer(brief.prompt)
+    ]
+    calls += [
+        Request(tool="lifecycle_request_restart", args={"notes": match[1].strip()})
+        for match in _RESTART.finditer(brief.prompt)
     ]
     page = _PAGE.search(brief.prompt)
     if page:

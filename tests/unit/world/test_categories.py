@@ -9,6 +9,7 @@ from agent_runtime.categories import Categories, lint
 from agent_runtime.permissions import REQUEST, SCOPES
 from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.lifecycle import lifecycle_tools
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.home import Home
 from turnkeeper.settings import CategorySettings, Settings
@@ -35,7 +36,7 @@ def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
 
 
 def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
-    every = [*toolbox(None), *agent_tools(None)]  # type: ignore[arg-type]
+    every = [*toolbox(None), *agent_tools(None), *lifecycle_tools(None)]  # type: ignore[arg-type]
     assert {spec.scope for spec in every} == {*SCOPES, REQUEST}, "asking for permission needs none"
 
 
