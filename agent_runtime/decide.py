@@ -73,7 +73,8 @@ class TurnFacts:
         task_id: of the fire behind it.
         answered: the interrupts that its newest resume answers; empty when it began with an input.
         cancelled: a cancel is stored.
-        tries: intervals begun since its start or its newest resume.
+        tries: intervals begun since its start or its newest resume, but for those that ended with their process in
+            good order.
         paused_until: when a bounded pause ends.
         pause: the interrupt of a bounded pause.
     """

@@ -212,6 +212,7 @@ class Turns:
     async def _settle(self, turn: TurnRecord, ended: Ended) -> bool:
         """Write what an interval came to; False if it only stopped because the process is to stop."""
         if ended.stopped == "drained":
+            await self._store.give_back(turn.turn_id)
             self._stopped(turn, "drained")
             return False
         said = None

@@ -57,7 +57,7 @@ turns = Table(
     Column("resumes", String(64), nullable=False),  # the paused turn whose interrupt this one resumed
     Column("after_message", String(128), nullable=False),  # the message after which this turn's messages begin
     Column("paused_until_us", BigInteger),
-    Column("tries", Integer, nullable=False),  # intervals begun since the last start or resume
+    Column("tries", Integer, nullable=False),  # intervals begun since the last start or resume, without drained ones
     Column("epoch", Integer, nullable=False),  # of the process that ran the newest interval
     Column("tokens_in", Integer, nullable=False),
     Column("tokens_out", Integer, nullable=False),

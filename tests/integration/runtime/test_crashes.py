@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
+from agent_runtime import decide
 from agent_runtime.approvals import Decided, Raised
 from agent_runtime.model import Said, TurnContext
 from agent_runtime.requests import read_fire
@@ -14,7 +15,7 @@ from agent_runtime.triggers import to_envelope
 from agent_runtime.world.effects import Call
 from agent_runtime.world.model import PageDraft, SummaryDraft
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.scripted import calls
 from turnkeeper.bus.envelope import encode
 from turnkeeper.errors import Conflict
@@ -233,6 +234,23 @@ async def test_a_drain_leaves_the_turn_to_the_next_process(bench: Bench) -> None
     assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
     assert bench.noted == ["a", "b"]
     assert [record["state"] for record in bench.trail("turn.stopped")] == ["drained", "succeeded"]
+
+
+async def test_restarts_in_good_order_are_no_failed_tries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "MOST_TRIES", 1)
+    bench.script["go"] = [calls(("block", {})) for _ in range(3)]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    for grace_s in (PATIENCE_S, 0.0):  # at a step's end, then in the middle of a step
+        await soon(bench.blocked.wait(), "the turn to block")
+        stopping = asyncio.create_task(bench.runtime.worker.stop(grace_s))
+        await asyncio.wait([stopping], timeout=0.01)
+        bench.go.set()
+        await soon(stopping, "the drain")
+        await bench.crash()
+    await soon(bench.blocked.wait(), "the turn to block")
+    await bench.crash()
+    event = await bench.stopped(receipt.turn_id)
+    assert (event.state, event.error) == (STATES.FAILED, "was tried 1 times and never came to an end"), "a crash is one"
 
 
 async def test_a_drain_does_not_wait_for_ever(bench: Bench) -> None:
