@@ -14,13 +14,15 @@ Both are replaced for the process, not on graphs: a graph that is called inside 
 
 import asyncio
 import hashlib
+import itertools
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
@@ -58,7 +60,23 @@ class _Counted:
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, set[str]] = OrderedDict()
+        self._alike: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+        self._outside = itertools.count()
         self._lock = threading.Lock()
+
+    def told_apart(self, call: str) -> str:
+        """Return a name for a call, which others of its node may be just like: equal whenever the node is run again.
+
+        Args:
+            call: all that is known of it.
+        """
+        run = _configurable().get(_IN_TASK)  # made anew for each run of a node
+        with self._lock:
+            if run is None:  # nothing runs it again
+                return f"{call}|outside {next(self._outside)}"
+            alike = self._alike.setdefault(run, Counter())
+            alike[call] += 1
+            return f"{call}|{alike[call]}"
 
     def number(self, turn_id: str, call: str) -> int:
         """Return how many calls the turn has made, this one included."""
@@ -132,7 +150,8 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
         return tool_input, OUTSIDE
     place = _place()
     known_as = call_id or _made_id(place, tool.name, shown)
-    if over := over_limit(watch.counted.number(turn.turn_id, f"{place}|{known_as}"), turn.category.tool_calls):
+    call = watch.counted.told_apart(f"{place}|{known_as}")
+    if over := over_limit(watch.counted.number(turn.turn_id, call), turn.category.tool_calls):
         return tool_input, Refused(text=over)
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
@@ -163,10 +182,15 @@ def _made_id(place: str, name: str, args: Mapping[str, Any]) -> str:
 
 def _place() -> str:
     """Return the checkpoint namespace of the running node, or nothing outside a graph."""
+    return str(_configurable().get("checkpoint_ns", ""))
+
+
+def _configurable() -> Mapping[str, Any]:
     try:
-        return str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
+        found: Mapping[str, Any] = get_config().get("configurable", {})
     except RuntimeError:
-        return ""
+        return {}
+    return found
 
 
 def _refusal(tool: BaseTool, refused: Refused, call_id: str | None) -> ToolMessage:

@@ -508,6 +508,33 @@ async def test_the_limit_of_calls_holds_and_a_call_that_runs_again_counts_once()
         await Thread(plain(free, lines=endless), turn("tool:free", tool_calls=3, turn_id="endless")).go()
 
 
+@pytest.mark.parametrize("call_id", [None, "c1"])
+@WAYS
+async def test_a_node_that_makes_the_same_call_again_and_again_reaches_the_limit(way: str, call_id: str | None) -> None:
+    call = {"name": "free", "args": {"text": "a"}, "id": call_id, "type": "tool_call"} if call_id else {"text": "a"}
+
+    def node(_state: Any) -> Any:
+        for _ in range(1000):
+            free.invoke(call)
+
+    thread = Thread(of_node(node, InMemorySaver()), turn("tool:free", tool_calls=3, turn_id=f"loop-{way}"), way)
+    with pytest.raises(LimitReached if call_id else ToolException, match="3"):
+        await thread.go()
+    assert len(ran) == 3
+
+
+async def test_the_same_calls_of_a_node_that_runs_again_count_once() -> None:
+    def node(_state: Any) -> Any:
+        for call in ({"text": "a"}, "a", {"text": "a"}):
+            free.invoke(call)
+        act.invoke("b")
+
+    thread = Thread(of_node(node, InMemorySaver()), turn("tool:free", tool_calls=4, turn_id="again"))
+    (asked,) = await thread.go()
+    assert await thread.decide((asked, "approve")) == []
+    assert ran == ["free a"] * 6 + ["b"]
+
+
 async def test_a_call_outside_a_turn_is_refused() -> None:
     graph = plain(act, lines=[THREE])
     await graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG)
