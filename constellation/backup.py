@@ -8,11 +8,12 @@ is sent again and known as a duplicate. Each store is copied from a snapshot, by
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ MANIFEST = "manifest.json"
 _PLAIN = ("config.toml", ".env", "peers.toml")
 _TREES = ("categories", "tasks", "workspace", "keys", "state/notes", "state/crash-handoffs", "state/restart-archive")
 _BUSY_S = 30.0
+_NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 
 
 def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
@@ -63,6 +65,20 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return manifest
+
+
+def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
+    """Make a backup in `folder`, named by its time, and let go of all but the newest `keep` of such; return it.
+
+    What carries another name, or holds no manifest, is left alone. Raises as :func:`back_up` does.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = folder / at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    back_up(home, target, at)
+    ours = [path for path in folder.iterdir() if _NAMED.fullmatch(path.name) and (path / MANIFEST).is_file()]
+    for path in sorted(ours)[:-keep]:
+        shutil.rmtree(path)
+    return target
 
 
 def check_backup(source: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from turnkeeper.home import Home, locate
 
 HEARTBEAT_S = 120
 WATCHDOG_S = 300
+KEPT_BACKUPS = 7
 _SERVICE = """\
 [Unit]
 Description=Turnkeeper on {home}
@@ -53,6 +54,27 @@ OnUnitActiveSec={heartbeat}
 [Install]
 WantedBy=timers.target
 """
+_BACKUP = """\
+[Unit]
+Description=Backup of Turnkeeper on {home}
+
+[Service]
+Type=oneshot
+ExecStart={python} -P -m constellation backup --keep {kept} {backups} --home {home}
+UMask=0077
+"""
+_DAILY = """\
+[Unit]
+Description=Daily backup of Turnkeeper on {home}
+
+[Timer]
+OnCalendar=daily
+RandomizedDelaySec=1h
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+"""
 
 
 def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
@@ -64,12 +86,21 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
         "python": _quoted(sys.executable),
         "heartbeat": HEARTBEAT_S,
         "watchdog": WATCHDOG_S,
+        "kept": KEPT_BACKUPS,
+        "backups": _quoted(str(backups_of(home))),
     }
     return {
         f"turnkeeper{tag}.service": _SERVICE.format(**words),
         f"turnkeeper{tag}-heartbeat.service": _TICK.format(**words),
         f"turnkeeper{tag}-heartbeat.timer": _TIMER.format(**words),
+        f"turnkeeper{tag}-backup.service": _BACKUP.format(**words),
+        f"turnkeeper{tag}-backup.timer": _DAILY.format(**words),
     }
+
+
+def backups_of(home: Home) -> Path:
+    """Return where the timer's backups lie: beside the home, which a restore moves aside."""
+    return home.root.with_name(f"{home.root.name}-backups")
 
 
 def unit_folder(environ: Mapping[str, str]) -> Path:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from constellation.backup import back_up
+from constellation.backup import back_up, back_up_among
 from constellation.restoring import restore as put_back
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import home, note
@@ -14,13 +14,23 @@ from turnkeeper.console import status as spinner
 _Folder = Annotated[Path, typer.Argument(help="A directory.", metavar="DIR")]
 
 
-def backup(folder: _Folder) -> None:
+def backup(
+    folder: _Folder,
+    keep: Annotated[
+        int | None, typer.Option("--keep", min=1, help="Make it in DIR, named by the time; keep the newest so many.")
+    ] = None,
+) -> None:
     """Copy the home into a new directory while everything runs: stores, envelopes, settings, keys; not the logs.
 
     Example: turnkeeper backup ~/backups/monday
     """
     place = home()
     place.check()
+    if keep is not None:
+        with spinner("copying"):
+            target = back_up_among(place, folder.absolute(), SystemClock().now(), keep=keep)
+        note(f"{target} is made; it holds your keys")
+        return
     with spinner("copying"):
         manifest = back_up(place, folder.absolute(), SystemClock().now())
     note(f"{folder}: {len(manifest['files'])} files, as of {manifest['at']}; it holds your keys")

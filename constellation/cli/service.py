@@ -14,7 +14,9 @@ app = typer.Typer(help="Keep it up by systemd.", no_args_is_help=True, rich_mark
 
 @app.command()
 def install() -> None:
-    """Write systemd user units for this home: the constellation, and a timer as heartbeat. Starts nothing.
+    """Write systemd user units for this home: the constellation, a timer as heartbeat, one that makes daily backups.
+
+    Starts nothing. The backups lie beside the home, in a folder named after it with -backups; the newest seven stay.
 
     Example: turnkeeper service install
     """
@@ -22,7 +24,7 @@ def install() -> None:
     place.check()
     for path in write_units(place, os.environ):
         note(f"wrote {path}")
-    names = " ".join(name for name in units(place, os.environ) if not name.endswith("-heartbeat.service"))
+    names = " ".join(name for name, text in units(place, os.environ).items() if "[Install]" in text)
     note(f"next: systemctl --user daemon-reload && systemctl --user enable --now {names}")
     note("to keep it up while you are logged out: loginctl enable-linger")
 

@@ -4,12 +4,12 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from constellation.backup import MANIFEST, back_up, check_backup, snapshots
+from constellation.backup import MANIFEST, back_up, back_up_among, check_backup, snapshots
 from constellation.restoring import restore
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
@@ -119,6 +119,17 @@ def test_a_backup_becomes_a_home(home: Home, target: Path):
     with closing(sqlite3.connect(other.agent_db)) as opened:
         assert opened.execute("SELECT * FROM meta").fetchall() == [], "the runtime draws a new incarnation"
     assert not (other.root / MANIFEST).exists()
+
+
+def test_of_the_backups_that_a_timer_makes_the_newest_are_kept_and_nothing_else_goes(home: Home, target: Path):
+    filled(home)
+    target.mkdir()
+    for name in ("by-hand", "20260101T000000Z"):  # the second bears such a name, and is no backup
+        (target / name).mkdir()
+    made = [back_up_among(home, target, AT + timedelta(days=day), keep=2) for day in range(4)]
+    kept = {path.name for path in target.iterdir()}
+    assert kept == {"by-hand", "20260101T000000Z", "20260304T090000Z", "20260305T090000Z"}
+    check_backup(made[-1])
 
 
 def test_nothing_is_written_over_and_nothing_removed(home: Home, target: Path):

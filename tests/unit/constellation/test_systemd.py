@@ -1,5 +1,6 @@
 """The units, and what systemd is told."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -18,7 +19,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def test_what_is_installed_can_be_taken_away_again(home: Home, environ: dict[str, str]):
     written = install(home, environ)
-    assert [path.suffix for path in written] == [".service", ".service", ".timer"]
+    assert [path.suffix for path in written] == [".service", ".service", ".timer", ".service", ".timer"]
     assert install(home, environ) == written, "doing it twice changes nothing"
     assert uninstall(home, environ) == written
     assert uninstall(home, environ) == []
@@ -35,12 +36,21 @@ def test_a_path_with_odd_characters_stays_one_word(environ: dict[str, str]):
     assert '--home "/srv/50%% \\"of\\" $$it"' in service
 
 
+def test_a_backup_is_made_daily_beside_the_home_which_a_restore_moves(environ: dict[str, str]):
+    texts = units(Home(root=Path("/srv/garden")), environ)
+    (service,) = [text for name, text in texts.items() if name.endswith("-backup.service")]
+    (timer,) = [text for name, text in texts.items() if name.endswith("-backup.timer")]
+    assert "backup --keep 7 /srv/garden-backups --home /srv/garden\n" in service
+    assert "OnCalendar=daily" in timer
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_takes_them(home: Home, environ: dict[str, str]):
-    paths = [str(path) for path in install(home, environ)]
-    done = subprocess.run(["systemd-analyze", "--user", "verify", *paths], capture_output=True, text=True, check=False)
-    assert "Unknown" not in done.stderr
-    assert "Failed to parse" not in done.stderr
+def test_systemd_takes_them(home: Home, environ: dict[str, str], tmp_path: Path):
+    argv = ["systemd-analyze", "--user", "verify", *map(str, install(home, environ))]
+    environment = os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)}  # without one it gives up before it looks
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ignoring" not in done.stderr
 
 
 def test_systemd_is_told_that_it_gets_on_and_then_that_it_is_ready(tmp_path: Path):
