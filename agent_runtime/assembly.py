@@ -1,7 +1,7 @@
 """Putting the runtime together: for the daemon, and for tests that run it in their own process."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from agent_runtime.permissions import judge
 from agent_runtime.requests import FIRST_AGENT
 from agent_runtime.store import Store
 from agent_runtime.stores.open import open_database
-from agent_runtime.tools import toolbox
+from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.turns import Parts
@@ -162,6 +162,14 @@ def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, *, forei
     return Engine(graph, checkpoints, foreign=foreign, allow=around.cap.check if foreign else None)
 
 
+@contextmanager
+def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, *, foreign: bool) -> Iterator[Desk]:
+    """Watch every tool call; a foreign graph's tools are in no scope map, whatever they are called."""
+    desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
+    with watching(desk):
+        yield desk
+
+
 async def _wire(
     home: Home,
     settings: Settings,
@@ -195,9 +203,7 @@ async def _wire(
     courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
     specs = [*toolbox(world), *agent_tools(courier), *lifecycle_tools(Lifecycle(store, home=home, clock=clock))]
     narrowing = Narrowing(categories.get)
-    # A foreign graph's tools are in no scope map, whatever they are called.
-    desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
-    guards.enter_context(watching(desk))
+    desk = guards.enter_context(_watched(specs, narrowing, foreign=foreign))
     around = _around(settings, store, clock, entropy, log)
     middleware = [Guard(desk), *model_calls(settings.model, home, specs, environ, around)]
     engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, foreign=foreign)
