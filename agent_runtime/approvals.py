@@ -75,6 +75,11 @@ def hash_args(args: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(args).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def call_key(call_id: str, args_hash: str) -> str:
+    """Return what a call is known by in its turn: some servers number the calls of each message from one."""
+    return f"{call_id}:{args_hash}"
+
+
 def ask(
     kind: Literal["permission", "proposal"], *, tool: str, args: Mapping[str, Any], call_id: str, scope: str, why: str
 ) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from agent_runtime.approvals import canonical
+from agent_runtime.approvals import call_key, canonical
 from agent_runtime.graph.engine import Ended, Engine, Order, Step
 from agent_runtime.model import Category, TurnContext
 from agent_runtime.narrowing import Narrowing
@@ -98,7 +98,7 @@ class Intervals:
             by_agent=turn.kind in AGENT_KINDS.values(),
             nominal_at=turn.nominal_at,
             stands_for=turn.stands_for,
-            asked=frozenset(one.call_id for one in asked if one.call_id),
+            asked=frozenset(call_key(one.call_id, one.args_hash) for one in asked if one.call_id),
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
             handoff=shown(handoff),
         )

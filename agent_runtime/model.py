@@ -81,8 +81,8 @@ class TurnContext:
         by_agent: it is about a message of another agent, which the prompt shows.
         nominal_at: the instant the fire stands for.
         stands_for: how many nominal instants the fire stands for, itself included.
-        asked: ids of the tool calls that were put to the author before this interval: he decides them, whatever is
-            granted by now.
+        asked: keys (:func:`agent_runtime.approvals.call_key`) of the tool calls that were put to the author before
+            this interval: he decides them, whatever is granted by now.
         writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
         handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
     """

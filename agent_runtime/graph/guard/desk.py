@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from langchain_core.tools import BaseTool
 from langgraph.types import interrupt
 
-from agent_runtime.approvals import ask, binds
+from agent_runtime.approvals import ask, binds, call_key, hash_args
 from agent_runtime.graph.current import current_turn, turn_around
 from agent_runtime.model import Category, TurnContext, Verdict
 from agent_runtime.permissions import FOREIGN, approve_once, intersect, narrowed, needs_proposal
@@ -166,7 +166,7 @@ class Desk:
             return self._put_to_author(wanted, turn, "permission", verdict)
         halts = needs_proposal(scope, effect, turn)
         # A call that was put to the author is his to decide, though by now it might run without him.
-        if wanted.call_id in turn.asked or (halts and not turn.writes_approved):
+        if call_key(wanted.call_id, hash_args(wanted.args)) in turn.asked or (halts and not turn.writes_approved):
             name = turn.category.name
             why = f"category {name} does not act by itself; approving covers this turn's other writes"
             asked_before = Verdict(allowed=False, missing_scope=scope, reason=why if halts else "it was asked before")

@@ -20,7 +20,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 from pydantic import ValidationError
 
-from agent_runtime.approvals import Decided, Raised, answer_to, read_interrupt
+from agent_runtime.approvals import Decided, Raised, answer_to, call_key, read_interrupt
 from agent_runtime.graph.checkpoints import open_checkpoints
 from agent_runtime.graph.current import turn_around
 from agent_runtime.graph.guard import Desk, LimitReached, guard_middleware, watching
@@ -114,7 +114,9 @@ class Thread:
         return [read_interrupt(key, value) for key, value in found.items()]
 
     async def decide(self, *decided: tuple[Raised, str], args: Any = None) -> list[Raised]:
-        self.context = replace(self.context, asked=self.context.asked | {one.call_id for one, _ in decided})
+        self.context = replace(
+            self.context, asked=self.context.asked | {call_key(one.call_id, one.args_hash) for one, _ in decided}
+        )
         answers = {
             one.interrupt_id: answer_to(
                 one.kind, one.args_hash, one.call_id, "thread-a", Decided(decision=decision, args=args)
@@ -591,6 +593,19 @@ async def test_questions_of_a_toolnode_are_rows_that_the_author_decides_one_by_o
     assert (await field.decide(event, "reject")).state == STATES.SUCCEEDED
     assert len(ran) == 2
     assert await field.history() == ["STARTED", "INTERRUPTED", "RESUMED", "INTERRUPTED", "RESUMED", "SUCCEEDED"]
+
+
+async def test_a_server_that_numbers_the_calls_of_each_message_makes_one_question_of_one_call(field: Field) -> None:
+    def first(name: str, text: str) -> AIMessage:
+        return AIMessage("", tool_calls=[{"name": name, "args": {"text": text}, "id": "call_0", "type": "tool_call"}])
+
+    in_turn(field, act, free)
+    await field.open()
+    field.grant("tool:free")
+    event = await field.act(first("free", "a"), first("act", "b"), first("free", "c"), first("free", "a"))
+    assert [one.args_json for one in await field.pending()] == ['{"text":"b"}']
+    assert (await field.decide(event, "approve")).state == STATES.SUCCEEDED
+    assert ran == ["free a", "b", "free c", "free a"]
 
 
 async def test_a_cancelled_question_of_a_toolnode_leaves_a_thread_that_goes_on(field: Field) -> None:

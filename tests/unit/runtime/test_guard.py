@@ -11,7 +11,7 @@ from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from agent_runtime.approvals import Decided, answer_to, read_interrupt
+from agent_runtime.approvals import Decided, answer_to, call_key, read_interrupt
 from agent_runtime.graph.current import turn_around
 from agent_runtime.graph.guard import Desk, guard_middleware
 from agent_runtime.graph.guard.desk import as_it_is
@@ -69,7 +69,7 @@ class Agent:
         decided = Decided(decision=decision, args=changes.pop("args", None), message=changes.pop("message", ""))
         answer = answer_to(raised.kind, raised.args_hash, raised.call_id, "thread-a", decided)
         assert isinstance(answer, dict)
-        turn = replace(turn, asked=frozenset({raised.call_id}))
+        turn = replace(turn, asked=frozenset({call_key(raised.call_id, raised.args_hash)}))
         return self._tell(Command(resume={asked.id: answer | changes}), turn)
 
     def _tell(self, what: Any, turn: TurnContext | None) -> list[str]:
