@@ -1,5 +1,6 @@
 """Putting the runtime together: for the daemon, and for tests that run it in their own process."""
 
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from agent_runtime.graph.foreign.opening import Opened, open_graph, targets
 from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.models import take_keys
 from agent_runtime.graph.models.calls import Surroundings, model_calls
+from agent_runtime.graph.models.hiding import known_secrets
+from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.handing import Handing
 from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.intervals import Intervals
@@ -123,7 +126,7 @@ async def assemble(
             checkpoints,
             own,
             stack,
-            foreign=opened is not None,
+            opened=opened,
         )
 
 
@@ -152,14 +155,24 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
     return lambda _specs, _middleware, saver: opened.bind(saver)
 
 
-def _around(settings: Settings, store: Store, clock: Clock, entropy: Entropy, log: EventLog) -> Surroundings:
+def _secrets(home: Home, settings: Settings, environ: Mapping[str, str], opened: Opened | None) -> frozenset[str]:
+    if opened is None and settings.model.name == OFFLINE:
+        return frozenset()  # nothing asks for a key, and no server can repeat it
+    project = opened.loaded.reference.environment if opened else {}
+    return known_secrets(home, {**os.environ, **environ}, settings.model.base_url, project)
+
+
+def _around(
+    settings: Settings, store: Store, clock: Clock, entropy: Entropy, log: EventLog, secrets: frozenset[str]
+) -> Surroundings:
     cap = Allowance(settings.model.daily_token_cap, store, clock)
-    return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log)
+    return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
 
 
 def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, *, foreign: bool) -> Engine:
     # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
-    return Engine(graph, checkpoints, foreign=foreign, allow=around.cap.check if foreign else None)
+    allow = around.cap.check if foreign else None
+    return Engine(graph, checkpoints, foreign=foreign, allow=allow, secrets=around.secrets)
 
 
 @contextmanager
@@ -182,7 +195,7 @@ async def _wire(
     build: Build,
     guards: AsyncExitStack,
     *,
-    foreign: bool,
+    opened: Opened | None,
 ) -> Runtime:
     failpoints, arrived = Failpoints(environ), Bell()
     categories = Categories.load(home, settings)
@@ -203,10 +216,10 @@ async def _wire(
     courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
     specs = [*toolbox(world), *agent_tools(courier), *lifecycle_tools(Lifecycle(store, home=home, clock=clock))]
     narrowing = Narrowing(categories.get)
-    desk = guards.enter_context(_watched(specs, narrowing, foreign=foreign))
-    around = _around(settings, store, clock, entropy, log)
-    middleware = [Guard(desk), *model_calls(settings.model, home, specs, environ, around)]
-    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, foreign=foreign)
+    desk = guards.enter_context(_watched(specs, narrowing, foreign=opened is not None))
+    around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
+    middleware = [Guard(desk), *model_calls(settings.model, specs, around)]
+    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, foreign=opened is not None)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
     return Runtime(

@@ -5,7 +5,7 @@ The only module that runs graphs. It knows threads, checkpoints and messages; it
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from agent_runtime.graph.checkpoints import Checkpoints
 from agent_runtime.graph.current import turn_around
 from agent_runtime.graph.history import outgrown
 from agent_runtime.graph.inputs import dangling, messages_of, opening, read_schema, spoken
+from agent_runtime.graph.models.hiding import hide
 from agent_runtime.graph.spending import Spending
 from agent_runtime.graph.transcript import after, said, tokens_of
 from agent_runtime.model import Said, TurnContext
@@ -27,6 +28,7 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 MOST_SEALS = 50
 WAKE = "wake_after_s"
+LONGEST_ERROR = 1000
 LONGEST_WAKE_S = 31 * 86_400
 BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
 Allow = Callable[[], Awaitable[None]]
@@ -137,18 +139,25 @@ class Engine:
     """One compiled graph and its checkpoints."""
 
     def __init__(
-        self, graph: Any, checkpoints: Checkpoints, *, foreign: bool = False, allow: Allow | None = None
+        self,
+        graph: Any,
+        checkpoints: Checkpoints,
+        *,
+        foreign: bool = False,
+        allow: Allow | None = None,
+        secrets: Collection[str] = (),
     ) -> None:
         """Take a graph that was compiled with the saver of `checkpoints`.
 
         A foreign one knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the turn
         by :func:`agent_runtime.graph.current.current_turn`. `allow` is asked before each interval; what it raises fails
-        the turn.
+        the turn. No error of the graph shows one of the `secrets`.
         """
         self._graph = graph
         self._checkpoints = checkpoints
         self._foreign = foreign
         self._allow = allow
+        self._secrets = secrets
         self._schema = read_schema(graph)
         self._controls: set[RunControl] = set()
         self._draining = False
@@ -217,9 +226,9 @@ class Engine:
         except TimeoutError as error:
             if limit.expired():
                 return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s", step=seen.step)
-            return Ended(stopped="failed", error=_sentence(error), step=seen.step)
+            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=seen.step)
         except Exception as error:  # noqa: BLE001  whatever a graph raises is the turn's failure, recorded with it
-            return Ended(stopped="failed", error=_sentence(error), step=seen.with_cost(error))
+            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=seen.with_cost(error))
         finally:
             self._controls.discard(control)
 
@@ -353,6 +362,7 @@ def _last_id(values: Any) -> str:
     return str(messages[-1].id or "") if messages else ""
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: BaseException, secrets: Collection[str]) -> str:
     """Return an error in a sentence; one of ours is written to be read, any other needs its kind to be understood."""
-    return str(error)[:1000] if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"[:1000]
+    text = str(error) if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"
+    return hide(text, secrets)[:LONGEST_ERROR]

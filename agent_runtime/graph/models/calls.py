@@ -5,8 +5,7 @@ reach it at once, and each try is in the trail: which, why, how long it waits. E
 no key in them; what a provider raised would be stored in the checkpoint as it is.
 """
 
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,14 +15,13 @@ from langgraph.errors import GraphBubbleUp
 
 from agent_runtime.graph.models.answers import Pieces, ending_of, examine, with_usage
 from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wait_before
-from agent_runtime.graph.models.hiding import hide, known_secrets, secrets_of, shown_url
+from agent_runtime.graph.models.hiding import hide, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model import TurnContext
 from agent_runtime.tools.spec import ToolSpec
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.eventlog import EventLog
-from turnkeeper.home import Home
 from turnkeeper.settings import ModelSettings
 
 Request = ModelRequest[TurnContext]
@@ -47,16 +45,18 @@ class Surroundings:
         clock: waits between tries.
         entropy: spreads the waits.
         log: the trail.
+        secrets: what no error may show.
     """
 
     cap: Cap
     clock: Clock
     entropy: Entropy
     log: EventLog
+    secrets: frozenset[str]
 
 
 def model_calls(
-    settings: ModelSettings, home: Home, specs: Sequence[ToolSpec], environ: Mapping[str, str], around: Surroundings
+    settings: ModelSettings, specs: Sequence[ToolSpec], around: Surroundings
 ) -> list[AgentMiddleware[Any, Any, Any]]:
     """Return the middleware for the model that the settings name; none for the offline one, which cannot fail.
 
@@ -64,8 +64,7 @@ def model_calls(
     """
     if settings.name == OFFLINE:
         return []
-    secrets = known_secrets(home, {**os.environ, **environ}, settings.base_url)
-    return [Calls(settings, frozenset(spec.tool.name for spec in specs), secrets, around)]
+    return [Calls(settings, frozenset(spec.tool.name for spec in specs), around)]
 
 
 @dataclass(kw_only=True)
@@ -80,14 +79,11 @@ class _Try:
 class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     """See :func:`model_calls`."""
 
-    def __init__(
-        self, settings: ModelSettings, tools: frozenset[str], secrets: frozenset[str], around: Surroundings
-    ) -> None:
+    def __init__(self, settings: ModelSettings, tools: frozenset[str], around: Surroundings) -> None:
         super().__init__()
         at = f" at {shown_url(settings.base_url)}" if settings.base_url else ""
         self._where = f"model {settings.name}{at}"
         self._tools = tools
-        self._secrets = secrets
         self._around = around
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -140,7 +136,8 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
     def _after(self, error: Exception, this: _Try, lost: tuple[int, int], turn_id: str, held: frozenset[str]) -> float:
         """Return how long to wait before the next try, or raise what the turn fails with."""
-        fault = read_fault(error, self._around.clock.now())
+        secrets = self._around.secrets | held
+        fault = read_fault(error, self._around.clock.now(), secrets)
         wait_s = wait_before(this.number, fault, self._around.entropy.uniform(0.0, 1.0))
         log = self._around.log
         if wait_s is not None:
@@ -148,7 +145,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             log.emit("model.retry", turn_id=turn_id, attempt=this.number, reason=fault.reason, wait_s=waits)
             return wait_s
         log.emit("model.failed", turn_id=turn_id, attempt=this.number, reason=fault.reason)
-        failed = self._failed(fault, this.number, self._secrets | held)
+        failed = self._failed(fault, this.number, secrets)
         failed.tokens = lost
         raise failed from None  # what the provider raised may quote a key
 

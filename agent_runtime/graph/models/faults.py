@@ -4,6 +4,7 @@ LangChain's providers raise one family of errors for the conditions that all of 
 those two are all that is read here, so that no provider has to be installed.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -11,6 +12,7 @@ from typing import Any
 
 from langchain_core.exceptions import ContextOverflowError, ModelConnectionError, ModelError, ModelTimeoutError
 
+from agent_runtime.graph.models.hiding import hide
 from turnkeeper.errors import TurnkeeperError
 
 MOST_TRIES = 5
@@ -73,12 +75,13 @@ class Fault:
     asked_s: float | None = None
 
 
-def read_fault(error: Exception, now: datetime) -> Fault:
+def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -> Fault:
     """Return what an error that a model call raised means.
 
     Args:
         error: any.
         now: by the runtime's clock, for a server that names an instant.
+        secrets: never quoted; hidden before a long text is cut, as no one would know the rest of a key for one.
     """
     if isinstance(error, Unusable):
         return Fault(reason=error.reason, what=str(error), again=error.again)
@@ -86,7 +89,8 @@ def read_fault(error: Exception, now: datetime) -> Fault:
         hint = "go on in a new thread: agent-runtime send CHANNEL TEXT --new"
         return Fault(reason="overflow", what="takes no conversation as long as this one", hint=hint)
     status = getattr(error, "status_code", None)
-    return _read_status(error, status, now) if isinstance(status, int) else _read_kind(error)
+    quote = _quote(error, secrets)
+    return _read_status(error, status, now, quote) if isinstance(status, int) else _read_kind(error, quote)
 
 
 def wait_before(attempt: int, fault: Fault, jitter: float) -> float | None:
@@ -109,9 +113,8 @@ def wait_before(attempt: int, fault: Fault, jitter: float) -> float | None:
     return float(min(FIRST_WAIT_S * 2 ** (attempt - 1), LONGEST_WAIT_S) * (0.5 + jitter / 2))
 
 
-def _read_kind(error: Exception) -> Fault:
+def _read_kind(error: Exception, quote: str) -> Fault:
     """Read an error that came without a status; the first kind that fits counts."""
-    quote = _quote(error)
     spent = hasattr(error, "body") and _is_spent(error)
     kinds: tuple[tuple[Any, Fault], ...] = (
         (TimeoutError | ModelTimeoutError, Fault(reason="timeout", what="did not answer in time", again=True)),
@@ -131,7 +134,7 @@ def _read_kind(error: Exception) -> Fault:
     return next((fault for kind, fault in kinds if isinstance(error, kind)), unknown)
 
 
-def _read_status(error: Exception, status: int, now: datetime) -> Fault:
+def _read_status(error: Exception, status: int, now: datetime, quote: str) -> Fault:
     reason = str(status)
     if _is_spent(error):
         return Fault(reason=reason, what=f"has no quota left ({status})", hint="see to the account's credit")
@@ -140,7 +143,7 @@ def _read_status(error: Exception, status: int, now: datetime) -> Fault:
         wait = f", and asks to wait {asked:.0f} s" if asked is not None and asked > LONGEST_ASKED_S else ""
         what = "limits how often it is asked (429)" if status == 429 else f"is in trouble ({status})"
         return Fault(reason=reason, what=what + wait, again=True, asked_s=asked)
-    what, hint = _REFUSALS.get(status, (f"refused the request ({status}): {_quote(error)}", _CHECK))
+    what, hint = _REFUSALS.get(status, (f"refused the request ({status}): {quote}", _CHECK))
     return Fault(reason=reason, what=what, hint=hint)
 
 
@@ -166,7 +169,7 @@ def _until(text: str, now: datetime) -> float:
         return -1.0
 
 
-def _quote(error: Exception) -> str:
+def _quote(error: Exception, secrets: Collection[str]) -> str:
     said = getattr(error, "message", None)
-    text = " ".join((said if isinstance(said, str) else str(error)).split())
+    text = " ".join(hide(said if isinstance(said, str) else str(error), secrets).split())
     return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 1]}…"

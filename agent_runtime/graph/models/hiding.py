@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -12,17 +13,21 @@ from turnkeeper.home import Home
 
 HIDDEN = "[secret]"
 SHORTEST = 6  # a shorter value would hide parts of ordinary words
+NONE: Mapping[str, str] = MappingProxyType({})
 _TELLING = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
 
 
-def known_secrets(home: Home, environ: Mapping[str, str], base_url: str) -> frozenset[str]:
+def known_secrets(
+    home: Home, environ: Mapping[str, str], base_url: str, project: Mapping[str, str] = NONE
+) -> frozenset[str]:
     """Return the values that must never be shown.
 
-    Everything in the home's `.env`, what the environment names as keys, and a password inside the server's address.
+    Everything in the home's `.env` and among the variables of an author's `project`, what the environment names as
+    keys, and a password inside the server's address.
     """
     stated = dotenv_values(home.environment, interpolate=False).values() if home.environment.is_file() else ()
     named = (value for name, value in environ.items() if _TELLING.search(name))
-    return _long_enough([*stated, *named, *_password(base_url)])
+    return _long_enough([*stated, *project.values(), *named, *_password(base_url)])
 
 
 def secrets_of(model: Any) -> frozenset[str]:

@@ -397,6 +397,23 @@ async def test_tokens_count_where_no_message_tells_them_and_over_a_question(benc
     assert (event.state, event.tokens_in, event.tokens_out) == (STATES.SUCCEEDED, 10, 4)
 
 
+async def test_an_error_of_a_foreign_graph_shows_no_key(bench: AuthorsBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-0123456789")
+    monkeypatch.setenv("STORE", "")  # put back when the test is over
+    (bench.file.parent / ".env").write_text("STORE=postgres://me:word@host\n")
+    bench.bring(
+        TALKER.replace(
+            "    asked = state",
+            """    import os
+    raise RuntimeError("x" * 950 + f" {os.environ['SOME_API_KEY']} refused at {os.environ['STORE']}")
+    asked = state""",
+        )
+    )
+    await bench.open()
+    (bench.file.parent / ".env").unlink()
+    assert (await bench.run()).error == f"RuntimeError: {'x' * 950} [secret] refused at [secret]"
+
+
 async def test_a_graph_that_cannot_be_guarded_is_refused_unless_its_author_trusts_it(bench: AuthorsBench) -> None:
     bench.bring(BYPASS)
     with pytest.raises(InvalidInput, match=r"tools cannot be guarded: OwnNode .* trusted_graphs"):

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
 from langchain_core.messages.tool import invalid_tool_call
 
 from agent_runtime.graph.models.answers import examine
-from agent_runtime.graph.models.faults import Fault, Unusable, read_fault, wait_before
+from agent_runtime.graph.models.faults import LONGEST_QUOTE, Fault, Unusable, read_fault, wait_before
 from agent_runtime.graph.models.hiding import hide, shown_url
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -106,6 +106,13 @@ def test_a_wait_grows_is_spread_and_ends() -> None:
     assert [wait_before(tries, again, 0.0) for tries in (1, 2, 3, 4, 5)] == [0.5, 1.0, 2.0, 4.0, None]
     assert wait_before(1, read_fault(asking("61"), NOW), 1.0) is None
     assert wait_before(1, read_fault(asking("inf"), NOW), 1.0) is None
+
+
+@pytest.mark.parametrize("error", [failed(status_code=400), failed(body={}), failed(ModelAPIError), ValueError("said")])
+def test_a_key_is_hidden_before_what_was_said_is_cut(error: Exception) -> None:
+    error.args, key = (f"{'x' * (LONGEST_QUOTE - 10)} sk-0123456789",), "sk-0123456789"
+    assert "sk-" not in read_fault(error, NOW, {key}).what
+    assert read_fault(error, NOW, {key}).what.endswith(" [secret]")
 
 
 def test_a_secret_inside_another_leaves_no_rest() -> None:
