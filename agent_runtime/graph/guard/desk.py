@@ -7,6 +7,7 @@ exactly the arguments that the author saw; an answer that does not fit counts fo
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -82,6 +83,29 @@ class Refused:
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """How many calls may be made by a turn, or by all of it that one subagent does.
+
+    Attributes:
+        of: the subagents that were started one inside the other; empty for the whole turn.
+        most: the limit of the category there.
+    """
+
+    of: tuple[str, ...]
+    most: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """A subagent that was started around this line of code, and the limit of what started it."""
+
+    turn_id: str
+    most: int
+    name: str
+
+
+_STARTED: ContextVar[tuple[_Start, ...]] = ContextVar("turnkeeper_subagents", default=())
 OUTSIDE = Refused(text="this call stands outside a turn; it was not run")
 
 
@@ -89,8 +113,8 @@ def over_limit(number: int, most: int) -> str:
     """Return why a turn's call is one too many, or nothing.
 
     Args:
-        number: the call's number in its turn, from 1.
-        most: its category's limit.
+        number: the call's number, from 1, in its turn or in what a subagent does of it.
+        most: the category's limit.
 
     Raises:
         LimitReached: the turn was told, and does not take the hint.
@@ -100,6 +124,14 @@ def over_limit(number: int, most: int) -> str:
     if number > 2 * most + 10:
         raise LimitReached(f"called tools {number} times, its category allows {most}")
     return f"the category's limit of {most} tool calls a turn is used up; finish without further calls"
+
+
+def limits(turn: TurnContext) -> list[Limit]:
+    """Return the limits that a call made here stands under, the innermost subagent's first and the turn's last."""
+    started = [one for one in _STARTED.get() if one.turn_id == turn.turn_id]
+    names = tuple(one.name for one in started)
+    most = [*(one.most for one in started), turn.category.tool_calls]
+    return [Limit(of=names[:depth], most=most[depth]) for depth in reversed(range(len(most)))]
 
 
 def as_it_is(context: TurnContext) -> TurnContext:
@@ -143,7 +175,8 @@ class Desk:
     def subagent(self, category: Category) -> Iterator[TurnContext]:
         """Put a subagent's turn around the block: its parent's, under what both their categories grant.
 
-        Whatever graph is run inside, with the context that this gives or with none, cannot do more.
+        Whatever graph is run inside, with the context that this gives or with none, cannot do more. Its category's
+        limit of calls is for what this subagent does in the turn; each of its calls is one of the turn's too.
 
         Raises:
             Denied: there is no turn, or its category does not let it start this subagent.
@@ -151,8 +184,13 @@ class Desk:
         turn = self.turn()
         if turn is None:
             raise Denied("a subagent is started inside a turn", where=f"subagents:{category.name}")
+        start = _Start(turn_id=turn.turn_id, most=turn.category.tool_calls, name=category.name)
         with turn_around(narrowed(turn, category)) as inner:
-            yield inner
+            token = _STARTED.set((*_STARTED.get(), start))
+            try:
+                yield inner
+            finally:
+                _STARTED.reset(token)
 
     def admit(self, wanted: Wanted, turn: TurnContext) -> Admitted | Refused:
         """Decide; where the author must be asked, interrupt the graph.

@@ -32,7 +32,7 @@ from langgraph.func import task
 from langgraph.prebuilt import ToolNode
 
 from agent_runtime.approvals import canonical, hash_args
-from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, over_limit
+from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, limits, over_limit
 from agent_runtime.graph.guard.injected import chosen, note_put_in, sent_by_model
 
 MOST_TURNS_COUNTED = 1024
@@ -59,7 +59,7 @@ class _Counted:
     """How many calls each turn has made; a call that is run again counts once. A new process counts anew."""
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[str, set[str]] = OrderedDict()
+        self._turns: OrderedDict[tuple[str, ...], set[str]] = OrderedDict()
         self._alike: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
         self._outside = itertools.count()
         self._lock = threading.Lock()
@@ -78,11 +78,11 @@ class _Counted:
             alike[call] += 1
             return f"{call}|{alike[call]}"
 
-    def number(self, turn_id: str, call: str) -> int:
-        """Return how many calls the turn has made, this one included."""
+    def number(self, who: tuple[str, ...], call: str) -> int:
+        """Return how many calls a turn, or a subagent of it, has made, this one included."""
         with self._lock:
-            calls = self._turns.setdefault(turn_id, set())
-            self._turns.move_to_end(turn_id)
+            calls = self._turns.setdefault(who, set())
+            self._turns.move_to_end(who)
             while len(self._turns) > MOST_TURNS_COUNTED:
                 self._turns.popitem(last=False)
             calls.add(call)
@@ -151,8 +151,9 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     place = _place()
     known_as = call_id or _made_id(place, tool.name, shown)
     call = watch.counted.told_apart(f"{place}|{known_as}")
-    if over := over_limit(watch.counted.number(turn.turn_id, call), turn.category.tool_calls):
-        return tool_input, Refused(text=over)
+    for limit in limits(turn):  # what a subagent is refused does not count for its turn
+        if over := over_limit(watch.counted.number((turn.turn_id, *limit.of), call), limit.most):
+            return tool_input, Refused(text=over)
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
         return tool_input, None

@@ -537,6 +537,37 @@ async def test_the_same_calls_of_a_node_that_runs_again_count_once() -> None:
     assert ran == ["free a"] * 6 + ["b"]
 
 
+async def test_a_subagent_has_a_limit_of_its_own_within_its_turns(desk: Desk) -> None:
+    told: list[str] = []
+
+    def call(number: int) -> None:
+        try:
+            free.invoke({"text": str(number)})
+        except ToolException as error:
+            told.append(f"{number}: {error}")
+
+    def as_subagent(name: str, most: int, numbers: range) -> None:
+        with desk.subagent(Category(name=name, tools=frozenset({"tool:free"}), autonomous=True, tool_calls=most)):
+            for number in numbers:
+                call(number)
+
+    def node(_state: Any) -> Any:
+        for number in range(6):
+            call(number)
+        as_subagent("reader", 3, range(10, 14))
+        as_subagent("writer", 3, range(20, 22))
+        as_subagent("reader", 3, range(30, 31))
+        call(40)
+
+    subagents = frozenset({"reader", "writer"})
+    limited = turn("tool:free", tool_calls=11, turn_id="with-subagents", subagents=subagents)
+    await Thread(of_node(node, InMemorySaver()), limited).go()
+    assert ran == [f"free {number}" for number in (0, 1, 2, 3, 4, 5, 10, 11, 12, 20, 21)]
+    assert [one.split(":")[0] for one in told] == ["13", "30", "40"]
+    assert ["limit of 3" in one for one in told] == [True, True, False]
+    assert "limit of 11" in told[2]
+
+
 async def test_a_call_outside_a_turn_is_refused() -> None:
     graph = plain(act, lines=[THREE])
     await graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG)
