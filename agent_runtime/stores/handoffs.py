@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert as upsert
 
+from agent_runtime.sendable import sendable
 from agent_runtime.stores.metadata import metadata
 from agent_runtime.stores.prepared import Prepared
 from agent_runtime.stores.tables import turns
@@ -32,6 +33,7 @@ from turnkeeper.bus.wrapper import wrapped
 from turnkeeper.clock import to_us
 
 LONGEST_SHOWN = 24_000  # characters that one turn is shown, all handoffs together
+LARGEST = 4 * LONGEST_SHOWN + 16  # bytes that so many characters can have
 CUT = " […]"
 
 handoffs = Table(
@@ -99,7 +101,8 @@ def shown(found: Sequence[Handoff]) -> str:
     """
     room, lines = LONGEST_SHOWN, list[str]()
     for item in reversed(found):
-        said = item.text if len(item.text) <= room else f"{item.text[:room]}{CUT}"
+        # What is cut may end in a token that the whole was not: `<channels` after its eighth letter.
+        said = item.text if len(item.text) <= room else sendable(f"{item.text[:room]}{CUT}", LARGEST)
         room -= len(said)
         lines.append(wrapped(sender=item.sender, kind=item.kind, thread="", text=said))
         if room <= 0:

@@ -126,8 +126,8 @@ def without_orders(prompt: str) -> str:
 def orders(brief: Brief, _done: Done) -> list[Request]:
     r"""Return the calls that the prompt orders by name: search:, read:, fetch:, restart:, propose page:.
 
-    >>> [call.tool for call in orders(Brief(prompt="search: release\nread: plan"), ())]
-    ['workspace_search', 'workspace_read']
+    >>> [call.tool for call in orders(Brief(prompt="search: release\nread: plan\nrestart: go on"), ())]
+    ['workspace_search', 'workspace_read', 'lifecycle_request_restart']
     """
     tools = {"search": ("workspace_search", "query"), "read": ("workspace_read", "page"), "fetch": ("web_fetch", "url")}
     named = [(*tools[match[1].lower()], match[2].strip()) for match in _ORDER.finditer(brief.prompt)]

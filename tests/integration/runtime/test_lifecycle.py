@@ -165,6 +165,13 @@ def test_many_handoffs_are_shown_within_bounds_and_the_newest_whole() -> None:
     assert len(text) < LONGEST_SHOWN + 1_000
 
 
+def test_what_is_cut_cannot_become_a_wrapper_that_the_whole_was_not() -> None:
+    text = "x" * (LONGEST_SHOWN - len("<channel")) + "<channels are many"
+    said = shown([Handoff(key="k", agent="agent0", kind="handoff", sender="watchdog", text=text)])
+    assert said.count("<channel") == 1
+    assert "[channel […]" in said
+
+
 async def test_a_graph_of_the_authors_is_told_in_a_note_before_the_prompt(home: Home) -> None:
     bench = AuthorsBench(home)
     bench.bring(ECHO)
