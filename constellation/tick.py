@@ -189,7 +189,9 @@ class Watchdog:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             earlier = read_marker(path)
             write_marker(path, (earlier if isinstance(earlier, dict) else {}) | says | more)
-            for old in list(found(self._home, markers.STATUS))[:-KEPT_STATUS_FILES]:
+            # By age: whoever asked for a restart named it, so that names tell no order.
+            by_age = sorted(found(self._home, markers.STATUS), key=lambda path: path.stat().st_mtime_ns)
+            for old in by_age[:-KEPT_STATUS_FILES]:
                 old.unlink(missing_ok=True)
 
     def _last_words(self, daemon: Daemon, memory: Memory) -> str:

@@ -228,7 +228,7 @@ def _progress(
     seen = Stall(pid=sight.pid, beats=sight.beats, since=now, looked_at=now)
     if not isinstance(stall, Stall) or (stall.pid, stall.beats) != (seen.pid, seen.beats) or stall.looked_at > now:
         resumed = isinstance(stall, Stall) and stall.suspected
-        return seen, [Note(event="hang.resumed", fields={"pid": seen.pid})] if resumed else []
+        return seen, [Note(event="hang.resumed", fields={"suspect": seen.pid})] if resumed else []
     if now - stall.looked_at < min(limits.interval_s, limits.hang_after_s) / 2:
         return stall, []  # too soon after the last look to mean anything
     stall = replace(stall, looks=stall.looks + 1, looked_at=now)
@@ -240,8 +240,8 @@ def _progress(
 def _hanging(now: float, stall: Stall, *, quiet: bool) -> tuple[Stall, list[Action]]:
     still_s = round(now - stall.since)
     if quiet:
-        return replace(stall, suspected=False), [Note(event="hang.suppressed", fields={"pid": stall.pid})]
+        return replace(stall, suspected=False), [Note(event="hang.suppressed", fields={"suspect": stall.pid})]
     if not stall.suspected:
-        note = Note(event="hang.suspected", fields={"pid": stall.pid, "still_s": still_s})
+        note = Note(event="hang.suspected", fields={"suspect": stall.pid, "still_s": still_s})
         return replace(stall, suspected=True), [note]
     return stall, [Kill(pid=stall.pid, reason=f"its progress counter stood still for {still_s}s")]

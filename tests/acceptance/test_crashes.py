@@ -57,8 +57,8 @@ def test_both_die_in_the_middle_of_a_turn(stopped: Constellation) -> None:
     stopped.start(TURNKEEPER_OFFLINE_DELAY_S="1")
     stopped.create("digest", *ONE_FIRE)
     stopped.until_outcome("digest", "running")
-    stopped.kill(AGENT_RUNTIME)
     stopped.kill(TASK_RUNNER)
+    assert "agent-runtime killed\n" in stopped.attempt("turnkeeper", "down", "--force").stderr
     stopped.command("turnkeeper", "up")
     held_its_promises(stopped)
 
