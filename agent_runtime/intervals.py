@@ -1,6 +1,9 @@
 """One interval of a turn: the graph runs under the turn's grant, can be cancelled, and is recorded as it goes."""
 
 import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
 
 from agent_runtime.approvals import call_key, canonical
 from agent_runtime.graph.engine import Ended, Engine, Order, Step
@@ -157,12 +160,15 @@ class _Recording:
 
     async def step(self, step: Step) -> None:
         """Queue what is new."""
+        tokens = (step.tokens_in, step.tokens_out)
         if step.messages is not None and len(step.messages) > self._known:
             self._newest = step
-            if (step.tokens_in, step.tokens_out) != self._tokens:
+            if tokens != self._tokens:
                 self._write()
             elif self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(RECORD_S, self._write)
+        elif sum(tokens) > sum(self._tokens):
+            self._count(tokens)
         if step.wake_after_s is not None and step.wake_after_s != self._wake:
             self._wake = step.wake_after_s
             self._writes.append(asyncio.create_task(self._store.wake(self._turn_id, self._wake)))
@@ -179,6 +185,12 @@ class _Recording:
             self._write(cancelled=True)  # it was said before
         await asyncio.gather(*self._writes, return_exceptions=True)
 
+    def _count(self, tokens: tuple[int, int]) -> None:
+        self._tokens = tokens
+        if self._newest is not None:
+            self._newest = replace(self._newest, tokens_in=tokens[0], tokens_out=tokens[1])
+        self._queue(self._store.record(self._turn_id, None, tokens))
+
     def _write(self, *, cancelled: bool = False) -> None:
         step, self._newest = self._newest, None
         if self._soon is not None:
@@ -189,5 +201,8 @@ class _Recording:
         self._tokens = (step.tokens_in, step.tokens_out)
         write = self._store.record(self._turn_id, step.messages, self._tokens, known=self._known, cancelled=cancelled)
         self._known = len(step.messages)
+        self._queue(write)
+
+    def _queue(self, write: Coroutine[Any, Any, None]) -> None:
         self._writes = [task for task in self._writes if not task.done()]
         self._writes.append(asyncio.create_task(write))

@@ -218,9 +218,15 @@ class Store:
         await self.write(work)
 
     async def record(
-        self, turn_id: str, lines: Sequence[Said], tokens: tuple[int, int], *, known: int = 0, cancelled: bool = False
+        self,
+        turn_id: str,
+        lines: Sequence[Said] | None,
+        tokens: tuple[int, int],
+        *,
+        known: int = 0,
+        cancelled: bool = False,
     ) -> None:
-        """Write what a running turn has said; nothing once it is over, or, but for `cancelled`, cancelled."""
+        """Write what a running turn has said and used; see :func:`agent_runtime.stores.counting.record`."""
         at = self._clock.now()
         put = partial(counting.record, lines=lines, tokens=tokens, at=at, known=known, cancelled=cancelled)
         await self.write(lambda connection: put(connection, _turn(connection, turn_id)))

@@ -215,13 +215,11 @@ class Turns:
             await self._store.give_back(turn.turn_id)
             self._stopped(turn, "drained")
             return False
-        said = None
-        if ended.step.messages is not None:
-            said = ended.step.messages, (ended.step.tokens_in, ended.step.tokens_out)
+        said = ended.step.messages, (ended.step.tokens_in, ended.step.tokens_out)
         if ended.step.wake_after_s is not None:
             await self._store.wake(turn.turn_id, ended.step.wake_after_s)
         if ended.stopped == "interrupted":
-            await self._store.record(turn.turn_id, *said) if said is not None else None
+            await self._store.record(turn.turn_id, *said)
             return await self._wait_for(turn, ended)
         self._failpoints.reach("runtime.finished")
         if ended.stopped == "timeout":

@@ -128,6 +128,12 @@ class _Seen:
         tokens_in, tokens_out = map(sum, zip(self._used, self.spending.tokens, strict=True))
         return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
 
+    async def cut(self) -> None:
+        """Pass on what models used since the newest step: the one that they were asked in does not come to its end."""
+        counted = self.counted(self.step)
+        if counted != self.step:
+            await self._on_step(replace(counted, messages=None, wake_after_s=None))
+
     def with_cost(self, error: Exception) -> Step:
         """Return the newest step with the tokens that a failed model call used up, where the error tells them."""
         tokens_in, tokens_out = getattr(error, "tokens", (0, 0))
@@ -203,7 +209,8 @@ class Engine:
             order: what the graph is given.
             context: the turn; its category's limits hold.
             mark: id of the message after which this turn's own messages begin.
-            on_step: told after each superstep, when that is on disk.
+            on_step: told after each superstep, when that is on disk; and, without messages, what models used in one
+                that was cut.
             used: tokens that the turn's earlier intervals read and wrote.
 
         Raises:
@@ -222,11 +229,16 @@ class Engine:
                 with turn_around(context):
                     return await self._stream(order, context, mark, seen, control)
         except GraphDrained:
+            await seen.cut()
             return Ended(stopped="drained")
+        except asyncio.CancelledError:
+            await seen.cut()
+            raise
         except TimeoutError as error:
+            step = seen.counted(seen.step)
             if limit.expired():
-                return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s", step=seen.step)
-            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=seen.step)
+                return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s", step=step)
+            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=step)
         except Exception as error:  # noqa: BLE001  whatever a graph raises is the turn's failure, recorded with it
             return Ended(stopped="failed", error=_sentence(error, self._secrets), step=seen.with_cost(error))
         finally:

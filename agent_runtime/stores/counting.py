@@ -12,7 +12,8 @@ from agent_runtime.stores import queries, writing
 from agent_runtime.stores.metadata import metadata
 from agent_runtime.stores.tables import turns
 
-Told = tuple[Sequence[Said], tuple[int, int]]  # what a turn has said, and the tokens that it read and wrote
+# What a turn has said, or None where only its cost is known, and the tokens that it read and wrote.
+Told = tuple[Sequence[Said] | None, tuple[int, int]]
 
 # What all turns together used on a day: the sum of what each turn's row grew by.
 token_days = Table(
@@ -26,7 +27,7 @@ token_days = Table(
 def record(
     connection: Connection,
     turn: TurnRecord,
-    lines: Sequence[Said],
+    lines: Sequence[Said] | None,
     tokens: tuple[int, int],
     at: datetime,
     *,
@@ -35,11 +36,16 @@ def record(
 ) -> None:
     """Write what a running turn has said, from the line `known` on, and its tokens.
 
-    Once a cancel is stored nothing is written, but for `cancelled`: what was said before.
+    Once a cancel is stored only tokens are written, which are spent, and what was said before: that is `cancelled`.
+    Without lines what is on record stays, and so do tokens that it does not tell of.
     """
-    if turn.status == "running" and (cancelled or not queries.is_cancelled(connection, turn.turn_id)):
+    if turn.status != "running":
+        return
+    if lines is None:
+        tokens = max(tokens[0], turn.tokens_in), max(tokens[1], turn.tokens_out)
+    elif cancelled or not queries.is_cancelled(connection, turn.turn_id):
         writing.put_transcript(connection, turn.turn_id, lines, at, known=known)
-        count_tokens(connection, turn, tokens, at)
+    count_tokens(connection, turn, tokens, at)
 
 
 def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:

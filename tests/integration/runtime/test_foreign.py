@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from agent_runtime.assembly import assemble
+from agent_runtime.stores.queries import get_turn
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.errors import InvalidInput
@@ -171,6 +172,18 @@ graph.add_node("ask", ask)
 graph.add_edge(START, "think")
 graph.add_edge("think", "ask")
 """
+
+SPENDER = THINKER.replace(
+    """def think(state):
+    return {"text": model.invoke(state["prompt"]).text}""",
+    """import asyncio
+reached = asyncio.Event()
+
+async def think(state):
+    await model.ainvoke(state["prompt"])
+    reached.set()
+    await asyncio.Event().wait()""",
+)
 
 BYPASS = TALKER.replace("ToolNode([look, paint])", "OwnNode([look, paint])").replace(
     "def model(state)",
@@ -395,6 +408,27 @@ async def test_tokens_count_where_no_message_tells_them_and_over_a_question(benc
     await bench.resolve(asked.interrupt_id, "answer", message="yes")
     event = await bench.stopped(event.turn_id, after=event.sequence)
     assert (event.state, event.tokens_in, event.tokens_out) == (STATES.SUCCEEDED, 10, 4)
+
+
+@pytest.mark.parametrize("cut", ["cancel", "limit", "stop"])
+async def test_tokens_of_a_step_that_is_cut_count_on_its_day(bench: AuthorsBench, cut: str) -> None:
+    bench.bring(SPENDER)
+    bench.settings = bench.settings.model_copy(update={"model": ModelSettings(daily_token_cap=7)})
+    bench.category("work", seconds=1 if cut == "limit" else 60)
+    await bench.open()
+    receipt = await bench.service.Fire(bench.fire(), None)
+    await soon(bench.module.reached.wait(), "the model's answer")
+    if cut == "stop":
+        await bench.runtime.worker.stop(0.0)
+        turn = await bench.runtime.store.read(lambda connection: get_turn(connection, receipt.turn_id))
+        assert turn is not None
+        assert (turn.status, turn.tokens_in, turn.tokens_out) == ("running", 5, 2)
+        return
+    if cut == "cancel":
+        await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
+    event = await bench.stopped(receipt.turn_id)
+    assert (event.state, event.tokens_in, event.tokens_out) == (STATES.CANCELLED, 5, 2)
+    assert "daily token cap of 7 reached" in (await bench.run(2)).error
 
 
 async def test_an_error_of_a_foreign_graph_shows_no_key(bench: AuthorsBench, monkeypatch: pytest.MonkeyPatch) -> None:
