@@ -91,7 +91,7 @@ class Store:
     def _hand_over(self, connection: Connection, trigger: Trigger, at: datetime) -> None:
         found = handoffs.give(connection, trigger.agent, trigger.turn_id)
         if found:
-            told = "\n\n".join(f"{item.sender} to {item.agent}, {item.kind}: {item.text}" for item in found)
+            told = "\n\n".join(f"{item.label}: {item.text}" for item in found)
             line = Said(role="trigger", text=told[: handoffs.LONGEST_SHOWN])
             writing.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
             self.handed.add(trigger.turn_id)

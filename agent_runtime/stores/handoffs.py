@@ -62,6 +62,11 @@ class Handoff:
     sender: str
     text: str
 
+    @property
+    def label(self) -> str:
+        """What a person reads before it."""
+        return f"notes for {self.agent}" if self.kind == "notes" else f"{self.sender} to {self.agent}, {self.kind}"
+
 
 def add_handoff(connection: Connection, item: Handoff, at: datetime) -> bool:
     """Keep a handoff; False if it is kept already, which changes nothing."""

@@ -89,6 +89,8 @@ async def put(bench: Bench, kind: str = "handoff", *, key: str = "handoff:one", 
     inbox = Inbox(bench.home.inbox("agent0"), files=SystemFiles(), clock=clock, entropy=SystemEntropy())
     before = len(bench.lying("delivered")) + len(bench.lying("quarantine"))
     inbox.put(Envelope(kind=kind, idempotency_key=key, **given))
+    worker: Any = bench.runtime.worker
+    worker._arrived.ring()  # another process's put is found by a look each second; a test need not wait for that
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.lying("delivered")) + len(bench.lying("quarantine")) == before:
             await asyncio.to_thread(lambda: None)
