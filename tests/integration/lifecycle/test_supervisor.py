@@ -124,6 +124,8 @@ def test_a_stopped_process_is_noticed_killed_and_started_again(supervised: Super
     assert story.index("hang.suspected") < story.index("daemon.killed") < len(story) - 1
     supervised.until(lambda: len([e for e in supervised.events("revive.verified") if e["daemon"] == RUNTIME.name]) > 1)
     assert supervised.marker(markers.HANG, RUNTIME) is None
+    suspected = supervised.events("hang.suspected")[0]
+    assert (suspected["suspect"], suspected["pid"]) == (before, supervised.pid(SUPERVISED))
 
 
 def test_a_quiet_window_keeps_a_stopped_process(supervised: Supervised):

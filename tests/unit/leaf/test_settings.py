@@ -38,6 +38,7 @@ def test_every_documented_key_can_be_uncommented(home: Home) -> None:
         ("[scheduler]\ngrace_s = '1s'\ngrase = 2\n", ":3: scheduler.grase", "unknown key"),
         ("\n[modle]\nname = 'x'\n", ":2: modle", "unknown key"),
         ("[scheduler]\ncatch_up_concurrency = 0\n", ":2: scheduler.catch_up_concurrency", "greater than or equal"),
+        ("[watchdog]\ninterval_s = 'soon'\n", ":2: watchdog.interval_s", "is not a duration; write for example 90s"),
         ("[notify]\non = ['everything']\n", ":2: notify.on", "input should be"),
         ("[a]\n[a]\n", "", "not valid TOML"),
         ("x = " + "[" * 40 + "]" * 40, "", "nested deeper"),
@@ -49,6 +50,23 @@ def test_a_mistake_is_named_by_file_line_and_key(home: Home, text: str, where: s
         load_settings(home)
     assert refused.value.where == f"{home.config}{where}"
     assert what in refused.value.what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[model]\nbase_url = ['SECRET']\n",
+        "[model]\nbase_url = 'SECRET\n",
+        "[model]\nbase_url = 'SECRET'\nnome = 1\n",
+        "[watchdog]\nwebhook = 'ftp:SECRET'\n",
+        "[watchdog]\ninterval_s = 'SECRET'\n",
+    ],
+)
+def test_a_mistake_is_named_without_what_was_written_there(home: Home, text: str) -> None:
+    home.config.write_text(text.replace("SECRET", "https://user:pass-w0rd@models.example"))
+    with pytest.raises(InvalidInput) as refused:
+        load_settings(home)
+    assert "pass-w0rd" not in str(refused.value)
 
 
 @pytest.mark.parametrize("make", ["link", "pipe", "folder", "large", "latin"])
