@@ -47,7 +47,7 @@ class Job:
         if self.error is None:
             self._answer.set_result(self.result)
         else:
-            self._answer.set_exception(self.error)
+            self._answer.set_exception(_tellable(self.error))
 
 
 class Hands:
@@ -99,7 +99,7 @@ class Hands:
             batch = [job for job in batch if job.wanted()]
             try:
                 self._serve(batch)
-            except Exception as error:  # noqa: BLE001  handed to everyone of the batch; the thread goes on
+            except BaseException as error:  # noqa: BLE001  handed to everyone of the batch; the thread goes on
                 for job in batch:
                     job.error = error
             _tell(batch)
@@ -128,11 +128,22 @@ def _tell(batch: Sequence[Job]) -> None:
         else:
             loops.setdefault(job.loop, []).append(job)
     for loop, jobs in loops.items():
-        # A loop that was closed meanwhile has nobody left who waits.
-        if not loop.is_closed():
+        try:
             loop.call_soon_threadsafe(_tell_all, jobs)
+        except RuntimeError:
+            if not loop.is_closed():  # one that was closed meanwhile has nobody left who waits
+                raise
 
 
 def _tell_all(jobs: Sequence[Job]) -> None:
     for job in jobs:
         job.tell()
+
+
+def _tellable(error: BaseException) -> Exception:
+    """Return what a caller may be told: an answer holds no StopIteration, and some others end a loop."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError(f"{type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told

@@ -58,7 +58,7 @@ class CheckpointFile:
             self._writing.execute("BEGIN IMMEDIATE")
             _together(self._writing, batch)
             self._writing.execute("COMMIT")
-        except Exception:  # noqa: BLE001  whose fault it was shows when they are tried one by one
+        except BaseException:  # noqa: BLE001  whose fault it was shows when they are tried one by one
             _undo(self._writing)
             _one_by_one(self._writing, batch)
 
@@ -66,7 +66,7 @@ class CheckpointFile:
         for job in batch:
             try:
                 job.result = job.work(self._reading)
-            except Exception as error:  # noqa: BLE001  handed to the caller
+            except BaseException as error:  # noqa: BLE001  handed to the caller
                 job.error = error
 
 
@@ -99,7 +99,7 @@ def _one_by_one(connection: Connection, batch: Sequence[Job]) -> None:
         for job in batch:
             _alone(connection, job)
         connection.execute("COMMIT")
-    except Exception as error:  # noqa: BLE001  nothing of the batch is on disk: everyone is told
+    except BaseException as error:  # noqa: BLE001  nothing of the batch is on disk: everyone is told
         _undo(connection)
         for job in batch:
             job.error = job.error or error
@@ -113,7 +113,7 @@ def _alone(connection: Connection, job: Job) -> None:
             rows.add(connection, job.work)
         else:
             job.result = job.work(connection)
-    except Exception as error:
+    except BaseException as error:
         job.error = error
         if not connection.in_transaction:
             raise

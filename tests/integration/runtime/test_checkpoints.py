@@ -320,3 +320,21 @@ def test_types_that_a_graph_declares_are_read_back_and_no_others(
     plain = saver.get_tuple(at())
     assert plain is not None
     assert plain.checkpoint["channel_values"]["page"] == {"title": "declared"}
+
+
+async def test_what_breaks_in_one_call_fails_alone_and_leaves_no_transaction_open(
+    saver: GroupedSaver, held: threading.Event
+) -> None:
+    class Panic(BaseException):
+        pass
+
+    def broken(_connection: sqlite3.Connection) -> None:
+        raise Panic
+
+    tasks = await asked(put(saver, 0), saver._file.writer.ask(broken), put(saver, 1))
+    held.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), RuntimeError, type(None)]
+    with pytest.raises(RuntimeError, match="Panic"):
+        await saver._file.reader.ask(broken)
+    assert len([each async for each in saver.alist(at())]) == 2
