@@ -15,7 +15,7 @@ def lifecycle_tools(lifecycle: Lifecycle) -> list[ToolSpec]:
         notes: Annotated[str, "what your next session has to know: open work, next actions, why you restart"],
         runtime: Runtime,
     ) -> Mapping[str, Any]:
-        """Ask for a restart of the runtime. It comes within a minute or so; your next turn is shown the notes."""
+        """Ask to be restarted. It comes within a minute or so; your next turn is shown the notes."""
         return await lifecycle.request_restart(call_of(runtime), notes)
 
     return [spec(lifecycle_request_restart, scope=SCOPE, effect="write")]
