@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 from typing import Any
 
-from agent_runtime.graph.saver.rows import COLUMNS, ancestors, get
+from agent_runtime.graph.saver.rows import COLUMNS, METADATA, ancestors, get
 
 Load = Callable[[tuple[str, bytes]], Any]
 TABLES = ("writes", "checkpoints")
@@ -22,8 +22,8 @@ def drop_threads(connection: Connection, thread_ids: Sequence[str]) -> None:
 
 def drop_runs(connection: Connection, run_ids: Sequence[str]) -> None:
     """Delete the checkpoints that these runs made, and their writes. Reads the metadata of every checkpoint."""
-    runs = """SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints
-        WHERE json_extract(CAST(metadata AS TEXT), '$.run_id') IN (SELECT value FROM json_each(?))"""
+    runs = f"""SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints
+        WHERE json_extract({METADATA}, '$.run_id') IN (SELECT value FROM json_each(?))"""  # noqa: S608  constants
     for table in TABLES:
         query = f"DELETE FROM {table} WHERE (thread_id, checkpoint_ns, checkpoint_id) IN ({runs})"  # noqa: S608
         connection.execute(query, (json.dumps(list(run_ids)),))

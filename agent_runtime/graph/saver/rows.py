@@ -25,6 +25,8 @@ COLUMNS = {
     "checkpoints": "thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata",
     "writes": "thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value",
 }
+# Of a row whose metadata is no JSON, which another program may write: none, and no error for all that ask.
+METADATA = "CASE WHEN json_valid(CAST(metadata AS TEXT)) THEN CAST(metadata AS TEXT) END"
 MOST_ROWS = 64  # of one INSERT
 _FILTER_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _GET = """
@@ -152,7 +154,7 @@ def matching(
             raise ValueError(f"invalid filter key {key!r}: letters, digits, _, . and - are what it may be made of")
         paths += [f"$.{key}", _comparable(value)]
     if paths:
-        each = "json_extract(CAST(metadata AS TEXT), ?) IS ?"
+        each = f"json_extract({METADATA}, ?) IS ?"
         where[" AND ".join([each] * (len(paths) // 2))] = tuple(paths)
     return where
 

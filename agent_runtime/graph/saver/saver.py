@@ -200,7 +200,7 @@ class GroupedSaver(BaseCheckpointSaver[str]):
     def _checkpoint(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> Rows:
         thread_id, namespace, parent = _place(config)
         kind, blob = self.serde.dumps_typed(checkpoint)
-        known = json.dumps(get_checkpoint_metadata(config, metadata), ensure_ascii=False).encode("utf-8", "ignore")
+        known = _json(get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore")
         return Rows(
             table="checkpoints", rows=[(thread_id, namespace, checkpoint["id"], parent or None, kind, blob, known)]
         )
@@ -262,6 +262,14 @@ def _blocking(hands: Hands, work: Any) -> Any:
         "this would hold up the event loop: await the method of the same name with an a in front, "
         "or run the graph with ainvoke or astream"
     )
+
+
+def _json(metadata: Any) -> str:
+    """Return metadata as JSON, which SQLite reads; null stands for a number that JSON lacks, as NaN and Infinity."""
+    text = json.dumps(metadata, ensure_ascii=False)
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(json.loads(text, parse_constant=lambda _name: None), ensure_ascii=False)
+    return text
 
 
 def _place(config: RunnableConfig) -> tuple[str, str, str]:

@@ -338,3 +338,19 @@ async def test_what_breaks_in_one_call_fails_alone_and_leaves_no_transaction_ope
     with pytest.raises(RuntimeError, match="Panic"):
         await saver._file.reader.ask(broken)
     assert len([each async for each in saver.alist(at())]) == 2
+
+
+async def test_a_number_that_json_lacks_does_not_hide_other_threads(saver: GroupedSaver, path: Path) -> None:
+    odd: Any = {**META, "run_id": "mine", "score": float("nan"), "deep": [{"most": float("-inf"), "text": "NaN"}]}
+    await saver.aput(at("odd"), checkpoint("001"), odd, {})
+    (found,) = [each async for each in saver.alist(None, filter={"source": "loop"})]
+    assert found.metadata == {**META, "run_id": "mine", "score": None, "deep": [{"most": None, "text": "NaN"}]}
+    await put(saver, 1)
+    with sqlite3.connect(path) as another:  # a file that another program wrote may hold one
+        another.execute(
+            """UPDATE checkpoints SET metadata = '{"source": "loop", "score": NaN}' WHERE thread_id = 't'"""
+        )
+    assert [each.config async for each in saver.alist(None, filter={"source": "loop"})] == [found.config]
+    await saver.adelete_for_runs(["mine"])
+    assert await saver.aget_tuple(at("odd")) is None
+    assert await saver.aget_tuple(at()) is not None
