@@ -8,7 +8,9 @@ import pytest
 
 from constellation import markers
 from constellation.facts import handoff_text
+from constellation.restoring import restore
 from tests.support.constellation import AGENT_RUNTIME, Constellation
+from turnkeeper.errors import Conflict
 from turnkeeper.home import Home
 
 pytestmark = pytest.mark.process
@@ -69,7 +71,8 @@ def test_killed_while_tasks_fire_and_put_back_from_a_backup(constellation: Const
     assert PLANTED not in status + handoff + path.read_text()
     assert told_secrets(constellation.home) == []
 
-    constellation.command("turnkeeper", "restore", str(target), code=4)
+    with pytest.raises(Conflict):
+        restore(constellation.home, target, constellation.now())
     constellation.command("turnkeeper", "down")
     constellation.command("turnkeeper", "restore", str(target))
     constellation.command("turnkeeper", "up")

@@ -13,7 +13,7 @@ from constellation import markers
 from constellation.drafts import Draft, drafts, write_draft
 from constellation.handoff import AGENT, Deliverer, key_of
 from constellation.markers import read_marker, write_marker
-from constellation.tick import Watchdog
+from constellation.tick import KEPT_STATUS_FILES, Watchdog
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.clock import ManualClock
 from tests.support.restarted import RESTARTER
@@ -187,6 +187,18 @@ def test_a_tick_starts_another_child_where_one_died(supervised: Supervised):
     supervised.until(lambda: archived(supervised.home))
     assert id_ in archived(supervised.home)
     assert supervised.until_up(RUNTIME, other_than=before)
+
+
+@pytest.mark.process
+def test_of_the_records_of_starts_the_newest_are_kept_whatever_their_names(supervised: Supervised):
+    supervised.want()
+    for number in range(KEPT_STATUS_FILES + 5):  # as agent0's requests are named, which sort behind every date
+        path = markers.STATUS.at(supervised.home, id=f"agent0-{number:02}")
+        path.parent.mkdir(exist_ok=True)
+        write_marker(path, {"process": "none", "phase": "verified"})
+    ticking(supervised).tick()
+    assert {daemon.name for daemon in STANDINS} <= {says["process"] for says in supervised.statuses()}
+    assert len(supervised.statuses()) == KEPT_STATUS_FILES
 
 
 @pytest.mark.process
