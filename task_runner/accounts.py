@@ -10,6 +10,7 @@ _SKIPPED = {
     "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs nothing that was missed.",
     "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
     "max_catch_up": "More was missed than max_catch_up ({most}) lets catch up: the newest were kept.",
+    "max_fires": "The limit on fires was reached, until an edit.",
     "queue_full": "More waited in line than max_catch_up ({most}) allows: the oldest gave way.",
     "paused": "The task was paused then.",
     "disabled": "The task was disabled then.",

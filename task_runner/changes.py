@@ -194,7 +194,12 @@ def _plan_up_to(session: Session, task: Task, now: datetime) -> Planned:
     timetable = timetable_of(task.definition)
     if task.state in _STOPPED:
         return write_plans(session, [(snapshot, pass_over(snapshot, timetable, task.state.value, now))])
-    return write_plans(session, [(snapshot, plan(snapshot, timetable, now, halted_waits=True))])
+    done = write_plans(session, [(snapshot, plan(snapshot, timetable, now, halted_waits=True))])
+    snapshot = _snapshot(session, task.id)
+    if snapshot.task.cursor_at >= now:
+        return done
+    # The limit on fires holds the cursor back, and the new definition may have another.
+    return done + write_plans(session, [(snapshot, pass_over(snapshot, timetable, "max_fires", now))])
 
 
 def _snapshot(session: Session, task_id: str) -> Snapshot:

@@ -62,13 +62,14 @@ def settled_coalesced(fire: Fire, into: str, now: datetime) -> Fire:
 
 def released(fire: Fire, task: Task, now: datetime) -> Fire:
     """Return a fire that waited for an earlier one, now ready to be sent; being late is no miss for a grace more."""
+    ready_at = max(now, fire.due_at)  # the clock may have stepped back since its time came
     return replace(
         fire,
         outcome=Outcome.PENDING,
         fire_id=fire.fire_id or fire_id(task.id, fire.nominal_at),
         released=True,
-        send_by=now + task.definition.grace,
-        ready_at=now,
+        send_by=ready_at + task.definition.grace,
+        ready_at=ready_at,
     )
 
 

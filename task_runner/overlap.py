@@ -102,4 +102,5 @@ def _stands_behind(fire: Fire) -> bool:
 
 
 def _ready(fire: Fire, now: datetime) -> Fire:
-    return replace(fire, ready_at=now) if fire.ready_at is None else fire
+    # Not early either where the clock stepped back since its time came.
+    return replace(fire, ready_at=max(now, fire.due_at)) if fire.ready_at is None else fire

@@ -32,6 +32,7 @@ from task_runner.runs import Due, earliest, fallen_due, merged, run_between, run
 from task_runner.timetable import Timetable
 
 _LEAST = timedelta(microseconds=1)
+_STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED, TaskState.DELETED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +59,7 @@ class Plan:
 def plan(
     snapshot: Snapshot, timetable: Timetable, now: datetime, *, reachable: bool = True, halted_waits: bool = False
 ) -> Plan:
-    """Plan an active task at `now`.
+    """Plan a task at `now`.
 
     Args:
         snapshot: the task with its open entries.
@@ -73,7 +74,7 @@ def plan(
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
         return _come_back(snapshot, timetable, task.wake_at)
     if task.state is not TaskState.ACTIVE:
-        return _idle(snapshot)
+        return _stopped(snapshot, timetable, now)
     halted = any(row.outcome in HALTED for row in rows)
     if halted and not halted_waits:
         return _idle(snapshot)
@@ -90,8 +91,9 @@ def plan(
     late = _late(task, unsent, due, now, busy=busy)
     caught = catch_up(task, timetable, due, late, now)
     caught, cursor = _within(caught, room, task, due)
+    caught, restored = _existing(snapshot, caught)
     still = _still_unsent(unsent, caught, task=task, busy=busy)
-    caught = _absorbed(task, still, caught)
+    caught = _absorbed(snapshot, still, caught)
     lined = _line_up(task, still, caught, now, busy=busy)
     if task.definition.jitter:
         caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
@@ -100,7 +102,8 @@ def plan(
             changed=tuple(put_off(fire, task, due_at) for fire in lined.changed),
             missed=lined.missed,
         )
-    return _assemble(snapshot, timetable, cursor, caught, lined, now=now, blocked=blocked)
+    made = _assemble(snapshot, timetable, cursor, caught, lined, now=now, blocked=blocked)
+    return replace(made, restored=restored) if restored else made
 
 
 def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
@@ -137,6 +140,17 @@ def _idle(snapshot: Snapshot) -> Plan:
     task = snapshot.task
     kept = task if task.state is TaskState.PAUSED else replace(task, wake_at=None)
     return Plan(task=kept, tail=snapshot.tail)
+
+
+def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
+    """Withdraw what became unsent only after its task was stopped: a fire that was held, refused or that failed."""
+    state, idle = snapshot.task.state, _idle(snapshot)
+    if state not in _STOPPED:
+        return idle
+    withdrawn = withdraw(snapshot, timetable, state.value, now, manual=state is not TaskState.PAUSED)
+    if not withdrawn.changed:
+        return idle
+    return replace(withdrawn, task=replace(withdrawn.task, wake_at=idle.task.wake_at))
 
 
 def _come_back(snapshot: Snapshot, timetable: Timetable, until: datetime) -> Plan:
@@ -186,11 +200,14 @@ def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, bus
     return [fire for fire in still if fire.outcome is Outcome.WAITING] if only_waiting else still
 
 
-def _absorbed(task: Task, still: list[Fire], caught: CaughtUp) -> CaughtUp:
+def _absorbed(snapshot: Snapshot, still: list[Fire], caught: CaughtUp) -> CaughtUp:
     """Let a fire that waits stand also for what would be skipped after it, so that what it covers is one run."""
+    task = snapshot.task
     if not still or not caught.skips or task.definition.overlap is Overlap.QUEUE:
         return caught
     run = merged(map(run_of, (*caught.skips, *caught.fires)))
+    if run.last_at in snapshot.taken:
+        return caught
     return replace(caught, skips=(), fires=(fresh(task, run.last_at, run, caught_up=True),))
 
 
@@ -211,8 +228,7 @@ def _assemble(
 ) -> Plan:
     before = {fire.entry_id: fire for fire in snapshot.open}
     changed = {fire.entry_id: fire for fire in (*caught.changed, *lined.changed)}
-    fires, restored = _existing(snapshot, lined.new)
-    rows = [changed.get(fire.entry_id, fire) for fire in _scheduled(snapshot.open)] + list(fires)
+    rows = [changed.get(fire.entry_id, fire) for fire in _scheduled(snapshot.open)] + list(lined.new)
     settled = [before[fire.entry_id] for fire in changed.values() if fire.outcome not in OPEN]
     task = replace(
         snapshot.task,
@@ -226,8 +242,7 @@ def _assemble(
         task = replace(task, state=ended, wake_at=None)
     else:
         task = replace(task, wake_at=None if blocked else _wake(task, timetable, opened, now))
-    joined = _joined(snapshot, timetable, task, caught.skips + fires, tuple(changed.values()))
-    return replace(joined, restored=restored)
+    return _joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
 
 
 def _returned(fires: Iterable[Fire]) -> int:
@@ -263,12 +278,12 @@ def _still_rewound(task: Task, cursor: datetime) -> datetime | None:
     return None if until is None or cursor >= until else until
 
 
-def _existing(snapshot: Snapshot, fires: tuple[Fire, ...]) -> tuple[tuple[Fire, ...], tuple[Fire, ...]]:
+def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fire, ...]]:
     """Part new fires from those that exist already because the clock stepped back; the latter never fire again."""
     if not snapshot.taken:
-        return fires, ()
-    fresh = tuple(fire for fire in fires if fire.nominal_at not in snapshot.taken)
-    return fresh, tuple(fire for fire in fires if fire.nominal_at in snapshot.taken)
+        return caught, ()
+    fresh = tuple(fire for fire in caught.fires if fire.nominal_at not in snapshot.taken)
+    return replace(caught, fires=fresh), tuple(fire for fire in caught.fires if fire.nominal_at in snapshot.taken)
 
 
 def _joined(

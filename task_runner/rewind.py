@@ -1,8 +1,9 @@
 """After the clock stepped back: cursors that a wrong clock moved into the future come back to now."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from task_runner.model import Fire, TaskState
+from task_runner.model import Fire, Revision, TaskState
 from task_runner.planner import Plan
 from task_runner.planning import LARGEST_BATCH
 from task_runner.replacing import replace
@@ -28,9 +29,9 @@ def rewind(session: Session, now: datetime) -> list[Event]:
     events: list[Event] = []
     ids = session.tasks.ahead_of(now + LARGEST_LEAD, LARGEST_BATCH)
     for snapshot in session.tasks.snapshots(ids) if ids else ():
-        task, timetable = snapshot.task, timetable_of(snapshot.task.definition)
+        task, revisions = snapshot.task, session.tasks.revisions(snapshot.task.id)
         while beyond := session.fires.after_nominal(task.id, now, _LARGEST_REWIND):
-            _cut(session, beyond, timetable, now)
+            _cut(session, beyond, revisions, now)
         pauses = task.state is TaskState.PAUSED  # wakes when its pause ends, wherever its cursor is
         wake_at = task.wake_at if pauses or task.wake_at is None else now
         moved = replace(task, cursor_at=now, wake_at=wake_at, rewound_until=task.cursor_at)
@@ -42,16 +43,26 @@ def rewind(session: Session, now: datetime) -> list[Event]:
     return events
 
 
-def _cut(session: Session, fires: list[Fire], timetable: Timetable, now: datetime) -> None:
+def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now: datetime) -> None:
     gone: list[int] = []
     kept: list[Fire] = []
     for fire in fires:
-        run = run_between(timetable, fire.first_at - _LEAST, now)
+        run = run_between(_planned_by(revisions, fire), fire.first_at - _LEAST, now)
         if run is None and not fire.fire_id:
             gone.append(fire.entry_id)
         elif run is None:
             kept.append(replace(fire, count=0))
         else:
-            kept.append(replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at))
+            cut = replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at)
+            # What has no identity yet is named by the last of what it stands for.
+            kept.append(cut if fire.fire_id else replace(cut, nominal_at=run.last_at, due_at=run.last_at))
     session.fires.remove_runs(gone)
     session.fires.update(kept)
+
+
+def _planned_by(revisions: Sequence[Revision], fire: Fire) -> Timetable:
+    """Return the timetable that an entry was planned by: the newest that names as many times as the entry covers."""
+    tables = [timetable_of(each.definition) for each in reversed(revisions) if each.valid_from <= fire.last_at]
+    before = fire.first_at - _LEAST
+    named = (each for each in tables if each.count(before, fire.last_at) == fire.count)
+    return next(named, timetable_of(revisions[-1].definition))

@@ -1,0 +1,238 @@
+"""One task in a world without threads: the planner on its real store, and a runtime that is a dictionary.
+
+What the daemon's parts do in their own loops happens here when it is asked for, one transaction at a time, so that a
+test can lose the connection, the runner or an hour between any two of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from google.rpc import code_pb2
+from sqlalchemy import create_engine, delete, event, select
+from sqlalchemy.pool import StaticPool
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner import changes
+from task_runner.dispatch import _Key, claim, record_receipts
+from task_runner.ledger import TurnState
+from task_runner.model import Fire, Task
+from task_runner.outcomes import News, record_news
+from task_runner.planning import plan_due, plan_tasks
+from task_runner.requests import complete_request
+from task_runner.rewind import rewind
+from task_runner.specs import Defaults, parse_spec
+from task_runner.store import Outgoing
+from task_runner.stores.rows import fire_of
+from task_runner.stores.schema import fires, metadata
+from task_runner.stores.sqlite import SqliteSession
+from turnkeeper.entropy import SeededEntropy
+
+T = TypeVar("T")
+START = datetime(2026, 3, 28, 22, 0, tzinfo=UTC)  # three hours before Riga loses one
+DEFAULTS = Defaults(timezone="UTC", grace=timedelta(seconds=10))
+FINAL = {
+    "succeeds": TurnState.SUCCEEDED,
+    "says nothing": TurnState.SILENT,
+    "fails": TurnState.FAILED,
+    "is cancelled": TurnState.CANCELLED,
+    "pauses": TurnState.PAUSED,
+}
+
+
+class Crash(Exception):
+    """The process dies before its transaction is on disk."""
+
+
+@dataclass
+class Turn:
+    """What the runtime has of an attempt."""
+
+    fire_id: str
+    attempt: int
+    state: str  # queued, running, interrupted, held, released, or how it ended
+
+
+class Peer:
+    """The runtime: one thread, its turns, and what it tells of them, in order."""
+
+    def __init__(self) -> None:
+        self.turns: dict[tuple[str, int], Turn] = {}
+        self.events: list[News] = []
+        self.author_writes = False  # the thread waits for its author, without any fire of ours
+        self.refuses = False
+
+    def offer(self, fire: Fire, now: datetime) -> runtime.FireReceipt:
+        key = fire.fire_id, fire.attempt
+        receipt = runtime.FireReceipt(fire_id=fire.fire_id, attempt=fire.attempt, turn_id=f"turn-{len(self.turns)}")
+        if key in self.turns:
+            receipt.disposition = runtime.FireReceipt.DUPLICATE
+            return receipt
+        if self.refuses:
+            receipt.error.CopyFrom(runtime.FireError(code=code_pb2.RESOURCE_EXHAUSTED, message="full"))
+            return receipt
+        before = self.turns.get((fire.fire_id, fire.attempt - 1))
+        assert fire.attempt == 1 or (before and before.state in {"released", "fails"}), (key, before)
+        receipt.disposition = runtime.FireReceipt.ACCEPTED
+        turn = self.turns[key] = Turn(*key, "queued")
+        if self.author_writes or self.one("interrupted"):
+            self._move(turn, "held", TurnState.HELD, now)
+        self._start(now)
+        return receipt
+
+    def one(self, state: str) -> Turn | None:
+        return next((turn for turn in self.turns.values() if turn.state == state), None)
+
+    def end(self, how: str, now: datetime) -> None:
+        turn = self.one("running") or self.one("interrupted")
+        if turn is not None:
+            self._move(turn, how, FINAL[how], now)
+            self._let_go(now)
+
+    def interrupt(self, now: datetime) -> None:
+        if turn := self.one("running"):
+            self._move(turn, "interrupted", TurnState.INTERRUPTED, now)
+            self._hold(now)
+
+    def idle(self) -> bool:
+        return not (self.author_writes or self.one("running") or self.one("interrupted"))
+
+    def write(self, now: datetime) -> None:
+        if self.idle():
+            self.author_writes = True
+            self._hold(now)
+
+    def release(self, now: datetime) -> None:
+        self.author_writes = False
+        if turn := self.one("interrupted"):
+            self._move(turn, "running", TurnState.RESUMED, now)
+        self._let_go(now)
+
+    def _hold(self, now: datetime) -> None:
+        while turn := self.one("queued"):
+            self._move(turn, "held", TurnState.HELD, now)
+
+    def _let_go(self, now: datetime) -> None:
+        if self.author_writes or self.one("interrupted"):
+            return
+        while turn := self.one("held"):
+            self._move(turn, "released", TurnState.RELEASED, now)
+        self._start(now)
+
+    def _start(self, now: datetime) -> None:
+        if self.one("running") is None and not self.one("interrupted") and (turn := self.one("queued")):
+            self._move(turn, "running", TurnState.STARTED, now)
+
+    def _move(self, turn: Turn, state: str, told: TurnState, now: datetime) -> None:
+        turn.state = state
+        self.events.append(News(turn.fire_id, turn.attempt, told, now, "turn", "it broke" if state == "fails" else ""))
+
+
+def open_store() -> Any:
+    """Return an engine on a store that all worlds of a test share, one after the other."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys=ON"))
+    metadata.create_all(engine)
+    return engine
+
+
+class World:
+    """A clock, a runner and its runtime."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.now = engine, START
+        self.peer, self.entropy = Peer(), SeededEntropy(1)
+        self.connected = self.stepped_back = self.dies = False
+        self.receipts: list[tuple[runtime.FireReceipt, _Key]] = []
+        self.task_id = ""
+        self.watch: Callable[[Outgoing], None] = lambda outgoing: None
+        with engine.begin() as connection:
+            for table in reversed(metadata.sorted_tables):
+                connection.execute(delete(table))
+
+    def run(self, work: Callable[[SqliteSession], T]) -> T:
+        """Run one transaction; if the process is about to die, nothing of it is on disk."""
+        with self.engine.begin() as connection:
+            done = work(SqliteSession(connection))
+            if self.dies:
+                raise Crash
+        return done
+
+    def crash(self) -> None:
+        """Forget all that is not on disk, and start again."""
+        self.dies = self.connected = False
+        self.receipts.clear()
+        self.stepped_back = True  # a runner that starts looks at its cursors
+
+    def task(self) -> Task:
+        return self.run(lambda session: session.tasks.snapshots([self.task_id])[0].task)
+
+    def rows(self) -> list[Fire]:
+        with self.engine.begin() as connection:
+            query = select(fires).where(fires.c.task_id == self.task_id).order_by(fires.c.entry_id)
+            return [fire_of(row) for row in connection.execute(query)]
+
+    def create(self, **fields: Any) -> None:
+        spec = spec_of(fields)
+        done = self.run(lambda session: changes.create(session, spec, DEFAULTS, self.now, self.entropy))
+        self.task_id = done.task.id
+
+    def edit(self, **fields: Any) -> bool:
+        spec = spec_of(fields)
+        parse_spec(spec, DEFAULTS, self.now)
+        done = self.run(lambda session: changes.update(session, "digest", spec, DEFAULTS, self.now))
+        return done.action == "updated"
+
+    def tick(self) -> None:
+        """What the loop does each time round."""
+        if self.stepped_back:
+            while self.run(lambda session: rewind(session, self.now)):
+                pass
+            self.stepped_back = False
+        self.run(lambda session: plan_due(session, self.now, reachable=self.connected))
+
+    def connect(self) -> None:
+        if not self.connected:
+            self.connected = True
+            self.run(lambda session: plan_tasks(session, session.fires.tasks_under_way(), self.now))
+            for outgoing in self.run(lambda session: session.fires.unanswered(0, 100)):
+                self._offer(outgoing)
+
+    def send(self) -> None:
+        if self.connected:
+            for outgoing in self.run(lambda session: claim(session, self.now, 10, 4, single=False)):
+                self.watch(outgoing)
+                self._offer(outgoing)
+
+    def hear(self) -> None:
+        """Take in the receipts that have arrived."""
+        if self.receipts:
+            receipts, keys = zip(*self.receipts, strict=True)
+            self.run(lambda session: record_receipts(session, list(receipts), list(keys), self.now))
+            self.receipts.clear()
+
+    def follow(self, most: int = 100) -> None:
+        """Take in what the runtime told of its turns."""
+
+        def record(session: SqliteSession) -> None:
+            _, after = session.follow.position()
+            news = self.peer.events[after : after + most]
+            if news:
+                news = [each._replace(at=min(each.at, self.now)) for each in news]
+                record_news(session, news, self.now)
+                session.follow.move("one", after + len(news))
+
+        if self.connected:
+            self.run(record)
+
+    def _offer(self, outgoing: Outgoing) -> None:
+        complete_request(outgoing)
+        receipt = self.peer.offer(outgoing.fire, self.now)
+        self.receipts.append((receipt, _Key(outgoing.fire.fire_id, outgoing.fire.attempt)))
+
+
+def spec_of(fields: dict[str, Any]) -> wire.TaskSpec:
+    given = {key: value for key, value in fields.items() if value is not None}
+    return wire.TaskSpec(name="digest", category="loop", channel="general", **({"prompt": "p"} | given))
