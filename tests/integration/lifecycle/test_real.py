@@ -73,7 +73,7 @@ def test_killed_while_tasks_fire_and_put_back_from_a_backup(constellation: Const
 
     with pytest.raises(Conflict):
         restore(constellation.home, target, constellation.now())
-    constellation.command("turnkeeper", "down")
+    constellation.stop()
     constellation.command("turnkeeper", "restore", str(target))
     constellation.command("turnkeeper", "up")
     constellation.await_outcome("digest", "succeeded", len(constellation.fires("digest")) + 1)
