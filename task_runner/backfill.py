@@ -67,7 +67,8 @@ def _nominals(revisions: Sequence[Revision], start: datetime, end: datetime) -> 
     room = MOST_AT_ONCE + 1
     for number, each in enumerate(revisions):
         low = start if number == 0 else max(start, each.valid_from)
-        high = min(end, revisions[number + 1].valid_from) if number + 1 < len(revisions) else end
+        # After the clock stepped back a later revision may be in force from an earlier time.
+        high = min([end, *(later.valid_from for later in revisions[number + 1 :])])
         if low < high and room > 0:
             found = timetable_of(each.definition).first_n(low - _LEAST, high - _LEAST, room)
             room -= len(found)

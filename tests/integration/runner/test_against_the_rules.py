@@ -314,7 +314,7 @@ class RunnerMachine(RuleBasedStateMachine):
         task = self.world.task()
         if task.state is TaskState.ACTIVE:
             following = timetable_of(task.definition).next_after(task.cursor_at)
-            assert following is None or following > self.world.now, "due, and nobody will ever look at it"
+            assert following is None or following > self.world.now, f"due, and nobody looks at it: {task}"
 
 
 # Enough to see that no rule is broken grossly; raise `max_examples` to some thousands after a change of the planner.

@@ -6,6 +6,7 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner import changes
+from task_runner.backfill import backfill
 from task_runner.explaining import explain
 from task_runner.model import Fire, Outcome, TaskState
 from tests.integration.runner.world import START, World, open_store
@@ -180,3 +181,17 @@ def test_a_step_back_across_an_edit_cuts_what_the_old_schedule_named_by_the_old_
     steps_back(world, 901)
     world.tick()
     assert entries(world) == [("skipped", "disabled", 45)]
+
+
+def test_a_backfill_names_each_time_once_where_the_clock_stepped_back_between_two_edits(world: World) -> None:
+    world.create(every="60s", catch_up="skip")
+    passes(world, 3600)
+    world.edit(every="1h", catch_up="skip")
+    steps_back(world, 1800)
+    world.tick()
+    world.edit(every="60s", catch_up="skip")
+    passes(world, 2400)
+    asked = wire.BackfillTaskRequest(name="digest", to=rfc3339(world.now), all=True, request_id="b")
+    setattr(asked, "from", rfc3339(START))
+    answer, _ = world.run(lambda session: backfill(session, asked, world.now))
+    assert len(set(answer.fire_ids)) == answer.count == 70
