@@ -241,7 +241,9 @@ def _assemble(
     if not opened and (ended := _ended(task, timetable)):
         task = replace(task, state=ended, wake_at=None)
     else:
-        task = replace(task, wake_at=None if blocked else _wake(task, timetable, opened, now))
+        # A fire that was let go just now has returned the place that it held.
+        full = blocked and _room(task, tuple(opened)) == 0
+        task = replace(task, wake_at=None if full else _wake(task, timetable, opened, now))
     return _joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
 
 

@@ -195,3 +195,15 @@ def test_a_backfill_names_each_time_once_where_the_clock_stepped_back_between_tw
     setattr(asked, "from", rfc3339(START))
     answer, _ = world.run(lambda session: backfill(session, asked, world.now))
     assert len(set(answer.fire_ids)) == answer.count == 70
+
+
+def test_a_place_under_the_limit_that_comes_back_is_taken_by_the_next_time(world: World) -> None:
+    world.create(every="60s", max_fires=1, overlap="queue", catch_up_window="2h")
+    world.now += timedelta(minutes=1)
+    world.tick()
+    assert last(world).outcome is Outcome.PENDING
+    world.now += timedelta(hours=3)
+    world.tick()
+    assert entries(world) == [("skipped", "catch_up_window", 1)], "the place was taken until then"
+    passes(world, 0)
+    assert (last(world).outcome, last(world).nominal_at) == (Outcome.RUNNING, world.now)
