@@ -28,7 +28,7 @@ class Routes:
 
     Attributes:
         command: for the shell; empty for none.
-        webhook: an http or https address; empty for none.
+        webhook: an http or https address, or one of apprise's; empty for none.
     """
 
     command: str = ""

@@ -96,7 +96,9 @@ class WatchdogSettings(_Section):
     hang_after_s: WatchSeconds = Field(180.0, ge=15, description="how long a progress counter may stand still")
     command: str = Field("", description="tells you of a crash loop: run by the shell, text in TURNKEEPER_TEXT")
     webhook: str = Field(
-        "", pattern=r"^(https?://\S+)?$", description="where to POST it as JSON when the command fails or there is none"
+        "",
+        pattern=r"^([a-z][a-z0-9+.-]*://\S+)?$",
+        description="where to POST it as JSON when the command fails or there is none; other schemes are apprise's",
     )
 
 
