@@ -11,7 +11,6 @@ import pytest
 
 from constellation.webhook import post
 
-
 # apprise asks the standard library for the kind of an image
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 
