@@ -121,7 +121,7 @@ STATUS = Kind(
 REQUEST = Kind(
     path="state/restart-request",
     meaning="somebody wants a planned restart of agent-runtime; the handoff's text with it",
-    writer="`turnkeeper restart`",
+    writer="`turnkeeper restart`, and agent0 by its tool `lifecycle_request_restart`",
     consumer="watchdog, which claims it by renaming it",
     ends="becomes `restart-request.processing`",
 )

@@ -23,7 +23,7 @@ from turnkeeper.errors import Conflict, TurnkeeperError
 from turnkeeper.home import Home
 from turnkeeper.tomlfile import read_text
 
-LONGEST_NOTES = 64 << 10  # bytes
+LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
 _PATIENCE_S = 600.0
 
 

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SECONDS = min(60.0, float(os.environ.get("BUS_CHAOS_SECONDS", "2.5")))
+MOST_ROUNDS = 12
 WRITERS = os.environ.get("BUS_CHAOS_WRITERS", "6")
 READERS = os.environ.get("BUS_CHAOS_READERS", "3")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -44,6 +45,12 @@ def run(folder: Path, seconds: float, writers: str, readers: str, *broken: str) 
     return json.loads(done.stdout)
 
 
+def fresh(folder: Path, number: int) -> Path:
+    made = folder / str(number)
+    made.mkdir()
+    return made
+
+
 def test_no_kill_loses_tears_or_doubles_an_envelope(folder: Path) -> None:
     found = run(folder, SECONDS, WRITERS, READERS)
     assert found["wrong"] == [], found
@@ -57,5 +64,6 @@ def test_no_kill_loses_tears_or_doubles_an_envelope(folder: Path) -> None:
     [("keys", "took effect"), ("torn", "quarantine holds"), ("lost", "lies in 0 places")],
 )
 def test_the_checker_sees_a_guard_that_is_gone(folder: Path, broken: str, seen: str) -> None:
-    found = run(folder, 1.0, "4", "2", broken)
-    assert any(seen in item for item in found["wrong"]), found
+    # Where a kill strikes is chance; a few rounds are given to it to strike where the guard stood.
+    rounds = (run(fresh(folder, number), 1.0, "4", "2", broken) for number in range(MOST_ROUNDS))
+    assert any(seen in item for found in rounds for item in found["wrong"])

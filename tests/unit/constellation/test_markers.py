@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from constellation import markers
+from constellation.cli.restart import LONGEST_NOTES
 from constellation.condition import findings
 from constellation.markers import clear_marker, found, read_marker, table, write_marker
 from constellation.memory import UNREADABLE, Budget, CrashLoop, Memory, Revive, Stall
@@ -126,3 +127,13 @@ def test_every_marker_has_a_writer_a_consumer_and_an_end():
 def test_the_page_shows_the_table_that_the_code_defines():
     page = (Path(__file__).parents[3] / "docs" / "lifecycle.md").read_text()
     assert table() in page, "write it anew: python -m constellation.markers docs/lifecycle.md"
+
+
+def test_the_longest_notes_make_a_request_that_can_be_read(home: Home):
+    path = markers.REQUEST.at(home)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    worst = "\x01" * LONGEST_NOTES  # six bytes each, as JSON
+    write_marker(path, {"id": "x", "text": worst + "facts" * 1000, "at": "", "by": "author", "tries": 0})
+    says = read_marker(path)
+    assert isinstance(says, dict)
+    assert says["text"].startswith(worst)
