@@ -265,6 +265,8 @@ class Mailboxes:
         found = []
         for place in ("claimed", "inbox"):
             for name in self._files.names(inbox.folder / place):
+                if name.startswith("."):
+                    continue  # a writer's temporary file: it was never put, and is swept away if its writer is dead
                 # What cannot be read is quarantined, with its reason, when it is claimed.
                 with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                     found.append(

@@ -2,8 +2,11 @@
 
 import pytest
 
+from agent_runtime.requests import read_fire
+from agent_runtime.triggers import to_envelope
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
+from turnkeeper.bus.envelope import encode
 from turnkeeper.errors import Conflict
 from turnkeeper.settings import AgentSettings
 
@@ -37,3 +40,15 @@ async def test_a_fire_is_a_duplicate_also_when_its_worker_has_gone_and_a_new_one
     assert new.disposition == wire.FireReceipt.ACCEPTED
     assert (await bench.turn(new.turn_id)).status == "accepted", "it lies in the inbox, as for any agent in a terminal"
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
+
+
+async def test_what_a_killed_writer_had_not_put_yet_is_no_duplicate(bench: Bench) -> None:
+    """Only a link gives an envelope its name: a temporary file, though whole, is swept away at the next start."""
+    trigger = read_fire(bench.fire(), bench.runtime.categories.get)
+    envelope = to_envelope(trigger, envelope_id="0" * 32, at=bench.runtime.clock.now())
+    temporary = f".{1:020}-{2**22 + 1}-00000000-000001-task-runner.json.tmp"  # no process has such an id
+    (bench.home.inbox("agent0") / "inbox" / temporary).write_bytes(encode(envelope))
+    await bench.crash()
+    receipt = await bench.service.Fire(bench.fire(), None)
+    assert receipt.disposition == wire.FireReceipt.ACCEPTED
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
