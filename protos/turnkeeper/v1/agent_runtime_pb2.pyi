@@ -348,6 +348,101 @@ class TurnEvent(_message.Message):
 Global___TurnEvent: _TypeAlias = TurnEvent  # noqa: Y015
 
 @_typing.final
+class WatchEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    """empty at first; a foreign one starts the stream at 0"""
+    after_sequence: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of: turn_start turn_end agent_start agent_end message_end tool_execution_start tool_execution_end"""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        after_sequence: _builtins.int = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "incarnation", b"incarnation", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class BridgedEvent(_message.Message):
+    """Names and ids only: never what was said, and no argument of a tool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    FIRE_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    TASK_NAME_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    DATA_JSON_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    sequence: _builtins.int
+    name: _builtins.str
+    turn_id: _builtins.str
+    thread_id: _builtins.str
+    fire_id: _builtins.str
+    """of the fire that started the turn; empty for an author's"""
+    task_id: _builtins.str
+    """likewise"""
+    task_name: _builtins.str
+    """likewise"""
+    channel: _builtins.str
+    category: _builtins.str
+    agent: _builtins.str
+    tool: _builtins.str
+    """for tool_execution_start and _end"""
+    data_json: _builtins.str
+    """a JSON object of a few words, such as {"state": "succeeded"}"""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        name: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        turn_id: _builtins.str = ...,
+        thread_id: _builtins.str = ...,
+        fire_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        task_name: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        category: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        data_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "at", b"at", "category", b"category", "channel", b"channel", "data_json", b"data_json", "fire_id", b"fire_id", "incarnation", b"incarnation", "name", b"name", "sequence", b"sequence", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BridgedEvent: _TypeAlias = BridgedEvent  # noqa: Y015
+
+@_typing.final
 class Turn(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

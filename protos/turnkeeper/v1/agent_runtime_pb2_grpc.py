@@ -49,6 +49,11 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchTurnsRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.TurnEvent.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/turnkeeper.v1.AgentRuntime/WatchEvents',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.BridgedEvent.FromString,
+                _registered_method=True)
         self.GetTurn = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/GetTurn',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetTurnRequest.SerializeToString,
@@ -145,6 +150,19 @@ class AgentRuntimeServicer:
 
     def WatchTurns(self, request, context):
         """Turn outcomes in commit order, from a sequence on, then live.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+
+        A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
+        call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
+        forgotten. And the newest call is the one that is served: it ends the others. The stream ends by itself after some
+        thousands of events, so that the next call acknowledges them: call again at once.
+        Its initial metadata say where it starts, as those of WatchTurns do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -262,6 +280,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.WatchTurns,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchTurnsRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.TurnEvent.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchEventsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.BridgedEvent.SerializeToString,
             ),
             'GetTurn': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTurn,
@@ -420,6 +443,33 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/WatchTurns',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchTurnsRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.TurnEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/WatchEvents',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchEventsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.BridgedEvent.FromString,
             options,
             channel_credentials,
             insecure,

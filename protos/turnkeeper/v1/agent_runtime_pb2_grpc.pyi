@@ -37,6 +37,15 @@ class AgentRuntimeStub:
     """Accepts many fires over one stream. One receipt answers each request, in the order of the requests."""
     WatchTurns: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]
     """Turn outcomes in commit order, from a sequence on, then live."""
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]
+    """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+
+    A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
+    call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
+    forgotten. And the newest call is the one that is served: it ends the others. The stream ends by itself after some
+    thousands of events, so that the next call acknowledges them: call again at once.
+    Its initial metadata say where it starts, as those of WatchTurns do.
+    """
     GetTurn: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetTurnRequest, _agent_runtime_pb2.Turn]
     ListTurns: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListTurnsRequest, _agent_runtime_pb2.ListTurnsResponse]
     CancelTurn: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.CancelTurnRequest, _agent_runtime_pb2.Turn]
@@ -67,6 +76,15 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     """Accepts many fires over one stream. One receipt answers each request, in the order of the requests."""
     WatchTurns: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]  # type: ignore[assignment]
     """Turn outcomes in commit order, from a sequence on, then live."""
+    WatchEvents: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]  # type: ignore[assignment]
+    """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+
+    A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
+    call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
+    forgotten. And the newest call is the one that is served: it ends the others. The stream ends by itself after some
+    thousands of events, so that the next call acknowledges them: call again at once.
+    Its initial metadata say where it starts, as those of WatchTurns do.
+    """
     GetTurn: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetTurnRequest, _agent_runtime_pb2.Turn]  # type: ignore[assignment]
     ListTurns: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListTurnsRequest, _agent_runtime_pb2.ListTurnsResponse]  # type: ignore[assignment]
     CancelTurn: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.CancelTurnRequest, _agent_runtime_pb2.Turn]  # type: ignore[assignment]
@@ -112,6 +130,21 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.TurnEvent], _abc.AsyncIterator[_agent_runtime_pb2.TurnEvent]]:
         """Turn outcomes in commit order, from a sequence on, then live."""
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _agent_runtime_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.BridgedEvent], _abc.AsyncIterator[_agent_runtime_pb2.BridgedEvent]]:
+        """What happens inside turns, of the names asked for, in commit order, from a sequence on, then live.
+
+        A call declares three things. `names` are what is kept from now on, over restarts too, in place of the names of the
+        call before; with none, nothing is. `after_sequence` of this incarnation acknowledges all up to it, which may be
+        forgotten. And the newest call is the one that is served: it ends the others. The stream ends by itself after some
+        thousands of events, so that the next call acknowledges them: call again at once.
+        Its initial metadata say where it starts, as those of WatchTurns do.
+        """
 
     @_abc_1.abstractmethod
     def GetTurn(
