@@ -91,6 +91,7 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
         cancel_requested=queries.is_cancelled(connection, turn.turn_id),
         state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
         sequence=event.sequence if event else 0,
+        wake_after_s=event.wake_after_s if event else None,
     )
 
 

@@ -25,7 +25,7 @@ from task_runner.views import show_fire, show_task, stamp, state_of, upcoming
 from turnkeeper import __version__
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
 _PREVIEW = 3
 _MOST_PREVIEWED = 1000
@@ -182,6 +182,11 @@ class Service:
         """Let a disabled task fire again, on the same thread and with all its history."""
         states = frozenset({TaskState.DISABLED, TaskState.QUARANTINED})
         return await self._resume(request.name, states, replay=False)
+
+    async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
+        """Let a self-paced task wake so many seconds from now. Raises Conflict for a task of any other kind."""
+        task = await self._store.run(lambda session: changes.find_living(session, request.name))
+        raise Conflict(f"{task.definition.name!r} keeps its own schedule", hint="change that with: task-runner edit")
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""

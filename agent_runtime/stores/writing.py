@@ -55,7 +55,7 @@ class About:
 
 def with_tokens(happened: Happened, turn: TurnRecord) -> Happened:
     """Return what happened to a turn, with what it used, and when it wants to be woken if it came to a good end."""
-    wake = turn.wake_after_s if happened.state in {"SUCCEEDED", "SILENT"} else None
+    wake = turn.wake_after_s if happened.state in {"SUCCEEDED", "SILENT", "PAUSED"} else None
     return replace(happened, tokens_in=turn.tokens_in, tokens_out=turn.tokens_out, wake_after_s=wake)
 
 

@@ -71,6 +71,7 @@ class TaskSpec(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     IN_FIELD_NUMBER: _builtins.int
     RRULE_FIELD_NUMBER: _builtins.int
+    DYNAMIC_FIELD_NUMBER: _builtins.int
     TIMEZONE_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
     CHANNEL_FIELD_NUMBER: _builtins.int
@@ -95,6 +96,10 @@ class TaskSpec(_message.Message):
     RETRIES_FIELD_NUMBER: _builtins.int
     PAUSE_AFTER_FAILURES_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    IF_SILENT_FIELD_NUMBER: _builtins.int
+    EPHEMERAL_FIELD_NUMBER: _builtins.int
+    CREATED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     cron: _builtins.str
     every: _builtins.str
@@ -102,6 +107,8 @@ class TaskSpec(_message.Message):
     """ISO instant, or local wall time in `timezone`"""
     rrule: _builtins.str
     """RFC 5545, optionally with its DTSTART before it"""
+    dynamic: _builtins.bool
+    """self-paced: each turn asks for the next"""
     timezone: _builtins.str
     category: _builtins.str
     channel: _builtins.str
@@ -123,6 +130,12 @@ class TaskSpec(_message.Message):
     jitter: _builtins.str
     retries: _builtins.int
     pause_after_failures: _builtins.int
+    first: _builtins.str
+    """dynamic: how long after its creation it wakes first"""
+    if_silent: _builtins.str
+    """dynamic: end, wait or a duration, for a turn that asks for no next one"""
+    ephemeral: _builtins.bool
+    """deleted when the daemon stops"""
     @_builtins.property
     def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -133,6 +146,10 @@ class TaskSpec(_message.Message):
     def budget(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """turns_per_fire, turns_per_day, seconds_…, tokens_…"""
 
+    @_builtins.property
+    def created_by(self) -> Global___CreatedBy:
+        """set by the agent runtime for what an agent made; kept from its creation"""
+
     def __init__(
         self,
         *,
@@ -141,6 +158,7 @@ class TaskSpec(_message.Message):
         every: _builtins.str = ...,
         at: _builtins.str = ...,
         rrule: _builtins.str = ...,
+        dynamic: _builtins.bool = ...,
         timezone: _builtins.str | None = ...,
         category: _builtins.str = ...,
         channel: _builtins.str = ...,
@@ -165,10 +183,14 @@ class TaskSpec(_message.Message):
         retries: _builtins.int | None = ...,
         pause_after_failures: _builtins.int | None = ...,
         budget: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        first: _builtins.str | None = ...,
+        if_silent: _builtins.str | None = ...,
+        ephemeral: _builtins.bool | None = ...,
+        created_by: Global___CreatedBy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_expires_at", b"_expires_at", "_grace", b"_grace", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "cron", b"cron", "end_at", b"end_at", "every", b"every", "expires_at", b"expires_at", "grace", b"grace", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_expires_at", b"_expires_at", "_grace", b"_grace", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "cron", b"cron", "end_at", b"end_at", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "grace", b"grace", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -178,10 +200,16 @@ class TaskSpec(_message.Message):
     _WhichOneofArgType__catch_up_window: _TypeAlias = _typing.Literal["_catch_up_window", b"_catch_up_window"]  # noqa: Y015
     _WhichOneofReturnType__end_at: _TypeAlias = _typing.Literal["end_at"]  # noqa: Y015
     _WhichOneofArgType__end_at: _TypeAlias = _typing.Literal["_end_at", b"_end_at"]  # noqa: Y015
+    _WhichOneofReturnType__ephemeral: _TypeAlias = _typing.Literal["ephemeral"]  # noqa: Y015
+    _WhichOneofArgType__ephemeral: _TypeAlias = _typing.Literal["_ephemeral", b"_ephemeral"]  # noqa: Y015
     _WhichOneofReturnType__expires_at: _TypeAlias = _typing.Literal["expires_at"]  # noqa: Y015
     _WhichOneofArgType__expires_at: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at"]  # noqa: Y015
+    _WhichOneofReturnType__first: _TypeAlias = _typing.Literal["first"]  # noqa: Y015
+    _WhichOneofArgType__first: _TypeAlias = _typing.Literal["_first", b"_first"]  # noqa: Y015
     _WhichOneofReturnType__grace: _TypeAlias = _typing.Literal["grace"]  # noqa: Y015
     _WhichOneofArgType__grace: _TypeAlias = _typing.Literal["_grace", b"_grace"]  # noqa: Y015
+    _WhichOneofReturnType__if_silent: _TypeAlias = _typing.Literal["if_silent"]  # noqa: Y015
+    _WhichOneofArgType__if_silent: _TypeAlias = _typing.Literal["_if_silent", b"_if_silent"]  # noqa: Y015
     _WhichOneofReturnType__jitter: _TypeAlias = _typing.Literal["jitter"]  # noqa: Y015
     _WhichOneofArgType__jitter: _TypeAlias = _typing.Literal["_jitter", b"_jitter"]  # noqa: Y015
     _WhichOneofReturnType__max_catch_up: _TypeAlias = _typing.Literal["max_catch_up"]  # noqa: Y015
@@ -202,7 +230,7 @@ class TaskSpec(_message.Message):
     _WhichOneofArgType__thread_id: _TypeAlias = _typing.Literal["_thread_id", b"_thread_id"]  # noqa: Y015
     _WhichOneofReturnType__timezone: _TypeAlias = _typing.Literal["timezone"]  # noqa: Y015
     _WhichOneofArgType__timezone: _TypeAlias = _typing.Literal["_timezone", b"_timezone"]  # noqa: Y015
-    _WhichOneofReturnType_schedule: _TypeAlias = _typing.Literal["cron", "every", "at", "in", "rrule"]  # noqa: Y015
+    _WhichOneofReturnType_schedule: _TypeAlias = _typing.Literal["cron", "every", "at", "in", "rrule", "dynamic"]  # noqa: Y015
     _WhichOneofArgType_schedule: _TypeAlias = _typing.Literal["schedule", b"schedule"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
@@ -213,9 +241,15 @@ class TaskSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_at) -> _WhichOneofReturnType__end_at | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ephemeral) -> _WhichOneofReturnType__ephemeral | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_at) -> _WhichOneofReturnType__expires_at | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first) -> _WhichOneofReturnType__first | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grace) -> _WhichOneofReturnType__grace | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__if_silent) -> _WhichOneofReturnType__if_silent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__jitter) -> _WhichOneofReturnType__jitter | None: ...
     @_typing.overload
@@ -242,6 +276,33 @@ class TaskSpec(_message.Message):
 Global___TaskSpec: _TypeAlias = TaskSpec  # noqa: Y015
 
 @_typing.final
+class CreatedBy(_message.Message):
+    """Which turn of an agent made a task, and under which permissions that turn ran."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    turn_id: _builtins.str
+    category: _builtins.str
+    agent: _builtins.str
+    def __init__(
+        self,
+        *,
+        turn_id: _builtins.str = ...,
+        category: _builtins.str = ...,
+        agent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreatedBy: _TypeAlias = CreatedBy  # noqa: Y015
+
+@_typing.final
 class Task(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -263,9 +324,11 @@ class Task(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     PAUSED_UNTIL_FIELD_NUMBER: _builtins.int
     ANCHOR_AT_FIELD_NUMBER: _builtins.int
+    ITERATION_FIELD_NUMBER: _builtins.int
+    ARMED_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
-    """cron, every, at, rrule"""
+    """cron, every, at, rrule, dynamic"""
     state: _builtins.str
     schedule: _builtins.str
     """for people: "* * * * *", "every 7m, exactly", "at 2026-11-21T09:00:00Z" """
@@ -277,6 +340,8 @@ class Task(_message.Message):
     """why it is quarantined or done"""
     late_p95_s: _builtins.float
     revision: _builtins.int
+    iteration: _builtins.int
+    """dynamic: how often it has woken"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec:
         """with every default filled in"""
@@ -294,6 +359,10 @@ class Task(_message.Message):
     @_builtins.property
     def anchor_at(self) -> _timestamp_pb2.Timestamp:
         """where an interval, or a rule without a start of its own, counts from"""
+
+    @_builtins.property
+    def armed_at(self) -> _timestamp_pb2.Timestamp:
+        """dynamic: the next wake; absent while nothing has asked for one"""
 
     def __init__(
         self,
@@ -316,10 +385,12 @@ class Task(_message.Message):
         revision: _builtins.int = ...,
         paused_until: _timestamp_pb2.Timestamp | None = ...,
         anchor_at: _timestamp_pb2.Timestamp | None = ...,
+        iteration: _builtins.int = ...,
+        armed_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "created_at", b"created_at", "due_at", b"due_at", "fires", b"fires", "id", b"id", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -331,7 +402,10 @@ class CreateTaskRequest(_message.Message):
 
     SPEC_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    LOOP_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
+    loop: _builtins.bool
+    """an id that begins with loop-, and a loop's defaults: name the id, channel general, category loop"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec: ...
     def __init__(
@@ -339,10 +413,11 @@ class CreateTaskRequest(_message.Message):
         *,
         spec: Global___TaskSpec | None = ...,
         dry_run: _builtins.bool = ...,
+        loop: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "loop", b"loop", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -665,6 +740,29 @@ class EnableTaskRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnableTaskRequest: _TypeAlias = EnableTaskRequest  # noqa: Y015
+
+@_typing.final
+class RescheduleTaskRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    seconds: _builtins.int
+    """from now; only a self-paced task can be told"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        seconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RescheduleTaskRequest: _TypeAlias = RescheduleTaskRequest  # noqa: Y015
 
 @_typing.final
 class RunTaskRequest(_message.Message):

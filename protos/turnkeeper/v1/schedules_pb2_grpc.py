@@ -79,6 +79,11 @@ class SchedulesStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EnableTaskRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
                 _registered_method=True)
+        self.RescheduleTask = channel.unary_unary(
+                '/turnkeeper.v1.Schedules/RescheduleTask',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RescheduleTaskRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
+                _registered_method=True)
         self.RunTask = channel.unary_unary(
                 '/turnkeeper.v1.Schedules/RunTask',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RunTaskRequest.SerializeToString,
@@ -178,6 +183,12 @@ class SchedulesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EnableTask(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RescheduleTask(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -283,6 +294,11 @@ def add_SchedulesServicer_to_server(servicer, server):
             'EnableTask': grpc.unary_unary_rpc_method_handler(
                     servicer.EnableTask,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EnableTaskRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.SerializeToString,
+            ),
+            'RescheduleTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.RescheduleTask,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RescheduleTaskRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.SerializeToString,
             ),
             'RunTask': grpc.unary_unary_rpc_method_handler(
@@ -573,6 +589,33 @@ class Schedules:
             target,
             '/turnkeeper.v1.Schedules/EnableTask',
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EnableTaskRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RescheduleTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.Schedules/RescheduleTask',
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RescheduleTaskRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
             options,
             channel_credentials,

@@ -40,6 +40,7 @@ class SchedulesStub:
     ResumeTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.ResumeTaskRequest, _schedules_pb2.Task]
     DisableTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.DisableTaskRequest, _schedules_pb2.Task]
     EnableTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.EnableTaskRequest, _schedules_pb2.Task]
+    RescheduleTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.RescheduleTaskRequest, _schedules_pb2.Task]
     RunTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.RunTaskRequest, _schedules_pb2.Fire]
     BackfillTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.BackfillTaskRequest, _schedules_pb2.BackfillTaskResponse]
     ApplyTasks: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.ApplyTasksRequest, _schedules_pb2.ApplyTasksResponse]
@@ -62,6 +63,7 @@ class SchedulesAsyncStub(SchedulesStub):
     ResumeTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.ResumeTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
     DisableTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.DisableTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
     EnableTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.EnableTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
+    RescheduleTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.RescheduleTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
     RunTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.RunTaskRequest, _schedules_pb2.Fire]  # type: ignore[assignment]
     BackfillTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.BackfillTaskRequest, _schedules_pb2.BackfillTaskResponse]  # type: ignore[assignment]
     ApplyTasks: _aio.UnaryUnaryMultiCallable[_schedules_pb2.ApplyTasksRequest, _schedules_pb2.ApplyTasksResponse]  # type: ignore[assignment]
@@ -133,6 +135,13 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
     def EnableTask(
         self,
         request: _schedules_pb2.EnableTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_schedules_pb2.Task, _abc.Awaitable[_schedules_pb2.Task]]: ...
+
+    @_abc_1.abstractmethod
+    def RescheduleTask(
+        self,
+        request: _schedules_pb2.RescheduleTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.Task, _abc.Awaitable[_schedules_pb2.Task]]: ...
 
