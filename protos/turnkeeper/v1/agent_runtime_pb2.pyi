@@ -181,6 +181,46 @@ class FireReceipt(_message.Message):
 Global___FireReceipt: _TypeAlias = FireReceipt  # noqa: Y015
 
 @_typing.final
+class FireBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fires(self) -> _containers.RepeatedCompositeFieldContainer[Global___FireRequest]: ...
+    def __init__(
+        self,
+        *,
+        fires: _abc.Iterable[Global___FireRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fires", b"fires"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FireBatch: _TypeAlias = FireBatch  # noqa: Y015
+
+@_typing.final
+class ReceiptBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedCompositeFieldContainer[Global___FireReceipt]: ...
+    def __init__(
+        self,
+        *,
+        receipts: _abc.Iterable[Global___FireReceipt] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipts", b"receipts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiptBatch: _TypeAlias = ReceiptBatch  # noqa: Y015
+
+@_typing.final
 class FireError(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -464,6 +504,8 @@ class Turn(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     WAKE_AFTER_S_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_FIELD_NUMBER: _builtins.int
+    TOKENS_OUT_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     channel: _builtins.str
@@ -484,6 +526,9 @@ class Turn(_message.Message):
     sequence: _builtins.int
     wake_after_s: _builtins.int
     """as in that event"""
+    tokens_in: _builtins.int
+    """read by models in all of the turn so far"""
+    tokens_out: _builtins.int
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -509,10 +554,12 @@ class Turn(_message.Message):
         state: Global___TurnEvent.State.ValueType = ...,
         sequence: _builtins.int = ...,
         wake_after_s: _builtins.int | None = ...,
+        tokens_in: _builtins.int = ...,
+        tokens_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "ended_at", b"ended_at", "started_at", b"started_at", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_name", b"task_name", "thread_id", b"thread_id", "trigger", b"trigger", "turn_id", b"turn_id", "wake_after_s", b"wake_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_after_s: _TypeAlias = _typing.Literal["wake_after_s"]  # noqa: Y015
     _WhichOneofArgType__wake_after_s: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s"]  # noqa: Y015
@@ -623,6 +670,114 @@ class CancelTurnRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelTurnRequest: _TypeAlias = CancelTurnRequest  # noqa: Y015
+
+@_typing.final
+class ListThreadsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    channel: _builtins.str
+    thread_id: _builtins.str
+    """only this one"""
+    limit: _builtins.int
+    """the newest first; 0 means 50"""
+    def __init__(
+        self,
+        *,
+        channel: _builtins.str = ...,
+        thread_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "limit", b"limit", "thread_id", b"thread_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListThreadsRequest: _TypeAlias = ListThreadsRequest  # noqa: Y015
+
+@_typing.final
+class Thread(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    TASK_NAME_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    FIRST_AT_FIELD_NUMBER: _builtins.int
+    LAST_AT_FIELD_NUMBER: _builtins.int
+    LAST_TURN_ID_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_FIELD_NUMBER: _builtins.int
+    TOKENS_OUT_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    channel: _builtins.str
+    """of its newest turn, as are agent, category, task_name and status"""
+    agent: _builtins.str
+    category: _builtins.str
+    task_name: _builtins.str
+    """empty where an author began that turn"""
+    status: _builtins.str
+    turns: _builtins.int
+    waiting: _builtins.int
+    """decisions that wait for the author"""
+    last_turn_id: _builtins.str
+    tokens_in: _builtins.int
+    """of all its turns"""
+    tokens_out: _builtins.int
+    @_builtins.property
+    def first_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def last_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        category: _builtins.str = ...,
+        task_name: _builtins.str = ...,
+        status: _builtins.str = ...,
+        turns: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        first_at: _timestamp_pb2.Timestamp | None = ...,
+        last_at: _timestamp_pb2.Timestamp | None = ...,
+        last_turn_id: _builtins.str = ...,
+        tokens_in: _builtins.int = ...,
+        tokens_out: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_at", b"first_at", "last_at", b"last_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "first_at", b"first_at", "last_at", b"last_at", "last_turn_id", b"last_turn_id", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "turns", b"turns", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Thread: _TypeAlias = Thread  # noqa: Y015
+
+@_typing.final
+class ListThreadsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREADS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def threads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Thread]: ...
+    def __init__(
+        self,
+        *,
+        threads: _abc.Iterable[Global___Thread] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["threads", b"threads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListThreadsResponse: _TypeAlias = ListThreadsResponse  # noqa: Y015
 
 @_typing.final
 class SendMessageRequest(_message.Message):
@@ -765,9 +920,12 @@ class Message(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """author, agent, tool, trigger"""
     text: _builtins.str
+    tool_call_id: _builtins.str
+    """the call that a tool's message answers"""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]: ...
     @_builtins.property
@@ -779,10 +937,11 @@ class Message(_message.Message):
         text: _builtins.str = ...,
         tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
         at: _timestamp_pb2.Timestamp | None = ...,
+        tool_call_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "role", b"role", "text", b"text", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "role", b"role", "text", b"text", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -874,10 +1033,20 @@ class ConversationTurn(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     INTERRUPTS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    TOKENS_IN_FIELD_NUMBER: _builtins.int
+    TOKENS_OUT_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    SPEECH_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     status: _builtins.str
     error: _builtins.str
+    category: _builtins.str
+    agent: _builtins.str
+    tokens_in: _builtins.int
+    tokens_out: _builtins.int
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -890,6 +1059,16 @@ class ConversationTurn(_message.Message):
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Message]: ...
     @_builtins.property
     def interrupts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Interrupt]: ...
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
+        """what the turn proposed, and what became of it"""
+
+    @_builtins.property
+    def speech(self) -> Global___Speech:
+        """What the turn says and does at this moment. Such a message has nothing else but turn_id and thread_id, and is sent
+        only to who asked for it; the turn as a whole follows when that is on disk.
+        """
+
     def __init__(
         self,
         *,
@@ -902,14 +1081,90 @@ class ConversationTurn(_message.Message):
         messages: _abc.Iterable[Global___Message] | None = ...,
         interrupts: _abc.Iterable[Global___Interrupt] | None = ...,
         error: _builtins.str = ...,
+        category: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        tokens_in: _builtins.int = ...,
+        tokens_out: _builtins.int = ...,
+        candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        speech: Global___Speech | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "started_at", b"started_at", "trigger", b"trigger"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "speech", b"speech", "started_at", b"started_at", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "error", b"error", "interrupts", b"interrupts", "messages", b"messages", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "trigger", b"trigger", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidates", b"candidates", "category", b"category", "ended_at", b"ended_at", "error", b"error", "interrupts", b"interrupts", "messages", b"messages", "speech", b"speech", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConversationTurn: _TypeAlias = ConversationTurn  # noqa: Y015
+
+@_typing.final
+class Speech(_message.Message):
+    """What a running turn says and does, not on disk yet: a piece of the message that its model is writing, and the tool
+    calls of the step that it takes. It may come to nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    after: _builtins.int
+    """how many messages of agents and tools the turn has before this one"""
+    message: _builtins.str
+    """names the message: another name says that it began anew"""
+    offset: _builtins.int
+    """characters of the message before this piece"""
+    text: _builtins.str
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningCall]:
+        """all of the step, each in its newest state"""
+
+    def __init__(
+        self,
+        *,
+        after: _builtins.int = ...,
+        message: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        text: _builtins.str = ...,
+        calls: _abc.Iterable[Global___RunningCall] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "calls", b"calls", "message", b"message", "offset", b"offset", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Speech: _TypeAlias = Speech  # noqa: Y015
+
+@_typing.final
+class RunningCall(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGS_JSON_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    name: _builtins.str
+    args_json: _builtins.str
+    state: _builtins.str
+    """running, done, failed"""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        args_json: _builtins.str = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args_json", b"args_json", "id", b"id", "name", b"name", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunningCall: _TypeAlias = RunningCall  # noqa: Y015
 
 @_typing.final
 class GetConversationRequest(_message.Message):
@@ -963,17 +1218,21 @@ class WatchConversationRequest(_message.Message):
 
     CHANNEL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     limit: _builtins.int
+    live: _builtins.bool
+    """also send what running turns say, piece by piece, and their tool calls as they start and end"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         limit: _builtins.int = ...,
+        live: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "limit", b"limit", "live", b"live"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

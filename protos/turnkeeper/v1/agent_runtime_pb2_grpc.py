@@ -44,6 +44,11 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireReceipt.FromString,
                 _registered_method=True)
+        self.FireBatches = channel.stream_stream(
+                '/turnkeeper.v1.AgentRuntime/FireBatches',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireBatch.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ReceiptBatch.FromString,
+                _registered_method=True)
         self.WatchTurns = channel.unary_stream(
                 '/turnkeeper.v1.AgentRuntime/WatchTurns',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchTurnsRequest.SerializeToString,
@@ -88,6 +93,11 @@ class AgentRuntimeStub:
                 '/turnkeeper.v1.AgentRuntime/WatchConversation',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchConversationRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ConversationTurn.FromString,
+                _registered_method=True)
+        self.ListThreads = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListThreads',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.FromString,
                 _registered_method=True)
         self.ListInterrupts = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListInterrupts',
@@ -143,6 +153,14 @@ class AgentRuntimeServicer:
 
     def FireStream(self, request_iterator, context):
         """Accepts many fires over one stream. One receipt answers each request, in the order of the requests.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FireBatches(self, request_iterator, context):
+        """As FireStream, with many fires to a message. One receipt answers each fire, in the order of the fires; how they are
+        put together to messages says nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -207,8 +225,15 @@ class AgentRuntimeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchConversation(self, request, context):
-        """The turns of a channel as they change; every message is a whole turn in its newest form.
+        """The turns of a channel as they change; every message is a whole turn in its newest form, or with `live` what a
+        running one says just now.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListThreads(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -276,6 +301,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireReceipt.SerializeToString,
             ),
+            'FireBatches': grpc.stream_stream_rpc_method_handler(
+                    servicer.FireBatches,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireBatch.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ReceiptBatch.SerializeToString,
+            ),
             'WatchTurns': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchTurns,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchTurnsRequest.FromString,
@@ -320,6 +350,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.WatchConversation,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchConversationRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ConversationTurn.SerializeToString,
+            ),
+            'ListThreads': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListThreads,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.SerializeToString,
             ),
             'ListInterrupts': grpc.unary_unary_rpc_method_handler(
                     servicer.ListInterrupts,
@@ -416,6 +451,33 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/FireStream',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FireBatches(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/turnkeeper.v1.AgentRuntime/FireBatches',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.FireBatch.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ReceiptBatch.FromString,
             options,
             channel_credentials,
             insecure,
@@ -659,6 +721,33 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/WatchConversation',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchConversationRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ConversationTurn.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListThreads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListThreads',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class AgentRuntimeStub:
     """Accepts one fire. OK means that its envelope is on disk."""
     FireStream: _grpc.StreamStreamMultiCallable[_agent_runtime_pb2.FireRequest, _agent_runtime_pb2.FireReceipt]
     """Accepts many fires over one stream. One receipt answers each request, in the order of the requests."""
+    FireBatches: _grpc.StreamStreamMultiCallable[_agent_runtime_pb2.FireBatch, _agent_runtime_pb2.ReceiptBatch]
+    """As FireStream, with many fires to a message. One receipt answers each fire, in the order of the fires; how they are
+    put together to messages says nothing.
+    """
     WatchTurns: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]
     """Turn outcomes in commit order, from a sequence on, then live."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]
@@ -55,7 +59,10 @@ class AgentRuntimeStub:
     ListChannels: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListChannelsRequest, _agent_runtime_pb2.ListChannelsResponse]
     GetConversation: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetConversationRequest, _agent_runtime_pb2.Conversation]
     WatchConversation: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchConversationRequest, _agent_runtime_pb2.ConversationTurn]
-    """The turns of a channel as they change; every message is a whole turn in its newest form."""
+    """The turns of a channel as they change; every message is a whole turn in its newest form, or with `live` what a
+    running one says just now.
+    """
+    ListThreads: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]
     ListInterrupts: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListInterruptsRequest, _agent_runtime_pb2.ListInterruptsResponse]
     ResolveInterrupt: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]
     ListCandidates: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCandidatesRequest, _agent_runtime_pb2.ListCandidatesResponse]
@@ -74,6 +81,10 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     """Accepts one fire. OK means that its envelope is on disk."""
     FireStream: _aio.StreamStreamMultiCallable[_agent_runtime_pb2.FireRequest, _agent_runtime_pb2.FireReceipt]  # type: ignore[assignment]
     """Accepts many fires over one stream. One receipt answers each request, in the order of the requests."""
+    FireBatches: _aio.StreamStreamMultiCallable[_agent_runtime_pb2.FireBatch, _agent_runtime_pb2.ReceiptBatch]  # type: ignore[assignment]
+    """As FireStream, with many fires to a message. One receipt answers each fire, in the order of the fires; how they are
+    put together to messages says nothing.
+    """
     WatchTurns: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchTurnsRequest, _agent_runtime_pb2.TurnEvent]  # type: ignore[assignment]
     """Turn outcomes in commit order, from a sequence on, then live."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchEventsRequest, _agent_runtime_pb2.BridgedEvent]  # type: ignore[assignment]
@@ -94,7 +105,10 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     ListChannels: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListChannelsRequest, _agent_runtime_pb2.ListChannelsResponse]  # type: ignore[assignment]
     GetConversation: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetConversationRequest, _agent_runtime_pb2.Conversation]  # type: ignore[assignment]
     WatchConversation: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchConversationRequest, _agent_runtime_pb2.ConversationTurn]  # type: ignore[assignment]
-    """The turns of a channel as they change; every message is a whole turn in its newest form."""
+    """The turns of a channel as they change; every message is a whole turn in its newest form, or with `live` what a
+    running one says just now.
+    """
+    ListThreads: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]  # type: ignore[assignment]
     ListInterrupts: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListInterruptsRequest, _agent_runtime_pb2.ListInterruptsResponse]  # type: ignore[assignment]
     ResolveInterrupt: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]  # type: ignore[assignment]
     ListCandidates: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCandidatesRequest, _agent_runtime_pb2.ListCandidatesResponse]  # type: ignore[assignment]
@@ -122,6 +136,16 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.FireReceipt], _abc.AsyncIterator[_agent_runtime_pb2.FireReceipt]]:
         """Accepts many fires over one stream. One receipt answers each request, in the order of the requests."""
+
+    @_abc_1.abstractmethod
+    def FireBatches(
+        self,
+        request_iterator: _MaybeAsyncIterator[_agent_runtime_pb2.FireBatch],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.ReceiptBatch], _abc.AsyncIterator[_agent_runtime_pb2.ReceiptBatch]]:
+        """As FireStream, with many fires to a message. One receipt answers each fire, in the order of the fires; how they are
+        put together to messages says nothing.
+        """
 
     @_abc_1.abstractmethod
     def WatchTurns(
@@ -196,7 +220,16 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.WatchConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.ConversationTurn], _abc.AsyncIterator[_agent_runtime_pb2.ConversationTurn]]:
-        """The turns of a channel as they change; every message is a whole turn in its newest form."""
+        """The turns of a channel as they change; every message is a whole turn in its newest form, or with `live` what a
+        running one says just now.
+        """
+
+    @_abc_1.abstractmethod
+    def ListThreads(
+        self,
+        request: _agent_runtime_pb2.ListThreadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListThreadsResponse, _abc.Awaitable[_agent_runtime_pb2.ListThreadsResponse]]: ...
 
     @_abc_1.abstractmethod
     def ListInterrupts(
