@@ -1737,3 +1737,194 @@ class PutPageRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutPageRequest: _TypeAlias = PutPageRequest  # noqa: Y015
+
+@_typing.final
+class MemoryEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_ID_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    WRITTEN_BY_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    entry_id: _builtins.str
+    tier: _builtins.str
+    """conversation, channel, workspace, account"""
+    owner: _builtins.str
+    """the thread or channel it belongs to; empty for workspace and account"""
+    key: _builtins.str
+    text: _builtins.str
+    form: _builtins.str
+    """text, or json: the text of an object that a graph stored"""
+    origin: _builtins.str
+    """authored, agent-produced"""
+    written_by: _builtins.str
+    turn_id: _builtins.str
+    """the turn that wrote it last; empty for an author's"""
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        entry_id: _builtins.str = ...,
+        tier: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        key: _builtins.str = ...,
+        text: _builtins.str = ...,
+        form: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        written_by: _builtins.str = ...,
+        turn_id: _builtins.str = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "entry_id", b"entry_id", "form", b"form", "key", b"key", "origin", b"origin", "owner", b"owner", "text", b"text", "tier", b"tier", "turn_id", b"turn_id", "updated_at", b"updated_at", "written_by", b"written_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryEntry: _TypeAlias = MemoryEntry  # noqa: Y015
+
+@_typing.final
+class ListMemoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    tier: _builtins.str
+    """empty: every tier"""
+    owner: _builtins.str
+    """empty: every thread or channel"""
+    limit: _builtins.int
+    """newest first; 0 means 1000"""
+    def __init__(
+        self,
+        *,
+        tier: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMemoryRequest: _TypeAlias = ListMemoryRequest  # noqa: Y015
+
+@_typing.final
+class ListMemoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    left_out: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryEntry]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___MemoryEntry] | None = ...,
+        left_out: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "left_out", b"left_out"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMemoryResponse: _TypeAlias = ListMemoryResponse  # noqa: Y015
+
+@_typing.final
+class GetMemoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    tier: _builtins.str
+    owner: _builtins.str
+    key: _builtins.str
+    def __init__(
+        self,
+        *,
+        tier: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMemoryRequest: _TypeAlias = GetMemoryRequest  # noqa: Y015
+
+@_typing.final
+class PutMemoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    tier: _builtins.str
+    owner: _builtins.str
+    key: _builtins.str
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        tier: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        key: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "owner", b"owner", "text", b"text", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutMemoryRequest: _TypeAlias = PutMemoryRequest  # noqa: Y015
+
+@_typing.final
+class SearchMemoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    tier: _builtins.str
+    """empty: every tier"""
+    owner: _builtins.str
+    """with a tier that has owners"""
+    limit: _builtins.int
+    """best first; 0 means 60"""
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        tier: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "owner", b"owner", "query", b"query", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchMemoryRequest: _TypeAlias = SearchMemoryRequest  # noqa: Y015

@@ -73,6 +73,15 @@ class AgentRuntimeStub:
     GetPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]
     PutPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]
     """An author's page: origin authored, lifecycle canonical."""
+    ListMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]
+    """Memory, for its author: reading and changing any tier, of any thread or channel."""
+    GetMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]
+    PutMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]
+    """Origin authored: agents may read such an entry and never change it."""
+    UpdateMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]
+    SearchMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.SearchMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]
+    ForgetMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]
+    """Answers what the entry was."""
 
 @_typing.type_check_only
 class AgentRuntimeAsyncStub(AgentRuntimeStub):
@@ -119,6 +128,15 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     GetPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
     PutPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
     """An author's page: origin authored, lifecycle canonical."""
+    ListMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]  # type: ignore[assignment]
+    """Memory, for its author: reading and changing any tier, of any thread or channel."""
+    GetMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
+    PutMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
+    """Origin authored: agents may read such an entry and never change it."""
+    UpdateMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
+    SearchMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.SearchMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]  # type: ignore[assignment]
+    ForgetMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
+    """Answers what the entry was."""
 
 class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -288,5 +306,50 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.Page, _abc.Awaitable[_agent_runtime_pb2.Page]]:
         """An author's page: origin authored, lifecycle canonical."""
+
+    @_abc_1.abstractmethod
+    def ListMemory(
+        self,
+        request: _agent_runtime_pb2.ListMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListMemoryResponse, _abc.Awaitable[_agent_runtime_pb2.ListMemoryResponse]]:
+        """Memory, for its author: reading and changing any tier, of any thread or channel."""
+
+    @_abc_1.abstractmethod
+    def GetMemory(
+        self,
+        request: _agent_runtime_pb2.GetMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.MemoryEntry, _abc.Awaitable[_agent_runtime_pb2.MemoryEntry]]: ...
+
+    @_abc_1.abstractmethod
+    def PutMemory(
+        self,
+        request: _agent_runtime_pb2.PutMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.MemoryEntry, _abc.Awaitable[_agent_runtime_pb2.MemoryEntry]]:
+        """Origin authored: agents may read such an entry and never change it."""
+
+    @_abc_1.abstractmethod
+    def UpdateMemory(
+        self,
+        request: _agent_runtime_pb2.PutMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.MemoryEntry, _abc.Awaitable[_agent_runtime_pb2.MemoryEntry]]: ...
+
+    @_abc_1.abstractmethod
+    def SearchMemory(
+        self,
+        request: _agent_runtime_pb2.SearchMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListMemoryResponse, _abc.Awaitable[_agent_runtime_pb2.ListMemoryResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ForgetMemory(
+        self,
+        request: _agent_runtime_pb2.GetMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.MemoryEntry, _abc.Awaitable[_agent_runtime_pb2.MemoryEntry]]:
+        """Answers what the entry was."""
 
 def add_AgentRuntimeServicer_to_server(servicer: AgentRuntimeServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
