@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from turnkeeper.console.grid import Grid
 from turnkeeper.console.options import Output
 
 Row = Mapping[str, Any]
@@ -52,19 +52,21 @@ def show_rows(
     else:
         shown = [column for column in columns if output is Output.WIDE or not column.wide]
         if rows:
-            console().print(table(rows, shown))
+            _show_table(rows, shown, fit=output is Output.TABLE)
         if footer:
             note(footer)
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
-    """Return a table without rules, its columns two spaces apart, as kubectl and systemctl print them."""
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        grid.add_column(column.header, justify="right" if column.right else "left", no_wrap=True)
-    for row in rows:
-        grid.add_row(*(Text(plain(column.value(row)).replace("\n", " ")) for column in columns))
-    return grid
+def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
+    cells = [[plain(column.value(row)).replace("\n", " ") for column in columns] for row in rows]
+    grid = Grid(headers=[column.header for column in columns], cells=cells, right=[column.right for column in columns])
+    screen = console()
+    lines, hidden = grid.lines(screen.width if fit and sys.stdout.isatty() else None)
+    screen.print(Text(next(lines), style="bold"), soft_wrap=True)
+    for line in lines:
+        _write(line)
+    if hidden:
+        note(f"no room for {', '.join(hidden)}: -o wide shows all")
 
 
 def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:
