@@ -31,7 +31,7 @@ class Outage(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One entry of the ledger that would be written."""
+    """One entry of the ledger that would be written; of a run, `nominal_at` is the last and `first_at` the first."""
 
     nominal_at: datetime
     task: str
@@ -39,6 +39,7 @@ class Row(NamedTuple):
     outcome: Outcome
     reason: str
     stands_for: int
+    first_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,4 +157,5 @@ class _Life:
                 yield self._row(ledger.turned(fire, TurnState.SUCCEEDED, now, attempt=fire.attempt))
 
     def _row(self, fire: Fire) -> Row:
-        return Row(fire.nominal_at, self.task.definition.name, fire.fired_at, fire.outcome, fire.reason, fire.count)
+        name = self.task.definition.name
+        return Row(fire.nominal_at, name, fire.fired_at, fire.outcome, fire.reason, fire.count, fire.first_at)
