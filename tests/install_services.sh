@@ -5,6 +5,7 @@ set -euo pipefail
 missing=()
 command -v tmux >/dev/null || missing+=(tmux)
 command -v strace >/dev/null || missing+=(strace)
+command -v faketime >/dev/null || missing+=(faketime)
 
 [ ${#missing[@]} -gt 0 ] || { echo "test services: all there"; exit 0; }
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
