@@ -1,9 +1,11 @@
-"""An author's decision off the wire, checked against what was asked."""
+"""What an interrupt is answered with: an author's decision off the wire and off its row, or a fire. Pure."""
 
 import json
+from typing import Any
 
-from agent_runtime.approvals import Decided
+from agent_runtime.approvals import Decided, answer_to
 from agent_runtime.records import InterruptRecord
+from agent_runtime.triggers import Trigger
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import InvalidInput
 
@@ -36,3 +38,24 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
     if not isinstance(args, dict):
         raise InvalidInput("is not a JSON object", where="args_json")
     return Decided(decision="edit", message=request.message, args=args)
+
+
+def decided_of(item: InterruptRecord) -> Decided:
+    """Return what the author decided, as it is on record."""
+    args = json.loads(item.edited_json) if item.edited_json else None
+    return Decided(decision=item.decision, message=item.message, args=args)
+
+
+def value_of(item: InterruptRecord) -> object:
+    """Return what the graph is given for a decision that is on record."""
+    return answer_to(item.kind, item.args_hash, item.call_id, item.thread_id, decided_of(item))
+
+
+def woken_by(trigger: Trigger) -> dict[str, Any]:
+    """Return what a bounded pause is resumed with."""
+    return {
+        "prompt": trigger.prompt,
+        "payload": trigger.payload_json,
+        "fire_id": trigger.fire_id,
+        "nominal_at": trigger.to_meta()["nominal_at"],
+    }

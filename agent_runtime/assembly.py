@@ -9,6 +9,7 @@ from typing import Any
 from agent_runtime.accept import Acceptor
 from agent_runtime.allowance import Allowance
 from agent_runtime.bell import Bell
+from agent_runtime.bridged_tools import ToolUses
 from agent_runtime.categories import Categories
 from agent_runtime.courier import Courier
 from agent_runtime.graph.build import Build
@@ -176,10 +177,10 @@ def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, *, forei
 
 
 @contextmanager
-def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, *, foreign: bool) -> Iterator[Desk]:
+def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, uses: ToolUses, *, foreign: bool) -> Iterator[Desk]:
     """Watch every tool call; a foreign graph's tools are in no scope map, whatever they are called."""
     desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
-    with watching(desk):
+    with watching(desk, uses):
         yield desk
 
 
@@ -216,10 +217,11 @@ async def _wire(
     courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
     specs = [*toolbox(world), *agent_tools(courier), *lifecycle_tools(Lifecycle(store, home=home, clock=clock))]
     narrowing = Narrowing(categories.get)
-    desk = guards.enter_context(_watched(specs, narrowing, foreign=opened is not None))
+    foreign = opened is not None
+    desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
     middleware = [Guard(desk), *model_calls(settings.model, specs, around)]
-    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, foreign=opened is not None)
+    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
     return Runtime(

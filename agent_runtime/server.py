@@ -14,6 +14,7 @@ from agent_runtime import reading
 from agent_runtime.accept import Receipt
 from agent_runtime.answers import read_decision
 from agent_runtime.assembly import Runtime
+from agent_runtime.bridged_stream import BridgedStream
 from agent_runtime.conversation import interrupt_message
 from agent_runtime.lookups import Lookups
 from agent_runtime.messages import Messages
@@ -52,6 +53,7 @@ class Servicer:
         self._closing = True
         self._store.events.ring()
         self._store.talk.ring()
+        self._store.bridge.news.ring()
 
     async def Fire(self, request: wire.FireRequest, _context: Any) -> wire.FireReceipt:  # noqa: N802
         """Accept one fire; its envelope is on disk when this answers."""
@@ -112,6 +114,16 @@ class Servicer:
                 return
             if after == since:
                 await news.wait()
+
+    async def WatchEvents(  # noqa: N802
+        self, request: wire.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[wire.BridgedEvent]:
+        """Send what happens inside turns, of the names asked for; see the contract for what a call declares."""
+        stream = await BridgedStream.open(self._store, request)
+        greeting = Greeting(incarnation=self._store.incarnation, after=stream.after)
+        await context.send_initial_metadata(greeting.to_metadata())
+        async for event in stream.events(lambda: self._closing):
+            yield event
 
     async def GetTurn(self, request: wire.GetTurnRequest, _context: Any) -> wire.Turn:  # noqa: N802
         """Answer one turn, or what became of a fire or message that has none."""

@@ -6,16 +6,18 @@ Every write first checks that this process still owns the store: one that was su
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.approvals import Decided, Raised, answer_to, canonical
+from agent_runtime.answers import decided_of, value_of, woken_by
+from agent_runtime.approvals import Decided, Raised, canonical
 from agent_runtime.bell import Bell
+from agent_runtime.bridging import Bridge
 from agent_runtime.decide import MOST_TRIES, Asked, Facts
 from agent_runtime.model import Said
 from agent_runtime.records import InterruptRecord, TurnRecord
-from agent_runtime.stores import counting, handoffs, queries, writing
+from agent_runtime.stores import bridged, counting, handoffs, queries, writing
 from agent_runtime.stores.ending import Finished, end, release
 from agent_runtime.stores.facts import read_facts
 from agent_runtime.stores.writing import LONGEST_SUMMARY, Happened, about, started_by, with_tokens
@@ -37,9 +39,10 @@ class Store:
         events: rings when turn events were added.
         talk: rings when a conversation changed.
         handed: turns that are shown what an earlier session left.
+        bridge: what happens inside turns, for whoever asked for it.
     """
 
-    def __init__(self, database: Database, clock: Clock, *, incarnation: str, epoch: int) -> None:
+    def __init__(self, database: Database, clock: Clock, bridge: Bridge, *, incarnation: str, epoch: int) -> None:
         self._database = database
         self._clock = clock
         self.incarnation = incarnation
@@ -47,21 +50,23 @@ class Store:
         self.events = Bell()
         self.talk = Bell()
         self.handed: set[str] = set()
+        self.bridge = bridge
 
     @classmethod
     async def take_over(cls, database: Database, clock: Clock, entropy: Entropy) -> "Store":
         """Become the owner of the store; whoever owned it before can write no more."""
         drawn = entropy.hex(32)
 
-        def work(connection: Connection) -> tuple[str, int, set[str]]:
+        def work(connection: Connection) -> tuple[str, int, set[str], Bridge]:
             incarnation = queries.get_meta(connection, "incarnation") or drawn
             epoch = int(queries.get_meta(connection, "epoch") or 0) + 1
             writing.set_meta(connection, "incarnation", incarnation)
             writing.set_meta(connection, "epoch", str(epoch))
-            return incarnation, epoch, handoffs.given_to_unfinished(connection)
+            bridge = Bridge(bridged.wanted(connection))
+            return incarnation, epoch, handoffs.given_to_unfinished(connection), bridge
 
-        incarnation, epoch, handed = await database.run(work)
-        store = cls(database, clock, incarnation=incarnation, epoch=epoch)
+        incarnation, epoch, handed, bridge = await database.run(work)
+        store = cls(database, clock, bridge, incarnation=incarnation, epoch=epoch)
         store.handed = handed
         return store
 
@@ -83,7 +88,7 @@ class Store:
             writing.add_key(connection, trigger, became="turn", at=at)
             writing.add_turn(connection, trigger, status="running", epoch=self.epoch, at=at, tries=1, visible=not quiet)
             self._hand_over(connection, trigger, at)
-            writing.add_event(connection, about(trigger), Happened(state="STARTED", trigger=_by(trigger), at=at))
+            self._add_event(connection, trigger, Happened(state="STARTED", trigger=_by(trigger), at=at))
             return _turn(connection, trigger.turn_id)
 
         return await self.write(work)
@@ -114,7 +119,7 @@ class Store:
         def work(connection: Connection) -> Finished:
             turn = queries.get_turn(connection, trigger.turn_id)
             if turn is not None and turn.status == "running":
-                return end(connection, turn, "failed", error, at)
+                return self._end(connection, turn, "failed", error, at)
             taken = queries.get_keys(connection, [trigger.key]).get(trigger.key)
             if taken is None or taken.became == "kept":
                 writing.add_key(connection, trigger, became="turn", at=at)
@@ -141,13 +146,13 @@ class Store:
         def work(connection: Connection) -> TurnRecord:
             turn = _turn(connection, turn_id)
             answers = {
-                item.interrupt_id: _value(item)
+                item.interrupt_id: value_of(item)
                 for item in queries.open_interrupts(connection, turn.thread_id)
                 if item.turn_id == turn_id and item.status == "resolved" and item.interrupt_id in interrupt_ids
             }
             changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.epoch}
             writing.change_turn(connection, turn_id, **changes)
-            writing.add_event(connection, about(turn), Happened(state="RESUMED", trigger="answer", at=at))
+            self._add_event(connection, turn, Happened(state="RESUMED", trigger="answer", at=at))
             return _turn(connection, turn_id)
 
         return await self.write(work)
@@ -155,12 +160,6 @@ class Store:
     async def resume_pause(self, trigger: Trigger, paused: str, interrupt_id: str, after_message: str) -> TurnRecord:
         """Write the turn by which a paused thread goes on with the trigger it waited for."""
         at = self._clock.now()
-        value = {
-            "prompt": trigger.prompt,
-            "payload": trigger.payload_json,
-            "fire_id": trigger.fire_id,
-            "nominal_at": trigger.to_meta()["nominal_at"],
-        }
 
         def work(connection: Connection) -> TurnRecord:
             writing.add_key(connection, trigger, became="turn", at=at)
@@ -171,13 +170,14 @@ class Store:
                 epoch=self.epoch,
                 at=at,
                 tries=1,
-                answers_json=canonical({interrupt_id: value}),
+                answers_json=canonical({interrupt_id: woken_by(trigger)}),
                 resumes=paused,
                 after_message=after_message,
             )
+            self.bridge.ended(connection, _turn(connection, paused), "succeeded", at)
             writing.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
             writing.void_interrupts(connection, paused, at)
-            writing.add_event(connection, about(trigger), Happened(state="STARTED", trigger="fire", at=at))
+            self._add_event(connection, trigger, Happened(state="STARTED", trigger="fire", at=at))
             return _turn(connection, trigger.turn_id)
 
         return await self.write(work)
@@ -228,8 +228,12 @@ class Store:
     ) -> None:
         """Write what a running turn has said and used; see :func:`agent_runtime.stores.counting.record`."""
         at = self._clock.now()
-        put = partial(counting.record, lines=lines, tokens=tokens, at=at, known=known, cancelled=cancelled)
+        put = partial(self._record, lines=lines, tokens=tokens, at=at, known=known, cancelled=cancelled)
         await self.write(lambda connection: put(connection, _turn(connection, turn_id)))
+
+    def _record(self, connection: Connection, turn: TurnRecord, lines: Sequence[Said] | None, **how: Any) -> None:
+        if counting.record(connection, turn, lines, **how) and lines is not None:
+            self.bridge.said(connection, turn.turn_id, lines, how["at"])
 
     async def wake(self, turn_id: str, after_s: int) -> None:
         """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
@@ -251,7 +255,7 @@ class Store:
             asked = tuple(item.interrupt_id for item in raised)
             summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
             happened = Happened(state="INTERRUPTED", trigger=started_by(turn), at=at, summary=summary, held_by=asked)
-            writing.add_event(connection, about(turn), with_tokens(happened, turn))
+            self._add_event(connection, turn, with_tokens(happened, turn))
             return fresh
 
         return await self.write(work)
@@ -267,7 +271,7 @@ class Store:
             writing.add_interrupts(connection, turn, [pause], at)
             writing.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
             happened = Happened(state="PAUSED", trigger=started_by(turn), at=at)
-            writing.add_event(connection, about(turn), with_tokens(happened, turn))
+            self._add_event(connection, turn, with_tokens(happened, turn))
             return Finished(state="paused", released=release(connection, turn.thread_id, at))
 
         return await self.write(work)
@@ -285,10 +289,20 @@ class Store:
 
         def work(connection: Connection) -> Finished:
             if said is not None:
-                counting.record(connection, _turn(connection, turn_id), *said, at, cancelled=True)
-            return end(connection, _turn(connection, turn_id), state, error, at)
+                lines, tokens = said
+                self._record(connection, _turn(connection, turn_id), lines, tokens=tokens, at=at, cancelled=True)
+            return self._end(connection, _turn(connection, turn_id), state, error, at)
 
         return await self.write(work)
+
+    def _add_event(self, connection: Connection, what: TurnRecord | Trigger, happened: Happened) -> None:
+        writing.add_event(connection, about(what), happened)
+        self.bridge.happened(connection, what.turn_id, happened.state, happened.at)
+
+    def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
+        finished = end(connection, turn, state, error, at)
+        self.bridge.ended(connection, turn, finished.state, at)
+        return finished
 
     async def hold(self, trigger: Trigger, held_by: tuple[str, ...]) -> None:
         """Write that a fire found its thread waiting for the author; the runner sends it again when it is released."""
@@ -341,7 +355,7 @@ class Store:
                 writing.settle_interrupt(connection, interrupt_id, decided, at)
                 if decided.decision == "answer":
                     writing.add_answer(connection, item.turn_id, decided.message, at)
-            elif item.status == "void" or _decided(item) != decided:
+            elif item.status == "void" or decided_of(item) != decided:
                 what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
                 raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
             return _interrupt(connection, interrupt_id)
@@ -358,6 +372,8 @@ class Store:
         result = await self._database.run(fenced)
         self.events.ring()
         self.talk.ring()
+        if self.bridge.take_news():
+            self.bridge.news.ring()
         return result
 
 
@@ -373,14 +389,6 @@ def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
     if item is None or item.kind == "pause":
         raise NotFound("no such interrupt", where="interrupt_id", hint="see: agent-runtime interrupts list")
     return item
-
-
-def _decided(item: InterruptRecord) -> Decided:
-    return Decided(decision=item.decision, message=item.message, args=queries.json_of(item.edited_json))
-
-
-def _value(item: InterruptRecord) -> object:
-    return answer_to(item.kind, item.args_hash, item.call_id, item.thread_id, _decided(item))
 
 
 def _by(trigger: Trigger) -> str:

@@ -33,19 +33,22 @@ def record(
     *,
     known: int = 0,
     cancelled: bool = False,
-) -> None:
-    """Write what a running turn has said, from the line `known` on, and its tokens.
+) -> bool:
+    """Write what a running turn has said, from the line `known` on, and its tokens; return whether lines were written.
 
     Once a cancel is stored only tokens are written, which are spent, and what was said before: that is `cancelled`.
     Without lines what is on record stays, and so do tokens that it does not tell of.
     """
+    told = False
     if turn.status != "running":
-        return
+        return told
     if lines is None:
         tokens = max(tokens[0], turn.tokens_in), max(tokens[1], turn.tokens_out)
     elif cancelled or not queries.is_cancelled(connection, turn.turn_id):
         writing.put_transcript(connection, turn.turn_id, lines, at, known=known)
+        told = True
     count_tokens(connection, turn, tokens, at)
+    return told
 
 
 def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:

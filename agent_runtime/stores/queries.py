@@ -255,11 +255,6 @@ def _instant(value: int | None) -> datetime | None:
     return None if value is None else from_us(value)
 
 
-def json_of(text: str) -> Any:
-    """Return the value of a JSON column; None where it is empty."""
-    return json.loads(text) if text else None
-
-
 _META = Prepared(select(meta.c.value).where(meta.c.key == bindparam("key")))
 _TURN = Prepared(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
 _ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)

@@ -33,6 +33,7 @@ from langgraph.prebuilt import ToolNode
 
 from agent_runtime.approvals import canonical, hash_args
 from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, limits, over_limit
+from agent_runtime.graph.guard.executions import Execution, Onlooker, Use
 from agent_runtime.graph.guard.injected import chosen, note_put_in, sent_by_model
 
 MOST_TURNS_COUNTED = 1024
@@ -91,10 +92,11 @@ class _Counted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Watch:
-    """A desk that is asked, and the calls that turns have made past it."""
+    """A desk that is asked, the calls that turns have made past it, and who is told of those that run."""
 
     desk: Desk
     counted: _Counted
+    onlooker: Onlooker | None
 
 
 _PASS: ContextVar[_Pass | None] = ContextVar("turnkeeper_pass", default=None)
@@ -103,9 +105,9 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def watching(desk: Desk) -> Iterator[None]:
+def watching(desk: Desk, onlooker: Onlooker | None = None) -> Iterator[None]:
     """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
-    watch = _Watch(desk=desk, counted=_Counted())
+    watch = _Watch(desk=desk, counted=_Counted(), onlooker=onlooker)
     with _LOCK:
         if not _WATCHES:
             _put_hooks()
@@ -135,8 +137,8 @@ def let_pass(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> It
         _PASS.reset(token)
 
 
-def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, Refused | None]:
-    """Return what the tool is run with, or why it is not.
+def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, Refused | Execution | None]:
+    """Return what the tool is run with, and why it is not, or who is told that it is.
 
     Raises:
         GraphInterrupt: the author must decide.
@@ -156,9 +158,18 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
             return tool_input, Refused(text=over)
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
-        return tool_input, None
+        return tool_input, _execution(watch, turn.turn_id, tool, call)
     decided = watch.desk.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
-    return (tool_input, decided) if isinstance(decided, Refused) else (_given(tool_input, shown, decided), None)
+    if isinstance(decided, Refused):
+        return tool_input, decided
+    return _given(tool_input, shown, decided), _execution(watch, turn.turn_id, tool, call)
+
+
+def _execution(watch: _Watch, turn_id: str, tool: BaseTool, call: str) -> Execution | None:
+    onlooker = watch.onlooker
+    if onlooker is None or not onlooker.listens:
+        return None
+    return Execution(onlooker=onlooker, use=Use(turn_id=turn_id, tool=tool.name, call=call))
 
 
 def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
@@ -202,23 +213,27 @@ def _refusal(tool: BaseTool, refused: Refused, call_id: str | None) -> ToolMessa
 
 
 def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-    given, refused = _judged(self, tool_input, kwargs.get("tool_call_id"))
-    if refused is not None:
-        return _refusal(self, refused, kwargs.get("tool_call_id"))
+    given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
+    if isinstance(known, Refused):
+        return _refusal(self, known, kwargs.get("tool_call_id"))
     token = _PASS.set(None)
     try:
-        return _ORIGINALS.run(self, given, *args, **kwargs)
+        if known is None:
+            return _ORIGINALS.run(self, given, *args, **kwargs)
+        return known.around(lambda: _ORIGINALS.run(self, given, *args, **kwargs))
     finally:
         _PASS.reset(token)
 
 
 async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-    given, refused = _judged(self, tool_input, kwargs.get("tool_call_id"))
-    if refused is not None:
-        return _refusal(self, refused, kwargs.get("tool_call_id"))
+    given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
+    if isinstance(known, Refused):
+        return _refusal(self, known, kwargs.get("tool_call_id"))
     token = _PASS.set(None)
     try:
-        return await _ORIGINALS.arun(self, given, *args, **kwargs)
+        if known is None:
+            return await _ORIGINALS.arun(self, given, *args, **kwargs)
+        return await known.around_async(lambda: _ORIGINALS.arun(self, given, *args, **kwargs))
     finally:
         _PASS.reset(token)
 
