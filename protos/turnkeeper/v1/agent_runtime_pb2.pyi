@@ -1618,16 +1618,29 @@ class Page(_message.Message):
     LIFECYCLE_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    ATTACHMENTS_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
     page_id: _builtins.str
     title: _builtins.str
     body: _builtins.str
     origin: _builtins.str
     lifecycle: _builtins.str
     version: _builtins.int
+    queued: _builtins.int
+    """after a write: pages derived from it that wait for re-validation because of it"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what it was derived from: page@version, or an address on the web"""
+
+    @_builtins.property
+    def attachments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attachment]:
+        """without their bytes; only of one page"""
+
     def __init__(
         self,
         *,
@@ -1639,10 +1652,13 @@ class Page(_message.Message):
         lifecycle: _builtins.str = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         version: _builtins.int = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+        attachments: _abc.Iterable[Global___Attachment] | None = ...,
+        queued: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "lifecycle", b"lifecycle", "origin", b"origin", "page_id", b"page_id", "tags", b"tags", "title", b"title", "updated_at", b"updated_at", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachments", b"attachments", "body", b"body", "lifecycle", b"lifecycle", "origin", b"origin", "page_id", b"page_id", "queued", b"queued", "sources", b"sources", "tags", b"tags", "title", b"title", "updated_at", b"updated_at", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1653,15 +1669,23 @@ class ListPagesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TAG_FIELD_NUMBER: _builtins.int
+    LIFECYCLE_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     tag: _builtins.str
+    lifecycle: _builtins.str
+    """draft, canonical; empty: both"""
+    origin: _builtins.str
+    """authored, agent-produced, imported, observed; empty: all"""
     def __init__(
         self,
         *,
         tag: _builtins.str = ...,
+        lifecycle: _builtins.str = ...,
+        origin: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifecycle", b"lifecycle", "origin", b"origin", "tag", b"tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1716,12 +1740,20 @@ class PutPageRequest(_message.Message):
     TITLE_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    DRAFT_FIELD_NUMBER: _builtins.int
     page_id: _builtins.str
     """a slug"""
     title: _builtins.str
     body: _builtins.str
+    draft: _builtins.bool
+    """not meant to stand yet"""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """ids of pages, addresses on the web; none: it keeps those it has"""
+
     def __init__(
         self,
         *,
@@ -1729,14 +1761,503 @@ class PutPageRequest(_message.Message):
         title: _builtins.str = ...,
         body: _builtins.str = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+        draft: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "page_id", b"page_id", "tags", b"tags", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "draft", b"draft", "page_id", b"page_id", "sources", b"sources", "tags", b"tags", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutPageRequest: _TypeAlias = PutPageRequest  # noqa: Y015
+
+@_typing.final
+class ImportPagesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGES_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """tell what would become of each, and change nothing"""
+    @_builtins.property
+    def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PutPageRequest]:
+        """what one is derived from comes before it, or is in the workspace"""
+
+    def __init__(
+        self,
+        *,
+        pages: _abc.Iterable[Global___PutPageRequest] | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "pages", b"pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportPagesRequest: _TypeAlias = ImportPagesRequest  # noqa: Y015
+
+@_typing.final
+class ImportedPage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    page_id: _builtins.str
+    outcome: _builtins.str
+    """new, changed, unchanged"""
+    version: _builtins.int
+    queued: _builtins.int
+    """as in Page"""
+    def __init__(
+        self,
+        *,
+        page_id: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        version: _builtins.int = ...,
+        queued: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "page_id", b"page_id", "queued", b"queued", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportedPage: _TypeAlias = ImportedPage  # noqa: Y015
+
+@_typing.final
+class ImportPagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedPage]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        pages: _abc.Iterable[Global___ImportedPage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pages", b"pages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportPagesResponse: _TypeAlias = ImportPagesResponse  # noqa: Y015
+
+@_typing.final
+class Attachment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    LIFECYCLE_FIELD_NUMBER: _builtins.int
+    ADDED_AT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    page_id: _builtins.str
+    name: _builtins.str
+    content_type: _builtins.str
+    size: _builtins.int
+    """bytes"""
+    sha256: _builtins.str
+    """of the bytes, in hexadecimal"""
+    origin: _builtins.str
+    lifecycle: _builtins.str
+    data: _builtins.bytes
+    """only where one attachment is asked for"""
+    @_builtins.property
+    def added_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        page_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        content_type: _builtins.str = ...,
+        size: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        lifecycle: _builtins.str = ...,
+        added_at: _timestamp_pb2.Timestamp | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["added_at", b"added_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_at", b"added_at", "content_type", b"content_type", "data", b"data", "lifecycle", b"lifecycle", "name", b"name", "origin", b"origin", "page_id", b"page_id", "sha256", b"sha256", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attachment: _TypeAlias = Attachment  # noqa: Y015
+
+@_typing.final
+class PutAttachmentRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    page_id: _builtins.str
+    name: _builtins.str
+    content_type: _builtins.str
+    data: _builtins.bytes
+    """at most 2 MiB"""
+    def __init__(
+        self,
+        *,
+        page_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        content_type: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_type", b"content_type", "data", b"data", "name", b"name", "page_id", b"page_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutAttachmentRequest: _TypeAlias = PutAttachmentRequest  # noqa: Y015
+
+@_typing.final
+class GetAttachmentRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    page_id: _builtins.str
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        page_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "page_id", b"page_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAttachmentRequest: _TypeAlias = GetAttachmentRequest  # noqa: Y015
+
+@_typing.final
+class ListAttachmentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    page_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        page_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_id", b"page_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAttachmentsRequest: _TypeAlias = ListAttachmentsRequest  # noqa: Y015
+
+@_typing.final
+class ListAttachmentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def attachments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attachment]: ...
+    def __init__(
+        self,
+        *,
+        attachments: _abc.Iterable[Global___Attachment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachments", b"attachments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAttachmentsResponse: _TypeAlias = ListAttachmentsResponse  # noqa: Y015
+
+@_typing.final
+class Deviation(_message.Message):
+    """Where something contradicts a canonical page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVIATION_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    PAGE_VERSION_FIELD_NUMBER: _builtins.int
+    SAYS_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    CANDIDATE_ID_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    LIFECYCLE_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    TASK_NAME_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    deviation_id: _builtins.str
+    kind: _builtins.str
+    """contradiction, stale-base"""
+    channel: _builtins.str
+    page_id: _builtins.str
+    page_version: _builtins.int
+    says: _builtins.str
+    """the page's statement"""
+    found: _builtins.str
+    """what contradicts it"""
+    source: _builtins.str
+    """where that stands: a page, or an address; empty: in the candidate"""
+    candidate_id: _builtins.str
+    why: _builtins.str
+    origin: _builtins.str
+    """agent-produced, observed"""
+    lifecycle: _builtins.str
+    """open, kept, accepted"""
+    turn_id: _builtins.str
+    task_name: _builtins.str
+    note: _builtins.str
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def decided_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        deviation_id: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        page_id: _builtins.str = ...,
+        page_version: _builtins.int = ...,
+        says: _builtins.str = ...,
+        found: _builtins.str = ...,
+        source: _builtins.str = ...,
+        candidate_id: _builtins.str = ...,
+        why: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        lifecycle: _builtins.str = ...,
+        turn_id: _builtins.str = ...,
+        task_name: _builtins.str = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        decided_at: _timestamp_pb2.Timestamp | None = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "decided_at", b"decided_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "deviation_id", b"deviation_id", "found", b"found", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "page_id", b"page_id", "page_version", b"page_version", "says", b"says", "source", b"source", "task_name", b"task_name", "turn_id", b"turn_id", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Deviation: _TypeAlias = Deviation  # noqa: Y015
+
+@_typing.final
+class ListDeviationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    channel: _builtins.str
+    all: _builtins.bool
+    """also those that are decided"""
+    def __init__(
+        self,
+        *,
+        channel: _builtins.str = ...,
+        all: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDeviationsRequest: _TypeAlias = ListDeviationsRequest  # noqa: Y015
+
+@_typing.final
+class ListDeviationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVIATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def deviations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Deviation]: ...
+    def __init__(
+        self,
+        *,
+        deviations: _abc.Iterable[Global___Deviation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deviations", b"deviations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDeviationsResponse: _TypeAlias = ListDeviationsResponse  # noqa: Y015
+
+@_typing.final
+class GetDeviationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVIATION_ID_FIELD_NUMBER: _builtins.int
+    deviation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        deviation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deviation_id", b"deviation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDeviationRequest: _TypeAlias = GetDeviationRequest  # noqa: Y015
+
+@_typing.final
+class ResolveDeviationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVIATION_ID_FIELD_NUMBER: _builtins.int
+    ACCEPT_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    deviation_id: _builtins.str
+    accept: _builtins.bool
+    """false: the page stands; true: so does what was found, and its candidate is accepted"""
+    note: _builtins.str
+    def __init__(
+        self,
+        *,
+        deviation_id: _builtins.str = ...,
+        accept: _builtins.bool = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "deviation_id", b"deviation_id", "note", b"note"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveDeviationRequest: _TypeAlias = ResolveDeviationRequest  # noqa: Y015
+
+@_typing.final
+class RevalidationItem(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_ID_FIELD_NUMBER: _builtins.int
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    CAUSE_VERSION_FIELD_NUMBER: _builtins.int
+    VIA_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    QUEUED_AT_FIELD_NUMBER: _builtins.int
+    SETTLED_AT_FIELD_NUMBER: _builtins.int
+    item_id: _builtins.str
+    page_id: _builtins.str
+    cause: _builtins.str
+    """the page that changed"""
+    cause_version: _builtins.int
+    via: _builtins.str
+    """the page's own source on the way to the cause"""
+    state: _builtins.str
+    """waiting, settled, replaced"""
+    result: _builtins.str
+    """holds, deviation, candidate"""
+    turn_id: _builtins.str
+    note: _builtins.str
+    @_builtins.property
+    def queued_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def settled_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        item_id: _builtins.str = ...,
+        page_id: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        cause_version: _builtins.int = ...,
+        via: _builtins.str = ...,
+        state: _builtins.str = ...,
+        result: _builtins.str = ...,
+        turn_id: _builtins.str = ...,
+        note: _builtins.str = ...,
+        queued_at: _timestamp_pb2.Timestamp | None = ...,
+        settled_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queued_at", b"queued_at", "settled_at", b"settled_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "cause_version", b"cause_version", "item_id", b"item_id", "note", b"note", "page_id", b"page_id", "queued_at", b"queued_at", "result", b"result", "settled_at", b"settled_at", "state", b"state", "turn_id", b"turn_id", "via", b"via"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevalidationItem: _TypeAlias = RevalidationItem  # noqa: Y015
+
+@_typing.final
+class ListRevalidationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    page_id: _builtins.str
+    """only items about this page, or caused by it"""
+    all: _builtins.bool
+    """also those that wait no more"""
+    limit: _builtins.int
+    """0 means 1,000"""
+    def __init__(
+        self,
+        *,
+        page_id: _builtins.str = ...,
+        all: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "limit", b"limit", "page_id", b"page_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRevalidationRequest: _TypeAlias = ListRevalidationRequest  # noqa: Y015
+
+@_typing.final
+class ListRevalidationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    waiting: _builtins.int
+    """all that wait"""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___RevalidationItem]: ...
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___RevalidationItem] | None = ...,
+        waiting: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRevalidationResponse: _TypeAlias = ListRevalidationResponse  # noqa: Y015
 
 @_typing.final
 class MemoryEntry(_message.Message):

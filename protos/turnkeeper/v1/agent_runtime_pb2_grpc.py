@@ -139,6 +139,46 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutPageRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Page.FromString,
                 _registered_method=True)
+        self.ImportPages = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ImportPages',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportPagesRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportPagesResponse.FromString,
+                _registered_method=True)
+        self.PutAttachment = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/PutAttachment',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutAttachmentRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Attachment.FromString,
+                _registered_method=True)
+        self.GetAttachment = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/GetAttachment',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetAttachmentRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Attachment.FromString,
+                _registered_method=True)
+        self.ListAttachments = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListAttachments',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAttachmentsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAttachmentsResponse.FromString,
+                _registered_method=True)
+        self.ListDeviations = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListDeviations',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListDeviationsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListDeviationsResponse.FromString,
+                _registered_method=True)
+        self.GetDeviation = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/GetDeviation',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetDeviationRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Deviation.FromString,
+                _registered_method=True)
+        self.ResolveDeviation = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ResolveDeviation',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveDeviationRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Deviation.FromString,
+                _registered_method=True)
+        self.ListRevalidation = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListRevalidation',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListRevalidationRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListRevalidationResponse.FromString,
+                _registered_method=True)
         self.ListMemory = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListMemory',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListMemoryRequest.SerializeToString,
@@ -318,6 +358,58 @@ class AgentRuntimeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportPages(self, request, context):
+        """Pages of an author's import, in one transaction: all of them or none. What is there already is left as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutAttachment(self, request, context):
+        """A file beside a page; an author's act.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAttachment(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAttachments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeviations(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDeviation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveDeviation(self, request, context):
+        """An author's act: nobody else closes one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRevalidation(self, request, context):
+        """Pages to be held against sources that changed, those that wait longest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListMemory(self, request, context):
         """Memory, for its author: reading and changing any tier, of any thread or channel.
         """
@@ -464,6 +556,46 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.PutPage,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutPageRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Page.SerializeToString,
+            ),
+            'ImportPages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportPages,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportPagesRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportPagesResponse.SerializeToString,
+            ),
+            'PutAttachment': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutAttachment,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutAttachmentRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Attachment.SerializeToString,
+            ),
+            'GetAttachment': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAttachment,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetAttachmentRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Attachment.SerializeToString,
+            ),
+            'ListAttachments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAttachments,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAttachmentsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAttachmentsResponse.SerializeToString,
+            ),
+            'ListDeviations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeviations,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListDeviationsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListDeviationsResponse.SerializeToString,
+            ),
+            'GetDeviation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDeviation,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetDeviationRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Deviation.SerializeToString,
+            ),
+            'ResolveDeviation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveDeviation,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveDeviationRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Deviation.SerializeToString,
+            ),
+            'ListRevalidation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRevalidation,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListRevalidationRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListRevalidationResponse.SerializeToString,
             ),
             'ListMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMemory,
@@ -1063,6 +1195,222 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/PutPage',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutPageRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Page.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportPages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ImportPages',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportPagesRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportPagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutAttachment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/PutAttachment',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutAttachmentRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Attachment.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAttachment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/GetAttachment',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetAttachmentRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Attachment.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAttachments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListAttachments',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAttachmentsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListAttachmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeviations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListDeviations',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListDeviationsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListDeviationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDeviation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/GetDeviation',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetDeviationRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Deviation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveDeviation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ResolveDeviation',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveDeviationRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Deviation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRevalidation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListRevalidation',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListRevalidationRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListRevalidationResponse.FromString,
             options,
             channel_credentials,
             insecure,

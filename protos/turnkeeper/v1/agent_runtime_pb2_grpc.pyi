@@ -73,6 +73,18 @@ class AgentRuntimeStub:
     GetPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]
     PutPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]
     """An author's page: origin authored, lifecycle canonical."""
+    ImportPages: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ImportPagesRequest, _agent_runtime_pb2.ImportPagesResponse]
+    """Pages of an author's import, in one transaction: all of them or none. What is there already is left as it is."""
+    PutAttachment: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutAttachmentRequest, _agent_runtime_pb2.Attachment]
+    """A file beside a page; an author's act."""
+    GetAttachment: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetAttachmentRequest, _agent_runtime_pb2.Attachment]
+    ListAttachments: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListAttachmentsRequest, _agent_runtime_pb2.ListAttachmentsResponse]
+    ListDeviations: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListDeviationsRequest, _agent_runtime_pb2.ListDeviationsResponse]
+    GetDeviation: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetDeviationRequest, _agent_runtime_pb2.Deviation]
+    ResolveDeviation: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveDeviationRequest, _agent_runtime_pb2.Deviation]
+    """An author's act: nobody else closes one."""
+    ListRevalidation: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListRevalidationRequest, _agent_runtime_pb2.ListRevalidationResponse]
+    """Pages to be held against sources that changed, those that wait longest first."""
     ListMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]
     """Memory, for its author: reading and changing any tier, of any thread or channel."""
     GetMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]
@@ -128,6 +140,18 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     GetPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
     PutPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
     """An author's page: origin authored, lifecycle canonical."""
+    ImportPages: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ImportPagesRequest, _agent_runtime_pb2.ImportPagesResponse]  # type: ignore[assignment]
+    """Pages of an author's import, in one transaction: all of them or none. What is there already is left as it is."""
+    PutAttachment: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutAttachmentRequest, _agent_runtime_pb2.Attachment]  # type: ignore[assignment]
+    """A file beside a page; an author's act."""
+    GetAttachment: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetAttachmentRequest, _agent_runtime_pb2.Attachment]  # type: ignore[assignment]
+    ListAttachments: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListAttachmentsRequest, _agent_runtime_pb2.ListAttachmentsResponse]  # type: ignore[assignment]
+    ListDeviations: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListDeviationsRequest, _agent_runtime_pb2.ListDeviationsResponse]  # type: ignore[assignment]
+    GetDeviation: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetDeviationRequest, _agent_runtime_pb2.Deviation]  # type: ignore[assignment]
+    ResolveDeviation: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveDeviationRequest, _agent_runtime_pb2.Deviation]  # type: ignore[assignment]
+    """An author's act: nobody else closes one."""
+    ListRevalidation: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListRevalidationRequest, _agent_runtime_pb2.ListRevalidationResponse]  # type: ignore[assignment]
+    """Pages to be held against sources that changed, those that wait longest first."""
     ListMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]  # type: ignore[assignment]
     """Memory, for its author: reading and changing any tier, of any thread or channel."""
     GetMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
@@ -306,6 +330,66 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.Page, _abc.Awaitable[_agent_runtime_pb2.Page]]:
         """An author's page: origin authored, lifecycle canonical."""
+
+    @_abc_1.abstractmethod
+    def ImportPages(
+        self,
+        request: _agent_runtime_pb2.ImportPagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ImportPagesResponse, _abc.Awaitable[_agent_runtime_pb2.ImportPagesResponse]]:
+        """Pages of an author's import, in one transaction: all of them or none. What is there already is left as it is."""
+
+    @_abc_1.abstractmethod
+    def PutAttachment(
+        self,
+        request: _agent_runtime_pb2.PutAttachmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Attachment, _abc.Awaitable[_agent_runtime_pb2.Attachment]]:
+        """A file beside a page; an author's act."""
+
+    @_abc_1.abstractmethod
+    def GetAttachment(
+        self,
+        request: _agent_runtime_pb2.GetAttachmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Attachment, _abc.Awaitable[_agent_runtime_pb2.Attachment]]: ...
+
+    @_abc_1.abstractmethod
+    def ListAttachments(
+        self,
+        request: _agent_runtime_pb2.ListAttachmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListAttachmentsResponse, _abc.Awaitable[_agent_runtime_pb2.ListAttachmentsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListDeviations(
+        self,
+        request: _agent_runtime_pb2.ListDeviationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListDeviationsResponse, _abc.Awaitable[_agent_runtime_pb2.ListDeviationsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetDeviation(
+        self,
+        request: _agent_runtime_pb2.GetDeviationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Deviation, _abc.Awaitable[_agent_runtime_pb2.Deviation]]: ...
+
+    @_abc_1.abstractmethod
+    def ResolveDeviation(
+        self,
+        request: _agent_runtime_pb2.ResolveDeviationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Deviation, _abc.Awaitable[_agent_runtime_pb2.Deviation]]:
+        """An author's act: nobody else closes one."""
+
+    @_abc_1.abstractmethod
+    def ListRevalidation(
+        self,
+        request: _agent_runtime_pb2.ListRevalidationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListRevalidationResponse, _abc.Awaitable[_agent_runtime_pb2.ListRevalidationResponse]]:
+        """Pages to be held against sources that changed, those that wait longest first."""
 
     @_abc_1.abstractmethod
     def ListMemory(

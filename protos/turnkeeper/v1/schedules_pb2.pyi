@@ -1220,6 +1220,140 @@ class PreviewScheduleResponse(_message.Message):
 Global___PreviewScheduleResponse: _TypeAlias = PreviewScheduleResponse  # noqa: Y015
 
 @_typing.final
+class Outage(_message.Message):
+    """half-open"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def to(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        to: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "to", b"to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Outage: _TypeAlias = Outage  # noqa: Y015
+
+@_typing.final
+class SimulateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    DOWN_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    turn: _builtins.str
+    """how long a turn takes; empty for no time"""
+    limit: _builtins.int
+    """0 means 1,000; at most 10,000"""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """none means all"""
+
+    @_builtins.property
+    def to(self) -> _timestamp_pb2.Timestamp:
+        """not included"""
+
+    @_builtins.property
+    def down(self) -> _containers.RepeatedCompositeFieldContainer[Global___Outage]:
+        """when the runner is down"""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        to: _timestamp_pb2.Timestamp | None = ...,
+        down: _abc.Iterable[Global___Outage] | None = ...,
+        turn: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "to", b"to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["down", b"down", "from", b"from", "limit", b"limit", "names", b"names", "to", b"to", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulateRequest: _TypeAlias = SimulateRequest  # noqa: Y015
+
+@_typing.final
+class SimulatedRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    NOMINAL_AT_FIELD_NUMBER: _builtins.int
+    FIRED_AT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_NOMINAL_AT_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    outcome: _builtins.str
+    reason: _builtins.str
+    count: _builtins.int
+    @_builtins.property
+    def nominal_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def fired_at(self) -> _timestamp_pb2.Timestamp:
+        """absent for what does not fire"""
+
+    @_builtins.property
+    def first_nominal_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        nominal_at: _timestamp_pb2.Timestamp | None = ...,
+        fired_at: _timestamp_pb2.Timestamp | None = ...,
+        outcome: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        count: _builtins.int = ...,
+        first_nominal_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fired_at", b"fired_at", "first_nominal_at", b"first_nominal_at", "nominal_at", b"nominal_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "fired_at", b"fired_at", "first_nominal_at", b"first_nominal_at", "nominal_at", b"nominal_at", "outcome", b"outcome", "reason", b"reason", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulatedRow: _TypeAlias = SimulatedRow  # noqa: Y015
+
+@_typing.final
+class SimulateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    truncated: _builtins.bool
+    """there are more"""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimulatedRow]:
+        """by time"""
+
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___SimulatedRow] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulateResponse: _TypeAlias = SimulateResponse  # noqa: Y015
+
+@_typing.final
 class TickRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -119,6 +119,11 @@ class SchedulesStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.PreviewScheduleRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.PreviewScheduleResponse.FromString,
                 _registered_method=True)
+        self.Simulate = channel.unary_unary(
+                '/turnkeeper.v1.Schedules/Simulate',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateResponse.FromString,
+                _registered_method=True)
         self.Tick = channel.unary_unary(
                 '/turnkeeper.v1.Schedules/Tick',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.TickRequest.SerializeToString,
@@ -236,6 +241,13 @@ class SchedulesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Simulate(self, request, context):
+        """Runs the planner on a virtual clock; changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tick(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -335,6 +347,11 @@ def add_SchedulesServicer_to_server(servicer, server):
                     servicer.PreviewSchedule,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.PreviewScheduleRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.PreviewScheduleResponse.SerializeToString,
+            ),
+            'Simulate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Simulate,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateResponse.SerializeToString,
             ),
             'Tick': grpc.unary_unary_rpc_method_handler(
                     servicer.Tick,
@@ -806,6 +823,33 @@ class Schedules:
             '/turnkeeper.v1.Schedules/PreviewSchedule',
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.PreviewScheduleRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.PreviewScheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Simulate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.Schedules/Simulate',
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,8 @@ class SchedulesStub:
     GetFire: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetFireRequest, _schedules_pb2.Fire]
     ExplainFire: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.ExplainFireRequest, _schedules_pb2.ExplainFireResponse]
     PreviewSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.PreviewScheduleRequest, _schedules_pb2.PreviewScheduleResponse]
+    Simulate: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.SimulateRequest, _schedules_pb2.SimulateResponse]
+    """Runs the planner on a virtual clock; changes nothing."""
     Tick: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]
 
@@ -71,6 +73,8 @@ class SchedulesAsyncStub(SchedulesStub):
     GetFire: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetFireRequest, _schedules_pb2.Fire]  # type: ignore[assignment]
     ExplainFire: _aio.UnaryUnaryMultiCallable[_schedules_pb2.ExplainFireRequest, _schedules_pb2.ExplainFireResponse]  # type: ignore[assignment]
     PreviewSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.PreviewScheduleRequest, _schedules_pb2.PreviewScheduleResponse]  # type: ignore[assignment]
+    Simulate: _aio.UnaryUnaryMultiCallable[_schedules_pb2.SimulateRequest, _schedules_pb2.SimulateResponse]  # type: ignore[assignment]
+    """Runs the planner on a virtual clock; changes nothing."""
     Tick: _aio.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]  # type: ignore[assignment]
 
@@ -193,6 +197,14 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         request: _schedules_pb2.PreviewScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.PreviewScheduleResponse, _abc.Awaitable[_schedules_pb2.PreviewScheduleResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Simulate(
+        self,
+        request: _schedules_pb2.SimulateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_schedules_pb2.SimulateResponse, _abc.Awaitable[_schedules_pb2.SimulateResponse]]:
+        """Runs the planner on a virtual clock; changes nothing."""
 
     @_abc_1.abstractmethod
     def Tick(
