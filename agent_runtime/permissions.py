@@ -29,7 +29,7 @@ class ScopeRule:
 
     Attributes:
         writes: the kind of agent write it produces; empty for none.
-        tier: it reaches a memory tier, named by the argument `tier`.
+        tier: it reaches a memory tier, named by the argument `tier`; another thread's where `thread` names one.
         channel: it reaches a channel, named by the argument `channel`, by default the turn's own.
         host: it reaches a host, named by the argument `url`.
         derives: it writes derivation links where the argument `sources` names any.
@@ -48,7 +48,10 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "workspace.search": ScopeRule(),
         "conversation.read": ScopeRule(channel=True),
         "memory.read": ScopeRule(tier=True, channel=True),
+        "memory.search": ScopeRule(tier=True, channel=True),
         "memory.put": ScopeRule(tier=True, channel=True),
+        "memory.update": ScopeRule(tier=True, channel=True),
+        "memory.forget": ScopeRule(tier=True, channel=True),
         "summary.propose": ScopeRule(writes="candidate-summary", channel=True),
         "page.propose": ScopeRule(writes="candidate-page", derives=True),
         "web.fetch": ScopeRule(host=True),
@@ -89,6 +92,13 @@ def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext
         return ALLOWED
     missing = first.value if first.field == "tools" else f"{first.field}:{first.value}"
     return Verdict(allowed=False, missing_scope=_short(missing), reason=first.reason)
+
+
+def require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
+    """Raise Denied unless a turn may make a call: what the world's own store calls ask, whoever asked before."""
+    verdict = judge(scope, effect, args, context)
+    if not verdict.allowed:
+        raise Denied(verdict.reason, where=verdict.missing_scope)
 
 
 def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> TurnContext:
@@ -175,15 +185,19 @@ def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContex
             reason = f"category {category.name} does not grant writes of kind {kind}"
             yield _Lack(field="writes", value=kind, reason=reason)
     if rule.tier:
-        yield from _lacking_tier(args, category)
+        yield from _lacking_tier(args, context)
     if rule.channel:
         yield from _lacking_channel(rule, args, context)
     if rule.host:
         yield from _lacking_host(args, category)
 
 
-def _lacking_tier(args: Mapping[str, Any], category: Category) -> Iterator[_Lack]:
-    tier = args.get("tier")
+def _lacking_tier(args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:
+    tier, category = args.get("tier"), context.category
+    other = args.get("thread") or context.thread_id
+    if tier == "conversation" and other != context.thread_id and f"conversation of {other}" not in category.memory:
+        reason = f"the turn belongs to another thread than {_short(str(other))}"
+        yield _Lack(field="memory", value=f"conversation of {other}", reason=reason)
     if not isinstance(tier, str) or tier not in TIERS or tier not in category.memory:
         named = tier if isinstance(tier, str) and tier else "none named"
         reason = f"category {category.name} does not reach the memory tier {_short(named)}"

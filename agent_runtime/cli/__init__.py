@@ -11,6 +11,7 @@ from agent_runtime.cli import (
     graph,
     inbox,
     interrupts,
+    memory,
     send,
     serve,
     turns,
@@ -31,6 +32,7 @@ app.add_typer(interrupts.app, name="interrupts")
 app.add_typer(candidates.app, name="candidates")
 app.add_typer(categories.app, name="categories")
 app.add_typer(workspace.app, name="workspace")
+app.add_typer(memory.app, name="memory")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(graph.app, name="graph")
 

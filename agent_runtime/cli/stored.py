@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime import reading
+from agent_runtime import memories, reading
 from agent_runtime.stores.open import open_database
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
@@ -57,6 +57,18 @@ class Stored:
     def GetPage(self, request: wire.GetPageRequest) -> wire.Page:  # noqa: N802
         """Answer one page. Raises NotFound."""
         return self._run(lambda connection: reading.get_page(connection, request))
+
+    def ListMemory(self, request: wire.ListMemoryRequest) -> wire.ListMemoryResponse:  # noqa: N802
+        """Answer memory entries."""
+        return self._list(lambda connection: memories.list_memory(connection, request), wire.ListMemoryResponse())
+
+    def SearchMemory(self, request: wire.SearchMemoryRequest) -> wire.ListMemoryResponse:  # noqa: N802
+        """Answer the memory entries that fit a query."""
+        return self._list(lambda connection: memories.search_memory(connection, request), wire.ListMemoryResponse())
+
+    def GetMemory(self, request: wire.GetMemoryRequest) -> wire.MemoryEntry:  # noqa: N802
+        """Answer one memory entry. Raises NotFound."""
+        return self._run(lambda connection: memories.get_memory(connection, request))
 
     def _list(self, work: Callable[[Connection], T], empty: T) -> T:
         return self._run(work) if self._home.agent_db.exists() else empty

@@ -5,16 +5,12 @@ from typing import Annotated, Any, Literal
 
 from agent_runtime.tools.asking import permission_request
 from agent_runtime.tools.calls import Runtime, call_of, spec
+from agent_runtime.tools.memory import Channel, memory_tools
 from agent_runtime.tools.spec import ToolSpec
 from agent_runtime.world.model import PageDraft, SummaryDraft, slug
 from agent_runtime.world.world import World
 
 LONGEST_READING = 16_000  # characters of one page
-Tier = Annotated[
-    Literal["conversation", "channel", "workspace", "account"],
-    "conversation is this thread, channel is this channel, workspace and account are there once",
-]
-Channel = Annotated[str, "another channel, if the category reaches it; empty for the turn's own"]
 Title = Annotated[str, "one line"]
 Since = Annotated[
     Literal["last-summary", "start"],
@@ -27,7 +23,7 @@ def toolbox(world: World) -> list[ToolSpec]:
     return [
         *_workspace(world),
         *_conversation(world),
-        *_memory(world),
+        *memory_tools(world),
         *_proposals(world),
         *_web(world),
         permission_request(),
@@ -82,30 +78,6 @@ def _conversation(world: World) -> list[ToolSpec]:
         return {"channel": hearing.channel, "since": hearing.since, "messages": said, "left_out": hearing.left_out}
 
     return [spec(conversation_read, scope="conversation.read", effect="read")]
-
-
-def _memory(world: World) -> list[ToolSpec]:
-    async def memory_read(tier: Tier, runtime: Runtime, channel: Channel = "") -> Mapping[str, Any]:
-        """Read what earlier turns remembered, newest first."""
-        found = await world.recall(call_of(runtime), tier, channel)
-        entries = [{"key": entry.key, "text": entry.text, "updated_at": entry.updated_at} for entry in found.entries]
-        return {"tier": tier, "entries": entries, "left_out": found.left_out}
-
-    async def memory_put(
-        tier: Tier,
-        text: Annotated[str, "what to remember, at most 4,000 bytes"],
-        runtime: Runtime,
-        key: Annotated[str, "a name; putting the same name again replaces the text; empty makes a new entry"] = "",
-        channel: Channel = "",
-    ) -> Mapping[str, Any]:
-        """Remember a short text for later turns."""
-        outcome = await world.remember(call_of(runtime), tier=tier, text=text, key=key, channel=channel)
-        return {**outcome.result}
-
-    return [
-        spec(memory_read, scope="memory.read", effect="read"),
-        spec(memory_put, scope="memory.put", effect="write"),
-    ]
 
 
 def _proposals(world: World) -> list[ToolSpec]:

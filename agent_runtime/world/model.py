@@ -23,9 +23,17 @@ _CHANNEL = re.compile(r"[^\s/\x00-\x1f\x7f][^/\x00-\x1f\x7f]{0,127}")
 
 @dataclass(frozen=True, kw_only=True)
 class Author:
-    """The person whose workspace this is; the only one whose act makes anything canonical."""
+    """The person whose workspace this is; the only one whose act makes anything canonical.
+
+    Attributes:
+        name: who.
+        imports: the act is an import: what it writes was written elsewhere.
+        drafting: what the act writes is not meant to stand yet.
+    """
 
     name: str = "author"
+    imports: bool = False
+    drafting: bool = False
 
 
 Caller = Author | TurnContext
@@ -146,8 +154,10 @@ class MemoryEntry:
         owner: the thread or channel it belongs to; empty for workspace and account.
         key: its name within tier and owner; putting the same key again replaces it.
         text: what is remembered.
-        written_by: the agent.
-        turn_id: the turn that wrote it last.
+        form: text, or json: the text of an object that a graph stored.
+        origin: authored or agent-produced.
+        written_by: the author or the agent who wrote it last.
+        turn_id: the turn that wrote it last; empty for an author's.
         created_at: first written.
         updated_at: last written.
     """
@@ -157,6 +167,8 @@ class MemoryEntry:
     owner: str
     key: str
     text: str
+    form: str
+    origin: str
     written_by: str
     turn_id: str
     created_at: datetime

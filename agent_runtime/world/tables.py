@@ -97,15 +97,19 @@ memory = Table(
     Column("entry_id", String(64), primary_key=True),
     Column("tier", String(16), nullable=False),
     Column("owner", String(256), nullable=False),  # thread, channel, or empty for the tiers of which there is one
-    Column("key", String(100), nullable=False),
+    Column("key", String(200), nullable=False),
     Column("text", Text, nullable=False),
+    Column("form", String(8), nullable=False),  # json: the text of an object that a graph stored
+    Column("origin", String(16), nullable=False),
     Column("written_by", String(64), nullable=False),
-    Column("turn_id", String(128), nullable=False),
+    Column("turn_id", String(128), nullable=False),  # empty for an author's
     Column("created_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
     CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
     CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
-    CheckConstraint("written_by <> '' AND turn_id <> ''", name="memory_provenance"),
+    CheckConstraint("form IN ('text', 'json')", name="memory_form"),
+    CheckConstraint("origin IN ('authored', 'agent-produced')", name="memory_origin"),
+    CheckConstraint("written_by <> '' AND (origin = 'authored') = (turn_id = '')", name="memory_provenance"),
     Index("memory_by_owner", "tier", "owner", "key", unique=True),
     Index("memory_by_age", "tier", "owner", "updated_at_us"),
 )

@@ -3,7 +3,7 @@
 from agent_runtime.categories import CategoryEntry
 from agent_runtime.conversation import stamp
 from agent_runtime.model import Category
-from agent_runtime.world.model import Candidate, Page
+from agent_runtime.world.model import Candidate, MemoryEntry, Page
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
@@ -37,6 +37,23 @@ def candidate_message(candidate: Candidate) -> wire.Candidate:
         decided_at=stamp(candidate.decided_at),
         note=candidate.note,
         sources=candidate.sources,
+    )
+
+
+def memory_message(entry: MemoryEntry) -> wire.MemoryEntry:
+    """Return a memory entry."""
+    return wire.MemoryEntry(
+        entry_id=entry.entry_id,
+        tier=entry.tier,
+        owner=entry.owner,
+        key=entry.key,
+        text=entry.text,
+        form=entry.form,
+        origin=entry.origin,
+        written_by=entry.written_by,
+        turn_id=entry.turn_id,
+        created_at=stamp(entry.created_at),
+        updated_at=stamp(entry.updated_at),
     )
 
 

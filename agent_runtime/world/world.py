@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.model import TurnContext
-from agent_runtime.permissions import judge
+from agent_runtime.permissions import require
 from agent_runtime.stores.queries import check_lease
 from agent_runtime.web.reader import Fetched, WebReader
-from agent_runtime.world import memory, queries
+from agent_runtime.world import queries
 from agent_runtime.world.effects import Call, Outcome, once
 from agent_runtime.world.hearing import hear, refuse_ended
+from agent_runtime.world.memory import Recollection
 from agent_runtime.world.model import (
     Acceptance,
     Author,
@@ -29,15 +29,16 @@ from agent_runtime.world.model import (
     Rejection,
     SummaryDraft,
 )
+from agent_runtime.world.remembering import Remembering
 from agent_runtime.world.submit import submit
 from turnkeeper.clock import Clock
 from turnkeeper.database import Database
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Denied
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]
 T = TypeVar("T")
 MOST_HITS = 20
+_WORDS = {"title", "key", "forgotten"}  # of a write's result: no event tells them
 
 
 class World:
@@ -69,41 +70,36 @@ class World:
         self._on_effect = on_effect
         self._web = web or WebReader(clock)
         self._epoch = epoch
+        self.memory = Remembering(self, clock, entropy)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run a reading function in a transaction."""
+        return await self._database.run(work)
 
     async def read_page(self, call: Call, page_id: str) -> Page:
         """Return a page. Raises NotFound, Denied."""
-        _require("workspace.read", "read", {}, call.context)
+        require("workspace.read", "read", {}, call.context)
         return await self._database.run(lambda connection: queries.get_page(connection, page_id))
 
     async def search(self, call: Call, query: str, limit: int) -> tuple[list[Hit], bool]:
         """Return the best pages for a query, and whether there were more than could be ranked. Raises Denied."""
-        _require("workspace.search", "read", {}, call.context)
+        require("workspace.search", "read", {}, call.context)
         most = max(1, min(limit, MOST_HITS))
         return await self._database.run(lambda connection: queries.search_pages(connection, query, limit=most))
 
     async def hear(self, call: Call, channel: str, *, whole: bool) -> Hearing:
         """Return what was said in a channel: since the last summary, or with `whole` from the start. Raises Denied."""
-        _require("conversation.read", "read", {"channel": channel}, call.context)
+        require("conversation.read", "read", {"channel": channel}, call.context)
         of = channel or call.context.channel
         return await self._database.run(lambda connection: hear(connection, call.context, of, whole=whole))
 
-    async def recall(self, call: Call, tier: str, channel: str) -> memory.Recollection:
+    async def recall(self, call: Call, tier: str, channel: str) -> Recollection:
         """Return the newest entries of a memory tier, within the reading budget. Raises Denied, InvalidInput."""
-        _require("memory.read", "read", {"tier": tier, "channel": channel}, call.context)
-        owner = memory.owner_of(tier, call.context, channel)
-        return await self._database.run(lambda connection: memory.read(connection, tier, owner))
+        return await self.memory.read(call, tier, channel)
 
     async def remember(self, call: Call, *, tier: str, text: str, key: str, channel: str) -> Outcome:
         """Write a memory entry once. Raises Denied, InvalidInput, Exhausted."""
-        context, now, new_id = call.context, self._clock.now(), f"m-{self._entropy.hex(12)}"
-        _require("memory.put", "write", {"tier": tier, "channel": channel}, context)
-        owner = memory.owner_of(tier, context, channel)
-
-        def write(connection: Connection) -> Mapping[str, Any]:
-            entry = memory.put(connection, context, tier=tier, owner=owner, key=key, text=text, at=now, new_id=new_id)
-            return {"entry_id": entry.entry_id, "tier": tier, "key": entry.key}
-
-        return await self._once(call, "memory.put", now, write)
+        return await self.memory.put(call, tier=tier, text=text, key=key, channel=channel)
 
     async def propose(self, call: Call, draft: PageDraft | SummaryDraft) -> Outcome:
         """Submit a draft as this turn's candidate, once. Raises Denied, InvalidInput."""
@@ -111,7 +107,7 @@ class World:
         page = isinstance(draft, PageDraft)
         scope = "page.propose" if page else "summary.propose"
         reached = {"sources": draft.sources} if isinstance(draft, PageDraft) else {"channel": draft.channel}
-        _require(scope, "write", reached, context)
+        require(scope, "write", reached, context)
 
         def write(connection: Connection) -> Mapping[str, Any]:
             made = submit(connection, draft, context, at=now, new_id=new_id)
@@ -125,7 +121,7 @@ class World:
                 "lifecycle": made.lifecycle,
             }
 
-        return await self._once(call, scope, now, write)
+        return await self.once(call, scope, now, write)
 
     async def fetch(self, call: Call, url: str) -> Fetched:
         """Return a page of the public web. Raises Denied, InvalidInput, NotFound, Unreachable.
@@ -133,9 +129,9 @@ class World:
         The category is asked for each host on the way: a redirect reaches no host that the turn must not reach.
         """
         context = call.context
-        _require("web.fetch", "external-read", {"url": url}, context)
+        require("web.fetch", "external-read", {"url": url}, context)
         return await self._web.fetch(
-            url, lambda target: _require("web.fetch", "external-read", {"url": target.url}, context)
+            url, lambda target: require("web.fetch", "external-read", {"url": target.url}, context)
         )
 
     async def list_pages(self, *, tag: str = "") -> list[Page]:
@@ -149,7 +145,7 @@ class World:
     async def put_page(self, draft: PageDraft, *, author: Author | None = None) -> Page:
         """Write an author's page: authored, canonical. Raises InvalidInput."""
         by, now = author or Author(), self._clock.now()
-        page = await self._write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
+        page = await self.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
         assert isinstance(page, Page), "an author's page is a page"
         fields = {"page_id": page.page_id, "version": page.version, "origin": page.origin, "lifecycle": page.lifecycle}
         self._on_effect("page.put", fields)
@@ -167,13 +163,15 @@ class World:
         """Take an author's decision about a candidate. Raises NotFound, Conflict, InvalidInput."""
         by, now = author or Author(), self._clock.now()
         decision = (Acceptance if accept else Rejection)(candidate_id=candidate_id, note=note)
-        made = await self._write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
+        made = await self.write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
         assert isinstance(made, Candidate), "a decision gives the candidate"
         fields = {"candidate_id": made.candidate_id, "turn_id": made.turn_id, "channel": made.channel}
         self._on_effect("candidate.decided", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
 
-    async def _write(self, work: Callable[[Connection], T]) -> T:
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run a writing function in a transaction, under this process's lease."""
+
         def leased(connection: Connection) -> T:
             if self._epoch is not None:
                 check_lease(connection, self._epoch)
@@ -181,21 +179,21 @@ class World:
 
         return await self._database.run(leased)
 
-    async def _once(
+    async def once(
         self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
     ) -> Outcome:
+        """Run a turn's write once, however often its call is run; tell of it. Raises Denied after the turn's end."""
+
         def work(connection: Connection) -> Outcome:
             return once(connection, call, scope, at, refuse_ended, lambda: write(connection))
 
-        outcome = await self._write(work)
+        outcome = await self.write(work)
         turn = call.context
         told = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "category": turn.category.name, "scope": scope}
-        named = {key: value for key, value in outcome.result.items() if key not in {"title", "key"}}
+        named = {key: value for key, value in outcome.result.items() if key not in _WORDS}
         self._on_effect("agent.wrote", told | named | {"repeated": outcome.repeated})
         return outcome
 
-
-def _require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
-    verdict = judge(scope, effect, args, context)
-    if not verdict.allowed:
-        raise Denied(verdict.reason, where=verdict.missing_scope)
+    def tell(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Tell of a write that is on disk."""
+        self._on_effect(event, fields)

@@ -85,7 +85,7 @@ async def test_the_same_call_again_writes_once(world: World, begin: Begin) -> No
 
 @pytest.mark.parametrize(
     ("text", "key"),
-    [("", ""), ("  ", ""), ("x" * (LARGEST_ENTRY + 1), ""), ("a\x00", ""), ("\udcff", ""), ("x", "k" * 101)],
+    [("", ""), ("  ", ""), ("x" * (LARGEST_ENTRY + 1), ""), ("a\x00", ""), ("\udcff", ""), ("x", "k" * 201), ("x", "a\nb"), ("x", " a")],
 )
 async def test_what_cannot_be_stored_is_refused(world: World, begin: Begin, text: str, key: str) -> None:
     context = begin(named="conversation")

@@ -15,7 +15,7 @@ from agent_runtime.permissions import SCOPES, TIERS, WRITES
 from agent_runtime.rehearsal import GRANTS, Judged, PastCall, PastTurn, ToolFacts, rehearse, to_toml
 
 AT = datetime(2026, 3, 2, 9, tzinfo=UTC)
-WRITERS = {scope for scope, rule in SCOPES.items() if rule.writes} | {"memory.put"}
+WRITERS = {scope for scope, rule in SCOPES.items() if rule.writes} | {"memory.put", "memory.update", "memory.forget"}
 TOOLS = {
     scope.replace(".", "_"): ToolFacts(scope=scope, effect="write" if scope in WRITERS else "read") for scope in SCOPES
 }
