@@ -17,6 +17,7 @@ from agent_runtime.assembly import Runtime
 from agent_runtime.bridged_stream import BridgedStream
 from agent_runtime.conversation import interrupt_message
 from agent_runtime.lookups import Lookups
+from agent_runtime.memories import Memories
 from agent_runtime.messages import Messages
 from agent_runtime.requests import read_again, read_fire
 from agent_runtime.stores.queries import events_after, get_interrupt, newest_sequence
@@ -33,7 +34,7 @@ T = TypeVar("T")
 Accepting = tuple[wire.FireRequest, "asyncio.Future[Receipt] | TurnkeeperError"]
 
 
-class Servicer:
+class Servicer(Memories):
     """One method for each of the service's."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -41,6 +42,7 @@ class Servicer:
         self._store = runtime.store
         self._lookups = Lookups(runtime)
         self._messages = Messages(runtime)
+        self._remembering = runtime.world.memory
         self._closing = False
         self._refusing = asyncio.Event()
 
