@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner import changes
+from task_runner import changes, simulating
 from task_runner.backfill import backfill
 from task_runner.categories import Categories
 from task_runner.changes import Changed
@@ -254,6 +254,14 @@ class Service:
             timezone=definition.timezone,
             schedule=describe(definition),
         )
+
+    async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:
+        """Return what tasks would do over a span of time, with declared outages."""
+        span, names = simulating.span_of(request), list(request.names)
+        tasks = await self._store.run(
+            lambda session: [changes.find(session, name) for name in names] if names else session.tasks.listed()
+        )
+        return await simulating.simulate(tasks, span, request.limit, self._clock)
 
     async def tick(self, _request: wire.TickRequest) -> wire.TickResponse:
         """Plan what is due now."""

@@ -21,6 +21,7 @@ from task_runner.timetable import Timetable
 _LEAST = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)
 _FEW = 10
+LONGEST = timedelta(days=3660)
 
 
 class Outage(NamedTuple):

@@ -1,6 +1,6 @@
 """`simulate`."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,14 +12,12 @@ from task_runner.cli.api import Runner, runner
 from task_runner.cli.shapes import instant, local
 from task_runner.cli.tasks import complete_name
 from task_runner.model import Definition
-from task_runner.simulation import Outage, Row, Span, simulated
+from task_runner.simulation import LONGEST, Outage, Row, Span, simulated
 from task_runner.specs import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.clock import EPOCH, rfc3339
 from turnkeeper.durations import parse_duration
 from turnkeeper.errors import InvalidInput
-
-_LONGEST_DAYS = 3660
 
 
 def simulate(
@@ -45,7 +43,7 @@ def simulate(
         outages=sorted(_outage(text) for text in down or []),
         turn=parse_duration(turn, field="--turn"),
     )
-    if not 0 < (span.end - span.start).total_seconds() <= _LONGEST_DAYS * 86_400:
+    if not timedelta(0) < span.end - span.start <= LONGEST:
         raise InvalidInput("must be later than --from, by ten years at most", where="--to")
     drawing = _drawing(plot) if plot else None
     found = (row for task in _tasks(runner(), names or []) for row in simulated(*task, span))
