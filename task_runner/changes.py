@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import Definition, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, fire_id
-from task_runner.planner import Plan, pass_over, plan, supersede, withdraw
+from task_runner.planner import pass_over, plan, supersede, withdraw
 from task_runner.planning import Planned, plan_tasks, write_plans
 from task_runner.requests import frozen_request
+from task_runner.plans import Plan
 from task_runner.schedules import timetable_of
 from task_runner.specs import Defaults, parse_spec
 from task_runner.store import Session

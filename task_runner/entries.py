@@ -66,6 +66,7 @@ def released(fire: Fire, task: Task, now: datetime) -> Fire:
     return replace(
         fire,
         outcome=Outcome.PENDING,
+        reason="",
         fire_id=fire.fire_id or fire_id(task.id, fire.nominal_at),
         released=True,
         send_by=ready_at + task.definition.grace,

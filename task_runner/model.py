@@ -42,6 +42,8 @@ class Overlap(StrEnum):
     QUEUE = "queue"
 
 
+    SKIP = "skip"
+    CANCEL_RUNNING = "cancel-running"
 class TaskState(StrEnum):
     """Whether a task fires; what its fires are doing at present is derived from the ledger."""
 

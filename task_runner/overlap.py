@@ -1,19 +1,23 @@
 """Overlap: what becomes of a fire while an earlier one of its task is open. Pure.
 
 At most one scheduled fire of a task is under way at a time. `coalesce` folds all that comes due meanwhile into one
-waiting entry; `queue` lines everything up in order.
+waiting entry; `queue` lines everything up in order; `skip` records it. `cancel-running` is `coalesce` whose waiting
+entry also asks for the end of the turn that it waits for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from task_runner.entries import covering, is_queued, released, settled_coalesced, settled_skipped, skipped_run, waiting
-from task_runner.model import Fire, Outcome, Task
+from task_runner.model import Fire, Outcome, Overlap, Task
 from task_runner.replacing import replace
 from task_runner.runs import merged, run_of
 
 QUEUE_FULL = "queue_full"
+OVERLAP = "overlap"
+# What a waiting entry says that asks for the end of the turn before it: the wish is on disk with the entry.
+CANCELS = Overlap.CANCEL_RUNNING.value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +92,31 @@ def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dateti
         changed=tuple(fire for fire in cut + decided if fire.entry_id),
         missed=sum(fire.count for fire in cut),
     )
+
+
+def skip(task: Task, fires: Sequence[Fire]) -> Lined:
+    """Record new fires as skipped; they never get their identity."""
+    return Lined(new=tuple(skipped_run(task, merged([run_of(fire)]), OVERLAP) for fire in fires))
+
+
+def asking(lined: Lined) -> Lined:
+    """Let the entry that waits ask for the end of the turn that it waits for."""
+    return Lined(
+        new=tuple(_asking(fire) for fire in lined.new),
+        changed=tuple(_asking(fire) for fire in lined.changed),
+        missed=lined.missed,
+    )
+
+
+def asks_no_more(fires: Iterable[Fire]) -> tuple[Fire, ...]:
+    """Return those entries that ask for the end of the turn they wait for, as ones that only wait."""
+    return tuple(
+        replace(fire, reason="") for fire in fires if fire.outcome is Outcome.WAITING and fire.reason == CANCELS
+    )
+
+
+def _asking(fire: Fire) -> Fire:
+    return replace(fire, reason=CANCELS) if fire.outcome is Outcome.WAITING else fire
 
 
 def _cut(task: Task, fire: Fire, now: datetime) -> Fire:

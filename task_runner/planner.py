@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from task_runner.catchup import CaughtUp, catch_up, late_fires
-from task_runner.entries import covering, fresh, is_queued, settled_coalesced, settled_skipped, skipped_run
+from task_runner.entries import fresh, is_queued, settled_skipped, skipped_run
 from task_runner.jitter import due_of, put_off
 from task_runner.model import (
     HALTED,
@@ -26,7 +26,8 @@ from task_runner.model import (
     Task,
     TaskState,
 )
-from task_runner.overlap import Lined, coalesce, queue
+from task_runner.overlap import OVERLAP, Lined, asking, asks_no_more, coalesce, queue, skip
+from task_runner.plans import Plan, joined
 from task_runner.replacing import replace
 from task_runner.runs import Due, earliest, fallen_due, merged, run_between, run_of
 from task_runner.timetable import Timetable
@@ -36,28 +37,31 @@ _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """What to write, in one transaction.
+class Lately:
+    """What was heard of a task's turns just now, or not yet.
 
     Attributes:
-        task: the task as it is from now on: cursor, wake, state, counts.
-        new: entries to insert, by nominal time.
-        changed: entries to replace, by entry id.
-        restored: nominal times that a clock stepped back over: their fires exist, and cover them again.
-        skipped: the runs of nominal times that this plan skips, before any of them extends an earlier entry.
-        tail: the element of `new` or `changed`, or the earlier entry, that is the newest of the skipped ones, if any.
+        complete: whether all that happened was heard; a fire taken for under way may else have ended long ago.
+        ended_at: when the turn of a scheduled fire ended, if that is what was heard.
+        resumed: whether its author decided, and the turn goes on.
     """
 
-    task: Task
-    new: tuple[Fire, ...] = ()
-    changed: tuple[Fire, ...] = ()
-    restored: tuple[Fire, ...] = ()
-    skipped: tuple[Fire, ...] = ()
-    tail: Fire | None = None
+    complete: bool = True
+    ended_at: datetime | None = None
+    resumed: bool = False
+
+
+NOTHING_NEW = Lately()
 
 
 def plan(
-    snapshot: Snapshot, timetable: Timetable, now: datetime, *, reachable: bool = True, halted_waits: bool = False
+    snapshot: Snapshot,
+    timetable: Timetable,
+    now: datetime,
+    *,
+    reachable: bool = True,
+    halted_waits: bool = False,
+    lately: Lately = NOTHING_NEW,
 ) -> Plan:
     """Plan a task at `now`.
 
@@ -72,19 +76,53 @@ def plan(
     """
     task, rows = snapshot.task, _scheduled(snapshot.open)
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
+        lately: what was heard of the task's turns.
         return _come_back(snapshot, timetable, task.wake_at)
     if task.state is not TaskState.ACTIVE:
         return _stopped(snapshot, timetable, now)
     halted = any(row.outcome in HALTED for row in rows)
     if halted and not halted_waits:
-        return _idle(snapshot)
+        return replace(_idle(snapshot), changed=asks_no_more(rows))
     busy = halted or any(row.outcome in UNDER_WAY for row in rows)
     if busy and not reachable:
         return _idle(snapshot)
     due_at = due_of(task.id, timetable, task.definition.jitter)
+    overlap = task.definition.overlap
+    skips = overlap is Overlap.SKIP and not halted and not _unsent(rows)
+    if skips and busy and not halted_waits and _in_doubt(task, timetable, now, lately):
+        return _idle(snapshot)
+    asks = overlap is Overlap.CANCEL_RUNNING and not halted and not lately.resumed
+    ended_at = lately.ended_at if skips else None
+    return _plan_active(snapshot, timetable, now, busy=busy, skips=skips, asks=asks, ended_at=ended_at)
+
+
+def _plan_active(
+    snapshot: Snapshot,
+    timetable: Timetable,
+    now: datetime,
+    *,
+    busy: bool,
+    skips: bool,
+    asks: bool,
+    ended_at: datetime | None,
+) -> Plan:
+    """Plan a task that may fire.
+
+    Args:
+        snapshot: the task with its open entries.
+        timetable: its nominal times.
+        now: the time.
+        busy: whether a fire of it is under way.
+        skips: whether what comes due meanwhile is skipped.
+        asks: whether what comes due meanwhile asks for the end of the turn.
+        ended_at: when a turn ended behind which what came due was left uncovered, to be skipped.
+    """
+    overlapped = _overlapped(snapshot, timetable, min(ended_at, now)) if ended_at else None
+    if overlapped is not None:
+        snapshot = replace(snapshot, task=replace(snapshot.task, cursor_at=overlapped.last_at))
+    task, rows = snapshot.task, _scheduled(snapshot.open)
     due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
-    room = _room(task, rows)
-    unsent = tuple(row for row in rows if row.outcome in UNSENT and row.outcome is not Outcome.HELD)
+    room, unsent = _room(task, rows), _unsent(rows)
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
     if blocked:
         due = Due()
@@ -94,13 +132,17 @@ def plan(
     caught, restored = _existing(snapshot, caught)
     still = _still_unsent(unsent, caught, task=task, busy=busy)
     caught = _absorbed(snapshot, still, caught)
-    lined = _line_up(task, still, caught, now, busy=busy)
+    lined = skip(task, caught.fires) if skips and busy else _line_up(task, still, caught, now, busy=busy)
+    if asks and caught.fires:
+        lined = asking(lined)
+    if overlapped is not None:
+        caught = replace(caught, skips=(overlapped, *caught.skips))
     if task.definition.jitter:
         caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
-        lined = Lined(
+        lined = replace(
+            lined,
             new=tuple(put_off(fire, task, due_at) for fire in lined.new),
             changed=tuple(put_off(fire, task, due_at) for fire in lined.changed),
-            missed=lined.missed,
         )
     made = _assemble(snapshot, timetable, cursor, caught, lined, now=now, blocked=blocked)
     return replace(made, restored=restored) if restored else made
@@ -110,14 +152,14 @@ def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetim
     """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
     unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
     task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - _returned(unsent))
-    return _joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
+    return joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
 
 
 def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime) -> Plan:
     """Record what came due up to now as one skipped run, and move the cursor to now."""
     run = run_between(timetable, snapshot.task.cursor_at, now)
     task = replace(snapshot.task, cursor_at=max(now, snapshot.task.cursor_at))
-    return _joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
+    return joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
 
 
 def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
@@ -138,6 +180,24 @@ def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
 
 def _idle(snapshot: Snapshot) -> Plan:
     task = snapshot.task
+def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
+    return tuple(row for row in rows if row.outcome in UNSENT and row.outcome is not Outcome.HELD)
+
+
+def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -> bool:
+    """Tell whether something is due that may have come due only after the fire under way had ended."""
+    due_at = due_of(task.id, timetable, task.definition.jitter)
+    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
+    return due.missed is not None or (due.on_time is not None and not lately.complete)
+
+
+def _overlapped(snapshot: Snapshot, timetable: Timetable, ended_at: datetime) -> Fire | None:
+    """Return the record of what came due before a turn ended and was left for its outcome, if anything did."""
+    room = _room(snapshot.task, _scheduled(snapshot.open))
+    run = run_between(timetable, snapshot.task.cursor_at, ended_at) if room != 0 else None
+    return skipped_run(snapshot.task, run, OVERLAP) if run else None
+
+
     kept = task if task.state is TaskState.PAUSED else replace(task, wake_at=None)
     return Plan(task=kept, tail=snapshot.tail)
 
@@ -168,7 +228,7 @@ def _room(task: Task, rows: tuple[Fire, ...]) -> int | None:
 
 
 def _folds(task: Task) -> bool:
-    return task.definition.overlap is Overlap.COALESCE
+    return task.definition.overlap is not Overlap.QUEUE
 
 
 def _late(task: Task, unsent: tuple[Fire, ...], due: Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
@@ -196,7 +256,7 @@ def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, bus
     newest = {fire.entry_id: fire for fire in caught.changed}
     still = [fire for row in unsent if (fire := newest.get(row.entry_id, row)).outcome in UNSENT]
     # What was never sent is planned as undelivered, not as overlapping: while one is under way it stays as it is.
-    only_waiting = busy and task.definition.overlap is Overlap.COALESCE
+    only_waiting = busy and _folds(task)
     return [fire for fire in still if fire.outcome is Outcome.WAITING] if only_waiting else still
 
 
@@ -244,7 +304,7 @@ def _assemble(
         # A fire that was let go just now has returned the place that it held.
         full = blocked and _room(task, tuple(opened)) == 0
         task = replace(task, wake_at=None if full else _wake(task, timetable, opened, now))
-    return _joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
+    return joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
 
 
 def _returned(fires: Iterable[Fire]) -> int:
@@ -286,43 +346,3 @@ def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fir
         return caught, ()
     fresh = tuple(fire for fire in caught.fires if fire.nominal_at not in snapshot.taken)
     return replace(caught, fires=fresh), tuple(fire for fire in caught.fires if fire.nominal_at in snapshot.taken)
-
-
-def _joined(
-    snapshot: Snapshot, timetable: Timetable, task: Task, new: tuple[Fire, ...], changed: tuple[Fire, ...]
-) -> Plan:
-    """Return a plan in which skipped entries that lie side by side, for one reason, are one entry.
-
-    The oldest of them grows, also one written earlier. A fire that grows into it keeps its identity in the ledger, as
-    coalesced, and covers nothing any more.
-    """
-    skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
-    kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
-    tail = snapshot.tail
-    for fire in skipped:
-        if tail is not None and fire.reason == tail.reason and timetable.next_after(tail.last_at) == fire.first_at:
-            tail = _grown(tail, fire)
-            if fire.fire_id:
-                kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
-            continue
-        if tail is not None and tail is not snapshot.tail:
-            kept.append(tail)
-        tail = fire
-    if tail is not None and tail is not snapshot.tail:
-        kept.append(tail)
-    return Plan(
-        task=task,
-        new=tuple(sorted((fire for fire in kept if not fire.entry_id), key=lambda fire: fire.last_at)),
-        changed=tuple(fire for fire in kept if fire.entry_id),
-        skipped=skipped,
-        tail=tail,
-    )
-
-
-def _grown(tail: Fire, fire: Fire) -> Fire:
-    grown = covering(tail, merged([run_of(tail), run_of(fire)]))
-    return grown if grown.fire_id else replace(grown, nominal_at=grown.last_at, due_at=grown.last_at)
-
-
-def _covers_skipped(fire: Fire) -> bool:
-    return fire.outcome is Outcome.SKIPPED and fire.count > 0 and fire.kind is FireKind.SCHEDULED

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from task_runner import trail
 from task_runner.budgets import Ended, settle_up
 from task_runner.model import LONGEST_REASON, Outcome, Snapshot, TaskState
-from task_runner.planner import Plan, plan, withdraw
+from task_runner.planner import plan, withdraw
+from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.requests import frozen_request
 from task_runner.schedules import timetable_of

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from task_runner.model import Fire, Revision, TaskState
-from task_runner.planner import Plan
 from task_runner.planning import LARGEST_BATCH
+from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.runs import run_between
 from task_runner.schedules import timetable_of

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from task_runner import ledger
 from task_runner.ledger import TurnState
 from task_runner.model import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId
-from task_runner.planner import Plan, plan
+from task_runner.overlap import CANCELS
+from task_runner.planner import Lately, plan
+from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.runs import earliest
 from task_runner.schedules import timetable_of
@@ -78,6 +80,7 @@ class _Life:
     span: Span
     open: dict[int, Fire] = field(default_factory=dict)
     tail: Fire | None = None
+    last_ended: datetime | None = None
     last_entry: int = 0
     now: datetime | None = None
 
@@ -100,7 +103,9 @@ class _Life:
             assert rounds <= self.task.definition.max_catch_up + _FEW, "each round of one moment ends something"
             yield from self._settle(now)
             snapshot = Snapshot(task=self.task, open=tuple(self._in_order()), tail=self.tail)
-            yield from self._write(plan(snapshot, self.timetable, now))
+            lately, self.last_ended = Lately(ended_at=self.last_ended), None
+            yield from self._write(plan(snapshot, self.timetable, now, lately=lately))
+            yield from self._cancel(now)
             self._send(now)
             if not self.span.turn:
                 yield from self._settle(now)
@@ -154,8 +159,18 @@ class _Life:
     def _settle(self, now: datetime) -> Iterator[Row]:
         for fire in self._in_order():
             if fire.outcome in UNDER_WAY and fire.fired_at is not None and fire.fired_at + self.span.turn <= now:
-                del self.open[fire.entry_id]
-                yield self._row(ledger.turned(fire, TurnState.SUCCEEDED, now, attempt=fire.attempt))
+                self.last_ended = fire.fired_at + self.span.turn
+                yield self._ended(fire, TurnState.SUCCEEDED, now)
+
+    def _cancel(self, now: datetime) -> Iterator[Row]:
+        """End the turns that a fire which waits asks to end."""
+        if any(fire.outcome is Outcome.WAITING and fire.reason == CANCELS for fire in self.open.values()):
+            for fire in [fire for fire in self._in_order() if fire.outcome in UNDER_WAY]:
+                yield self._ended(fire, TurnState.CANCELLED, now)
+
+    def _ended(self, fire: Fire, how: TurnState, now: datetime) -> Row:
+        del self.open[fire.entry_id]
+        return self._row(ledger.turned(fire, how, now, attempt=fire.attempt))
 
     def _row(self, fire: Fire) -> Row:
         name = self.task.definition.name

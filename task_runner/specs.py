@@ -21,7 +21,6 @@ _LONGEST_LABEL = 63
 _LARGEST_COUNT = 1_000_000
 MOST_RETRIES = 5
 _CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
-_LATER_OVERLAPS = {"skip", "cancel-running"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +202,6 @@ def _catch_up(spec: wire.TaskSpec) -> CatchUp:
 
 def _overlap(spec: wire.TaskSpec, catch_up: CatchUp) -> Overlap:
     text = spec.overlap if spec.HasField("overlap") else ""
-    if text in _LATER_OVERLAPS:
-        _later("overlap", text)
     if text and text not in set(Overlap):
         raise InvalidInput(f"unknown policy {text[:40]!r}", where="overlap", hint=f"one of {', '.join(Overlap)}")
     if catch_up is CatchUp.RUN_ALL:
@@ -297,7 +294,3 @@ def _check_bounds(definition: Definition) -> None:
     if definition.start_at and definition.end_at and definition.end_at <= definition.start_at:
         raise InvalidInput("must be later than start_at", where="end_at")
     timetable_of(definition)
-
-
-def _later(field: str, what: str) -> NoReturn:
-    raise InvalidInput(f"{what} is not yet available", where=field, hint="leave it out")

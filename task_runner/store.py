@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from task_runner.model import Fire, Outcome, Revision, Snapshot, Task, TaskState
-from task_runner.planner import Plan
+from task_runner.plans import Plan
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from task_runner.model import Fire, Outcome, Snapshot
-from task_runner.planner import Plan
+from task_runner.plans import Plan
 from turnkeeper.clock import rfc3339
 
 

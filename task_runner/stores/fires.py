@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from task_runner.model import OPEN, UNDER_WAY, Fire, FireKind, Outcome
-from task_runner.planner import Plan
+from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.store import Glance, Outgoing
 from task_runner.stores.rows import changes_of_fire, fire_of, progress_of, row_of_fire

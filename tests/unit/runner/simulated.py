@@ -20,7 +20,8 @@ from task_runner.model import (
     Task,
     TaskId,
 )
-from task_runner.planner import Plan, plan
+from task_runner.planner import plan
+from task_runner.plans import Plan
 from task_runner.schedules import timetable_of
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

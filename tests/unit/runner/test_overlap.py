@@ -1,0 +1,147 @@
+"""What becomes of a nominal time that comes while the task's last fire is under way: skipped, or cancelling it."""
+
+from datetime import timedelta
+
+import pytest
+
+from task_runner.ledger import TurnState
+from task_runner.model import CatchUp, Overlap
+from task_runner.planner import Lately, plan
+from task_runner.simulation import Outage, Span, simulated
+from tests.unit.runner.simulated import T0, Simulated, at, definition
+
+SKIP, ONCE = CatchUp.SKIP, CatchUp.RUN_ONCE
+
+
+def running(overlap: Overlap, **fields) -> Simulated:
+    """A task whose first fire, of 09:01, is running."""
+    task = Simulated.of(overlap=overlap, **fields)
+    task.plan(at(60))
+    task.send_ready(at(60))
+    task.accept(at(60))
+    task.turn(TurnState.STARTED, at(60))
+    return task
+
+
+def ends(task: Simulated, seconds: float, *, heard_at: float, state: TurnState = TurnState.SUCCEEDED) -> None:
+    """Its turn ends, and that is heard, maybe later."""
+    task.turn(state, at(seconds))
+    task.write(plan(task.snapshot, task.timetable, at(heard_at), lately=Lately(ended_at=at(seconds))))
+
+
+def test_skip_records_what_comes_due_meanwhile_as_one_run_and_the_next_fires() -> None:
+    task = running(Overlap.SKIP)
+    for minute in (2, 3, 4):
+        task.plan(at(60 * minute))
+    assert task.entries() == [("running", "", 1), ("skipped", "overlap", 3)]
+    assert task.task.wake_at == at(300)
+    ends(task, 250, heard_at=250)
+    task.plan(at(300))
+    assert task.entries() == [("succeeded", "", 1), ("skipped", "overlap", 3), ("pending", "", 1)]
+    assert task.task.missed == 0
+    task.check_coverage()
+
+
+@pytest.mark.parametrize(("policy", "rest"), [(ONCE, [("pending", "", 7)]), (SKIP, [("skipped", "missed", 7)])])
+def test_what_came_due_after_the_turn_ended_was_missed_even_if_the_end_is_heard_late(policy, rest) -> None:
+    task = running(Overlap.SKIP, catch_up=policy)
+    task.plan(at(630))  # the runner was away for nine minutes: is that fire still under way?
+    assert task.entries() == [("running", "", 1)], "nobody knows yet"
+    ends(task, 200, heard_at=631)
+    assert task.entries() == [("succeeded", "", 1), ("skipped", "overlap", 2), *rest]
+    task.check_coverage()
+
+
+def test_what_is_on_time_is_not_skipped_before_all_news_was_heard() -> None:
+    task = running(Overlap.SKIP)
+    task.write(plan(task.snapshot, task.timetable, at(120), lately=Lately(complete=False)))
+    assert task.entries() == [("running", "", 1)]
+    ends(task, 100, heard_at=121)
+    assert task.entries() == [("succeeded", "", 1), ("pending", "", 1)]
+
+
+def test_while_nothing_is_due_a_task_that_skips_keeps_its_wake() -> None:
+    task = running(Overlap.SKIP)
+    task.write(plan(task.snapshot, task.timetable, at(90), lately=Lately(complete=False)))
+    assert task.task.wake_at == at(120)
+
+
+@pytest.mark.parametrize("state", [TurnState.INTERRUPTED, TurnState.HELD])
+def test_under_skip_too_what_comes_due_while_the_author_is_asked_is_missed(state) -> None:
+    task = running(Overlap.SKIP)
+    task.turn(state, at(61))
+    task.plan(at(200))
+    assert [outcome for outcome, _, _ in task.entries()] == [state.value]
+    task.write(plan(task.snapshot, task.timetable, at(200), halted_waits=True))
+    assert [outcome for outcome, _, _ in task.entries()] == [state.value, "waiting"], "before an edit it stays owed"
+    task.check_coverage()
+
+
+def test_a_fire_that_is_tried_again_is_taken_in_by_the_next_under_skip_too() -> None:
+    task = running(Overlap.SKIP, retries=2)
+    ends(task, 70, heard_at=70, state=TurnState.FAILED)
+    task.plan(at(120))
+    assert task.entries() == [("pending", "", 2)]
+
+
+def test_cancel_running_lines_up_one_fire_that_asks_for_the_end_of_the_one_before_it() -> None:
+    task = running(Overlap.CANCEL_RUNNING)
+    for minute in (2, 3):
+        task.plan(at(60 * minute))
+    assert task.entries() == [("running", "", 1), ("waiting", "cancel-running", 2)]
+    ends(task, 185, heard_at=185, state=TurnState.CANCELLED)
+    assert task.entries() == [("cancelled", "", 1), ("pending", "", 2)]
+    assert task.snapshot.open[-1].ready_at == at(185)
+    task.check_coverage()
+
+
+def test_a_turn_that_waits_for_its_author_is_never_asked_to_end() -> None:
+    task = running(Overlap.CANCEL_RUNNING)
+    task.plan(at(120))
+    task.turn(TurnState.INTERRUPTED, at(121))
+    task.plan(at(121))
+    assert task.entries() == [("interrupted", "", 1), ("waiting", "", 1)], "what lined up before does not either"
+    task.turn(TurnState.RESUMED, at(400))
+    task.write(plan(task.snapshot, task.timetable, at(400), lately=Lately(resumed=True)))
+    assert task.entries() == [("running", "", 1), ("waiting", "", 5)], "nor what came due meanwhile, once it goes on"
+    task.plan(at(420))
+    assert task.entries() == [("running", "", 1), ("waiting", "cancel-running", 6)], "what comes due after that does"
+    task.check_coverage()
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        # Turns take 150 s and one is due each minute.
+        (
+            Overlap.SKIP,
+            [
+                ("09:00", "09:00", "succeeded", 1), ("09:02", "-", "skipped", 2), ("09:03", "09:03", "succeeded", 1),
+                ("09:05", "-", "skipped", 2), ("09:06", "09:06", "succeeded", 1),
+            ],
+        ),
+        (
+            Overlap.CANCEL_RUNNING,
+            [
+                ("09:00", "09:00", "cancelled", 1), ("09:01", "09:01", "cancelled", 1),
+                ("09:02", "09:02", "cancelled", 1), ("09:03", "09:03", "cancelled", 1),
+                ("09:04", "09:04", "cancelled", 1),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_simulated_turns_that_take_longer_than_the_gap(overlap: Overlap, expected) -> None:
+    span = Span(start=T0, end=T0 + timedelta(minutes=10), turn=timedelta(seconds=150))
+    rows = sorted(simulated("task-00000001", definition(overlap=overlap), span))
+    shown = [
+        (f"{row.nominal_at:%H:%M}", f"{row.fired_at:%H:%M}" if row.fired_at else "-", row.outcome.value, row.stands_for)
+        for row in rows
+    ]
+    assert shown[:5] == expected
+
+
+def test_simulated_skip_tells_what_overlapped_from_what_an_outage_missed() -> None:
+    down = [Outage(at(90), at(600))]
+    span = Span(start=T0, end=at(620), outages=down, turn=timedelta(seconds=150))
+    rows = sorted(simulated("task-00000001", definition(overlap=Overlap.SKIP), span))
+    assert [(row.reason, row.stands_for) for row in rows[1:]] == [("overlap", 2), ("", 8)]
