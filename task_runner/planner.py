@@ -73,6 +73,7 @@ def plan(
             what comes due is left uncovered until it can, and is then on time or missed like anything else.
         halted_waits: line up what came due behind a fire that waits for its author, instead of leaving it uncovered;
             before an edit, so that it stays owed under the schedule then in force.
+        lately: what was heard of the task's turns.
     """
     task, rows = snapshot.task, _scheduled(snapshot.open)
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
@@ -86,7 +87,6 @@ def plan(
     busy = halted or any(row.outcome in UNDER_WAY for row in rows)
     if busy and not reachable:
         return _idle(snapshot)
-    due_at = due_of(task.id, timetable, task.definition.jitter)
     overlap = task.definition.overlap
     skips = overlap is Overlap.SKIP and not halted and not _unsent(rows)
     if skips and busy and not halted_waits and _in_doubt(task, timetable, now, lately):
@@ -121,6 +121,7 @@ def _plan_active(
     if overlapped is not None:
         snapshot = replace(snapshot, task=replace(snapshot.task, cursor_at=overlapped.last_at))
     task, rows = snapshot.task, _scheduled(snapshot.open)
+    due_at = due_of(task.id, timetable, task.definition.jitter)
     due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     room, unsent = _room(task, rows), _unsent(rows)
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
@@ -174,12 +175,6 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
     return Plan(task=task, changed=superseded, skipped=superseded)
 
 
-def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
-    return tuple(fire for fire in fires if fire.kind is FireKind.SCHEDULED)
-
-
-def _idle(snapshot: Snapshot) -> Plan:
-    task = snapshot.task
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
     return tuple(row for row in rows if row.outcome in UNSENT and row.outcome is not Outcome.HELD)
 
@@ -198,6 +193,12 @@ def _overlapped(snapshot: Snapshot, timetable: Timetable, ended_at: datetime) ->
     return skipped_run(snapshot.task, run, OVERLAP) if run else None
 
 
+def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
+    return tuple(fire for fire in fires if fire.kind is FireKind.SCHEDULED)
+
+
+def _idle(snapshot: Snapshot) -> Plan:
+    task = snapshot.task
     kept = task if task.state is TaskState.PAUSED else replace(task, wake_at=None)
     return Plan(task=kept, tail=snapshot.tail)
 
