@@ -77,7 +77,6 @@ def plan(
     """
     task, rows = snapshot.task, _scheduled(snapshot.open)
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
-        lately: what was heard of the task's turns.
         return _come_back(snapshot, timetable, task.wake_at)
     if task.state is not TaskState.ACTIVE:
         return _stopped(snapshot, timetable, now)
