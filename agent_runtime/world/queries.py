@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, desc, or_, select
 
 from agent_runtime.world.model import Candidate, Hit, Page
-from agent_runtime.world.tables import candidates, derivations, pages
+from agent_runtime.world.tables import candidates, derivations, page_versions, pages
 from agent_runtime.world.terms import score, snippet, terms
 from turnkeeper.clock import from_us
 from turnkeeper.errors import NotFound
@@ -16,11 +16,13 @@ MOST_ROWS = 1000
 _MOST_SCANNED = 500
 
 
-def list_pages(connection: Connection, *, tag: str = "") -> list[Page]:
-    """Return pages by id, with their bodies; only those with `tag` if it is given. At most a thousand."""
+def list_pages(connection: Connection, *, tag: str = "", lifecycle: str = "", origin: str = "") -> list[Page]:
+    """Return pages by id, with their bodies; only those of a tag, lifecycle and origin if given. At most a thousand."""
     query = select(pages).order_by(pages.c.page_id).limit(MOST_ROWS)
     if tag:
         query = query.where(pages.c.tags.contains(json.dumps(tag), autoescape=True))
+    for column, wanted in ((pages.c.lifecycle, lifecycle), (pages.c.origin, origin)):
+        query = query.where(column == wanted) if wanted else query
     return [to_page(row) for row in connection.execute(query)]
 
 
@@ -29,6 +31,18 @@ def get_page(connection: Connection, page_id: str) -> Page:
     row = connection.execute(select(pages).where(pages.c.page_id == page_id)).one_or_none()
     if row is None:
         raise NotFound(f"no page {page_id[:100]!r}", hint="see: agent-runtime workspace list")
+    return to_page(row)
+
+
+def get_version(connection: Connection, page_id: str, version: int) -> Page:
+    """Return a page as it was, or is, in one version. Raises NotFound."""
+    page = get_page(connection, page_id)
+    if version == page.version:
+        return page
+    one = (page_versions.c.page_id == page_id) & (page_versions.c.version == version)
+    row = connection.execute(select(page_versions).where(one)).one_or_none()
+    if row is None:
+        raise NotFound(f"page {page_id} has no version {version}", hint=f"the newest is {page.version}")
     return to_page(row)
 
 
@@ -42,6 +56,17 @@ def list_candidates(connection: Connection, *, channel: str = "", include_decide
     rows = connection.execute(query).all()
     sources = _sources(connection, [row.candidate_id for row in rows])
     return [to_candidate(row, sources.get(row.candidate_id, ())) for row in rows]
+
+
+def candidates_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[Candidate]]:
+    """Return what turns proposed, in order, by turn; a turn that proposed nothing is left out."""
+    query = select(candidates).where(candidates.c.turn_id.in_(turn_ids))
+    rows = connection.execute(query.order_by(candidates.c.created_at_us, candidates.c.candidate_id)).all()
+    sources = _sources(connection, [row.candidate_id for row in rows])
+    found: dict[str, list[Candidate]] = {}
+    for row in rows:
+        found.setdefault(row.turn_id, []).append(to_candidate(row, sources.get(row.candidate_id, ())))
+    return found
 
 
 def get_candidate(connection: Connection, candidate_id: str) -> Candidate:

@@ -3,11 +3,17 @@
 Origin and lifecycle come from who calls and in which context, never from what is written: a draft has no such fields.
 An agent's draft becomes a candidate, whatever else is true; only an author's act makes anything canonical.
 
-    caller       draft                    origin           lifecycle
+    caller       what is written          origin           lifecycle
     agent turn   page, summary            agent-produced   candidate
-    author       page                     authored         canonical
-    author       acceptance               as proposed      canonical
-    author       rejection                as proposed      rejected
+    agent turn   deviation                agent-produced   open
+    author       page                     authored         canonical, or draft where he is drafting
+    author       page of an import        imported         likewise
+    author       attachment               authored         canonical
+    author       acceptance, rejection    as proposed      canonical, rejected
+    author       resolution               as recorded      accepted, kept
+
+On the way it links what is written to what that was derived from, records a deviation (origin observed) where a
+candidate contradicts a canonical page, and queues for re-validation what was derived from a page that changed.
 """
 
 import json
@@ -19,6 +25,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from agent_runtime.model import TurnContext
+from agent_runtime.world import deviations as records
+from agent_runtime.world import revalidation as queue
+from agent_runtime.world.attachments import Attachment, AttachmentDraft, check_attachment, put_attachment
+from agent_runtime.world.contradictions import Difference, differences
+from agent_runtime.world.deviations import Deviation, DeviationDraft, Place, Resolution, Writer
 from agent_runtime.world.model import (
     PAGE,
     SUMMARY,
@@ -37,11 +48,15 @@ from agent_runtime.world.model import (
     is_address,
 )
 from agent_runtime.world.queries import get_candidate, get_page, to_candidate
+from agent_runtime.world.revalidation import Item, Settlement
 from agent_runtime.world.tables import candidates, derivations, page_versions, pages
+from agent_runtime.world.verdicts import record_deviation, settle
 from turnkeeper.clock import to_us
 from turnkeeper.errors import Conflict, Denied, NotFound
 
-Draft = PageDraft | SummaryDraft | Acceptance | Rejection
+Decision = Acceptance | Rejection | Resolution
+Draft = PageDraft | SummaryDraft | DeviationDraft | Settlement | AttachmentDraft | Decision
+Written = Page | Candidate | Deviation | Item | Attachment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +64,8 @@ class Stamp:
     """What the boundary says about a write.
 
     Attributes:
-        origin: authored or agent-produced.
-        lifecycle: candidate, canonical or rejected.
+        origin: authored, imported or agent-produced.
+        lifecycle: candidate, open, draft, canonical or rejected.
         by: the author's or the agent's name.
         turn_id: the agent's turn; empty for an author.
         candidate_id: the proposal that an author accepted; empty otherwise.
@@ -69,18 +84,20 @@ def stamp(caller: Caller, draft: Draft, proposed: Candidate | None = None) -> St
     Args:
         caller: who writes.
         draft: what is written; only its kind matters.
-        proposed: for a decision, the candidate that it is about.
+        proposed: for a decision about a candidate, that candidate.
 
     Raises:
-        Denied: an agent decides, or a caller of no known kind writes.
+        Denied: an agent decides or attaches, or a caller of no known kind writes.
     """
-    decides = isinstance(draft, Acceptance | Rejection)
-    if isinstance(caller, TurnContext) and not decides and caller.turn_id:
-        return Stamp(origin="agent-produced", lifecycle="candidate", by=caller.agent, turn_id=caller.turn_id)
+    authors = isinstance(draft, Decision | AttachmentDraft)
+    if isinstance(caller, TurnContext) and not authors and caller.turn_id:
+        lifecycle = "open" if isinstance(draft, DeviationDraft) else "candidate"
+        return Stamp(origin="agent-produced", lifecycle=lifecycle, by=caller.agent, turn_id=caller.turn_id)
     if not isinstance(caller, Author):
         raise Denied("only an author's act decides what is proposed", where="submit")
     if proposed is None:
-        return Stamp(origin="authored", lifecycle="canonical", by=caller.name)
+        origin, lifecycle = "imported" if caller.imports else "authored", "draft" if caller.drafting else "canonical"
+        return Stamp(origin=origin, lifecycle=lifecycle, by=caller.name)
     return Stamp(
         origin=proposed.origin,
         lifecycle="canonical" if isinstance(draft, Acceptance) else "rejected",
@@ -90,35 +107,52 @@ def stamp(caller: Caller, draft: Draft, proposed: Candidate | None = None) -> St
     )
 
 
-def submit(connection: Connection, draft: Draft, caller: Caller, *, at: datetime, new_id: str) -> Page | Candidate:
+def submit(connection: Connection, draft: Draft, caller: Caller, *, at: datetime, new_id: str) -> Written:
     """Write to the workspace: the only way.
 
     Args:
         connection: an open transaction; on any error nothing of this write is kept.
-        draft: a page, a summary, or an author's decision about a candidate.
+        draft: a page, a summary, a deviation, a verdict on an item of the re-validation queue, an attachment, or an
+            author's decision about a candidate or a deviation.
         caller: an author or a running turn.
         at: the instant of the write.
         new_id: the id of a candidate, should one come to be.
 
     Returns:
-        The page as it now is, for an author's page; otherwise the candidate as it now is.
+        What was written, as it now is: a page for an author's page, otherwise what the draft or decision is about.
 
     Raises:
         InvalidInput: a field that cannot be stored.
-        NotFound: no such candidate.
-        Conflict: the candidate is decided already, or its page changed since it was proposed.
+        NotFound: no such candidate, page, deviation or item.
+        Conflict: it is decided already, or what it is about changed since.
         Denied: this caller may not do this.
     """
-    if isinstance(draft, Acceptance | Rejection):
-        return _decide(connection, draft, caller, at)
     if isinstance(draft, PageDraft):
         draft = check_page(draft)
     mark = stamp(caller, draft)
     if isinstance(caller, TurnContext):
-        return _propose(connection, draft, caller, mark, at=at, new_id=new_id)
-    if not isinstance(draft, PageDraft):
-        raise Denied("summaries are proposed by agents and decided by the author", where="submit")
-    return _put_page(connection, draft, mark, at)
+        if isinstance(draft, DeviationDraft):
+            return record_deviation(connection, draft, caller, at)
+        if isinstance(draft, Settlement):
+            return settle(connection, draft, caller, at)
+        if isinstance(draft, PageDraft | SummaryDraft):
+            return _propose(connection, draft, caller, mark, at=at, new_id=new_id)
+        raise Denied("only an author's act decides what is proposed", where="submit")
+    return _by_author(connection, draft, caller, mark, at)
+
+
+def _by_author(connection: Connection, draft: Draft, caller: Author, mark: Stamp, at: datetime) -> Written:
+    if isinstance(draft, PageDraft):
+        return _put_page(connection, draft, mark, at)
+    if isinstance(draft, AttachmentDraft):
+        get_page(connection, draft.page_id)
+        checked = check_attachment(draft)
+        return put_attachment(connection, checked, origin=mark.origin, lifecycle=mark.lifecycle, by=mark.by, at=at)
+    if isinstance(draft, Acceptance | Rejection):
+        return _decide(connection, draft, caller, at)
+    if isinstance(draft, Resolution):
+        return _resolve(connection, draft, caller, mark, at)
+    raise Denied("this is written by agents and decided by the author", where="submit")
 
 
 def _propose(
@@ -148,17 +182,33 @@ def _propose(
     connection.execute(insert(candidates).values(row))
     if isinstance(draft, PageDraft):
         _derive(connection, new_id, draft.sources)
+        _observe(connection, draft, new_id, Writer.of(caller, "observed"), at)
     return get_candidate(connection, new_id)
+
+
+def _observe(connection: Connection, draft: PageDraft, candidate_id: str, writer: Writer, at: datetime) -> None:
+    """Record where a candidate contradicts the canonical page that it would become, or one that it was derived from."""
+    held_against = dict.fromkeys((draft.page_id, *(source for source in draft.sources if not is_address(source))))
+    query = select(pages).where(pages.c.page_id.in_(held_against), pages.c.lifecycle == "canonical")
+    for row in connection.execute(query.order_by(pages.c.page_id)).all():
+        place = Place(page_id=row.page_id, page_version=row.version, candidate_id=candidate_id)
+        for found in differences(row.body, draft.body):
+            records.record(connection, place, found, writer, at)
 
 
 def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -> None:
     """Link a candidate to what it was derived from. Raises NotFound for a page that is not there."""
-    rows = []
-    for source in sources:
-        version = 0 if is_address(source) else get_page(connection, source).version
-        rows.append({"candidate_id": candidate_id, "source": source, "page_version": version})
+    rows = [
+        {"candidate_id": candidate_id, "source": source, "page_version": version}
+        for source, version in _versions(connection, sources)
+    ]
     if rows:
         connection.execute(insert(derivations), rows)
+
+
+def _versions(connection: Connection, sources: Sequence[str]) -> list[tuple[str, int]]:
+    """Return sources with the versions of pages as they are now, 0 for addresses. Raises NotFound."""
+    return [(source, 0 if is_address(source) else get_page(connection, source).version) for source in sources]
 
 
 def _kind_of(connection: Connection, draft: PageDraft | SummaryDraft, caller: TurnContext) -> dict[str, Any]:
@@ -182,8 +232,10 @@ def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Calle
     mark = stamp(caller, draft, proposed)
     if proposed.lifecycle != "candidate":
         raise Conflict(f"candidate {proposed.candidate_id} is {proposed.lifecycle} already")
-    if isinstance(draft, Acceptance) and proposed.kind == PAGE:
+    accept = isinstance(draft, Acceptance)
+    if accept and proposed.kind == PAGE:
         _accept_page(connection, proposed, mark, at)
+    records.close_of_candidate(connection, proposed.candidate_id, accept=accept, by=mark.by, at=at)
     decision = {
         "lifecycle": mark.lifecycle,
         "decided_at_us": to_us(at),
@@ -196,6 +248,17 @@ def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Calle
     return get_candidate(connection, proposed.candidate_id)
 
 
+def _resolve(connection: Connection, draft: Resolution, caller: Author, mark: Stamp, at: datetime) -> Deviation:
+    found = records.get_deviation(connection, draft.deviation_id)
+    if found.lifecycle != "open":
+        raise Conflict(f"deviation {found.deviation_id} is {found.lifecycle} already")
+    note = check_text(draft.note, "note", records.LONGEST_NOTE)
+    records.close(connection, found.deviation_id, accept=draft.accept, by=mark.by, note=note, at=at)
+    if draft.accept and found.candidate_id:
+        _decide(connection, Acceptance(candidate_id=found.candidate_id, note=note), caller, at)
+    return records.get_deviation(connection, found.deviation_id)
+
+
 def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: datetime) -> None:
     now = _version_of(connection, proposed.page_id)
     if now != proposed.base_version:
@@ -203,10 +266,19 @@ def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: d
         raise Conflict(what, hint="reject it, or put the page yourself: agent-runtime workspace put")
     draft = PageDraft(page_id=proposed.page_id, title=proposed.title, body=proposed.body, tags=proposed.tags)
     _put_page(connection, draft, mark, at)
+    query = select(derivations).where(derivations.c.candidate_id == proposed.candidate_id)
+    sources = [(row.source, row.page_version) for row in connection.execute(query).all()]
+    if sources:
+        queue.set_links(connection, proposed.page_id, sources)
 
 
 def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetime) -> Page:
+    """Write a page. One that names no sources keeps those it had."""
     before = connection.execute(select(pages).where(pages.c.page_id == draft.page_id)).one_or_none()
+    if before is not None and before.lifecycle == "canonical" and mark.lifecycle == "draft":
+        raise Conflict(f"page {draft.page_id} is canonical", hint="put the draft under another name")
+    if draft.sources:
+        queue.set_links(connection, draft.page_id, _versions(connection, draft.sources))
     row = {
         "page_id": draft.page_id,
         "title": draft.title,
@@ -225,7 +297,23 @@ def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetim
     else:
         _keep(connection, before)
         connection.execute(update(pages).where(pages.c.page_id == draft.page_id).values(row))
+        if (before.title, before.body) != (draft.title, draft.body):
+            queue.queue_derived(connection, draft.page_id, before.version + 1, at)
+        _observe_stale(connection, draft.page_id, before.version + 1, besides=mark.candidate_id, at=at)
     return get_page(connection, draft.page_id)
+
+
+def _observe_stale(connection: Connection, page_id: str, version: int, *, besides: str, at: datetime) -> None:
+    """Record, once each, that candidates for a page which changed now stand on a version that is gone."""
+    waits = (candidates.c.page_id == page_id) & (candidates.c.lifecycle == "candidate")
+    for row in connection.execute(select(candidates).where(waits, candidates.c.candidate_id != besides)).all():
+        writer = Writer(**{name: getattr(row, name) for name in Writer.__dataclass_fields__} | {"origin": "observed"})
+        found = Difference(
+            says=f"page {page_id} has changed since it was proposed to change it",
+            found=f"candidate {row.candidate_id} was made at version {row.base_version}",
+        )
+        place = Place(page_id=page_id, page_version=version, kind="stale-base", candidate_id=row.candidate_id)
+        records.record(connection, place, found, writer, at)
 
 
 def _keep(connection: Connection, before: Row[Any]) -> None:

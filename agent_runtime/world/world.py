@@ -15,6 +15,8 @@ from agent_runtime.permissions import require
 from agent_runtime.stores.queries import check_lease
 from agent_runtime.web.reader import Fetched, WebReader
 from agent_runtime.world import queries
+from agent_runtime.world.authoring import Authoring
+from agent_runtime.world.deviations import of_candidate
 from agent_runtime.world.effects import Call, Outcome, once
 from agent_runtime.world.hearing import hear, refuse_ended
 from agent_runtime.world.memory import Recollection
@@ -30,6 +32,7 @@ from agent_runtime.world.model import (
     SummaryDraft,
 )
 from agent_runtime.world.remembering import Remembering
+from agent_runtime.world.reviewing import Reviewing
 from agent_runtime.world.submit import submit
 from turnkeeper.clock import Clock
 from turnkeeper.database import Database
@@ -71,6 +74,8 @@ class World:
         self._web = web or WebReader(clock)
         self._epoch = epoch
         self.memory = Remembering(self, clock, entropy)
+        self.review = Reviewing(self, clock)
+        self.authors = Authoring(self, clock)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run a reading function in a transaction."""
@@ -119,6 +124,7 @@ class World:
                 "title": made.title,
                 "origin": made.origin,
                 "lifecycle": made.lifecycle,
+                "deviations": of_candidate(connection, new_id),
             }
 
         return await self.once(call, scope, now, write)
@@ -144,12 +150,7 @@ class World:
 
     async def put_page(self, draft: PageDraft, *, author: Author | None = None) -> Page:
         """Write an author's page: authored, canonical. Raises InvalidInput."""
-        by, now = author or Author(), self._clock.now()
-        page = await self.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
-        assert isinstance(page, Page), "an author's page is a page"
-        fields = {"page_id": page.page_id, "version": page.version, "origin": page.origin, "lifecycle": page.lifecycle}
-        self._on_effect("page.put", fields)
-        return page
+        return (await self.authors.put(draft, author=author)).page
 
     async def list_candidates(self, *, channel: str = "", include_decided: bool = False) -> list[Candidate]:
         """Return candidates, newest first."""

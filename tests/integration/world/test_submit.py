@@ -196,7 +196,8 @@ GOOD_ROWS: dict[Any, dict[str, Any]] = {
         "agent": "a", "task_name": "", "created_at_us": 1, "decided_at_us": None, "decided_by": "", "note": "",
     },
     memory: {
-        "entry_id": "m", "tier": "channel", "owner": "g", "key": "k", "text": "x", "written_by": "a", "turn_id": "t",
+        "entry_id": "m", "tier": "channel", "owner": "g", "key": "k", "text": "x", "form": "text",
+        "origin": "agent-produced", "written_by": "a", "turn_id": "t",
         "created_at_us": 1, "updated_at_us": 1,
     },
 }  # fmt: skip
