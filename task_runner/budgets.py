@@ -27,12 +27,14 @@ class Ended:
         at: when.
         spent: how long the turn took.
         tokens: how many it used, in and out.
+        wake_after_s: how long after its end it asked to be woken, in seconds; None where it did not.
     """
 
     fire: Fire
     at: datetime
     spent: timedelta
     tokens: int
+    wake_after_s: int | None = None
 
 
 def check_budget(budget: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

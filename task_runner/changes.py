@@ -8,17 +8,19 @@ from functools import partial
 from typing import TypeVar
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.loops import MOST_PER_AGENT, as_loop
 from task_runner.model import Definition, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, fire_id
 from task_runner.planner import pass_over, plan, supersede, withdraw
 from task_runner.planning import Planned, plan_tasks, write_plans
-from task_runner.requests import frozen_request
 from task_runner.plans import Plan
+from task_runner.requests import frozen_request
 from task_runner.schedules import timetable_of
+from task_runner.selfpaced import begun, edited, is_self_paced, resumed
 from task_runner.specs import Defaults, parse_spec
 from task_runner.store import Session
 from task_runner.trail import Event, committed
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 
 T = TypeVar("T")
 _MOST_DRAWS = 100
@@ -60,9 +62,17 @@ def find_living(session: Session, name: str) -> Task:
     return task
 
 
-def create(session: Session, spec: wire.TaskSpec, defaults: Defaults, now: datetime, entropy: Entropy) -> Changed:
-    """Store a new task. Raises InvalidInput, or AlreadyExists if the name is taken."""
-    (created,) = _create_all(session, [spec], defaults, now, entropy)
+def create(
+    session: Session, spec: wire.TaskSpec, defaults: Defaults, now: datetime, entropy: Entropy, *, loop: bool = False
+) -> Changed:
+    """Store a new task, or a loop.
+
+    Raises:
+        InvalidInput: it cannot be taken.
+        AlreadyExists: the name is.
+        Exhausted: the agent that makes it has as many as it may have.
+    """
+    (created,) = _create_all(session, [spec], defaults, now, entropy, loop=loop)
     return created
 
 
@@ -87,10 +97,12 @@ def update(
         definition=definition,
         revision=task.revision + 1,
         cursor_at=max(now, snapshot.task.cursor_at),
-        state=TaskState.ACTIVE if snapshot.task.state in {TaskState.DONE, TaskState.EXPIRED} else snapshot.task.state,
+        state=TaskState.ACTIVE if _begins_again(snapshot.task, definition) else snapshot.task.state,
+        pacing=edited(snapshot.task, definition, now),
     )
     session.tasks.revise(revised, now)
-    if definition.schedule != task.definition.schedule or definition.timezone != task.definition.timezone:
+    old, paced = task.definition, is_self_paced(definition) and is_self_paced(task.definition)
+    if not paced and (definition.schedule, definition.timezone) != (old.schedule, old.timezone):
         fresh = replace(snapshot, task=revised)
         events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now))]).events
     events += plan_tasks(session, [task.id], now).events
@@ -150,7 +162,7 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
         hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     snapshot = _snapshot(session, task.id)
-    active = replace(snapshot.task, state=TaskState.ACTIVE, reason="", failures=0)
+    active = replace(resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)
     plan_ = Plan(task=active, tail=snapshot.tail)
     if not replay:
         timetable = timetable_of(task.definition)
@@ -228,19 +240,24 @@ def _create_all(
     entropy: Entropy,
     *,
     named: bool = False,
+    loop: bool = False,
 ) -> list[Changed]:
-    ids = _draw_ids(session, entropy, len(specs))
+    ids = _draw_ids(session, entropy, len(specs), "loop" if loop else "task")
+    if loop:
+        specs = [as_loop(spec, id_) for spec, id_ in zip(specs, ids, strict=True)]
     new = [
         _named(spec, partial(_new_task, spec, id_, defaults, now)) if named else _new_task(spec, id_, defaults, now)
         for spec, id_ in zip(specs, ids, strict=True)
     ]
+    _check_room(session, new)
     session.tasks.add(new)
     return [Changed(task=task, events=[_created(task)], action="created") for task in new]
 
 
 def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: datetime) -> Task:
-    definition = parse_spec(spec, defaults, now)
-    wake_at = timetable_of(definition).next_after(now)
+    definition = parse_spec(spec, defaults, now, own_id=task_id)
+    pacing = begun(definition, now) if is_self_paced(definition) else None
+    wake_at = pacing.armed_at if pacing else timetable_of(definition).next_after(now)
     if wake_at is None:
         raise InvalidInput("never fires within its bounds", where="schedule", hint="look at start_at and end_at")
     state = TaskState.PAUSED if spec.paused else TaskState.ACTIVE
@@ -251,7 +268,23 @@ def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: dat
         created_at=now,
         cursor_at=now,
         wake_at=wake_at if state is TaskState.ACTIVE else None,
+        pacing=pacing,
     )
+
+
+def _check_room(session: Session, new: Sequence[Task]) -> None:
+    made = Counter(task.definition.created_by.agent for task in new if task.definition.created_by)
+    for agent, count in made.items():
+        present = session.tasks.made_by(agent)
+        if present + count > MOST_PER_AGENT:
+            what = f"agent {agent!r} has {present} tasks of its own making that have not ended, and {MOST_PER_AGENT} is"
+            raise Exhausted(f"{what} the most", where="created_by", hint="delete one that is not needed any more")
+
+
+def _begins_again(task: Task, definition: Definition) -> bool:
+    """Tell whether an edit lets an ended task go on; what was self-paced and ended goes on when it is rescheduled."""
+    ended = task.state in {TaskState.DONE, TaskState.EXPIRED}
+    return ended and not (is_self_paced(task.definition) and is_self_paced(definition))
 
 
 def _created(task: Task) -> Event:
@@ -268,10 +301,10 @@ def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
         raise
 
 
-def _draw_ids(session: Session, entropy: Entropy, count: int) -> list[TaskId]:
+def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list[TaskId]:
     ids: set[str] = set()
     for _ in range(_MOST_DRAWS):
-        drawn = {f"task-{entropy.hex(8)}" for _ in range(count - len(ids))}
+        drawn = {f"{kind}-{entropy.hex(8)}" for _ in range(count - len(ids))}
         ids |= drawn - session.tasks.ids_taken(drawn)
         if len(ids) == count:
             return [TaskId(drawn_id) for drawn_id in sorted(ids)]

@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from task_runner.model import CatchUp, Definition, Overlap, Schedule, ScheduleKind
+from task_runner.model import CatchUp, CreatedBy, Definition, EventTrigger, Overlap, Schedule, ScheduleKind
 from turnkeeper.clock import from_us, to_us
 
 _INSTANTS = ("start_at", "end_at", "expires_at")
-_DURATIONS = ("grace", "catch_up_window", "jitter")
+_DURATIONS = ("grace", "catch_up_window", "jitter", "first")
 _SAME = (
     "name",
     "timezone",
@@ -24,7 +24,7 @@ _SAME = (
     "read_only",
 )
 # What the first schema did not have yet: absent there, and where it says nothing.
-_LATER = ("retries", "pause_after_failures")  # fmt: skip
+_LATER = ("retries", "pause_after_failures", "if_silent", "ephemeral")
 
 
 def encode_definition(definition: Definition) -> str:
@@ -46,6 +46,11 @@ def encode_definition(definition: Definition) -> str:
     fields["catch_up"], fields["overlap"] = definition.catch_up.value, definition.overlap.value
     fields["tags"], fields["budget"] = dict(definition.tags), dict(definition.budget)
     fields["exclude"] = list(definition.exclude)
+    if (by := definition.created_by) is not None:
+        fields["created_by"] = [by.turn_id, by.category, by.agent]
+    if (on := definition.on) is not None:
+        debounce_us = on.debounce // timedelta(microseconds=1)
+        fields["on"] = [on.event, list(on.filters), debounce_us, to_us(on.since)]
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -69,12 +74,27 @@ def decode_definition(text: str) -> Definition:
         jitter=timedelta(microseconds=fields.get("jitter") or 0),
         grace=timedelta(microseconds=fields["grace"]),
         catch_up_window=_span(fields["catch_up_window"]),
+        first=_span(fields.get("first")),
+        created_by=_maker(fields.get("created_by")),
+        on=_trigger(fields.get("on")),
         start_at=_at(fields["start_at"]),
         end_at=_at(fields["end_at"]),
         expires_at=_at(fields["expires_at"]),
         **{name: fields[name] for name in _SAME},
         **{name: fields[name] for name in _LATER if name in fields},
     )
+
+
+def _maker(said: list[str] | None) -> CreatedBy | None:
+    return None if said is None else CreatedBy(turn_id=said[0], category=said[1], agent=said[2])
+
+
+def _trigger(said: list[Any] | None) -> EventTrigger | None:
+    if said is None:
+        return None
+    event, filters, debounce_us, since_us = said
+    debounce = timedelta(microseconds=debounce_us)
+    return EventTrigger(event=event, filters=tuple(filters), debounce=debounce, since=from_us(since_us))
 
 
 def _at(us: int | None) -> datetime | None:

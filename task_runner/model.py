@@ -25,6 +25,8 @@ class ScheduleKind(StrEnum):
     EVERY = "every"
     AT = "at"
     RRULE = "rrule"
+    DYNAMIC = "dynamic"
+    ON = "on"
 
 
 class CatchUp(StrEnum):
@@ -40,10 +42,10 @@ class Overlap(StrEnum):
 
     COALESCE = "coalesce"
     QUEUE = "queue"
-
-
     SKIP = "skip"
     CANCEL_RUNNING = "cancel-running"
+
+
 class TaskState(StrEnum):
     """Whether a task fires; what its fires are doing at present is derived from the ledger."""
 
@@ -62,6 +64,8 @@ class FireKind(StrEnum):
     SCHEDULED = "scheduled"
     MANUAL = "manual"
     BACKFILL = "backfill"
+    WAKE = "wake"
+    EVENT = "event"
 
 
 class Outcome(StrEnum):
@@ -86,6 +90,8 @@ UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
+# The fires that `max_fires` bounds: those that nobody asked for one by one.
+COUNTED = frozenset({FireKind.SCHEDULED, FireKind.WAKE, FireKind.EVENT})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +100,8 @@ class Schedule:
 
     Attributes:
         kind: how.
-        text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule.
+        text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule; empty
+            for a self-paced task, whose turns ask for the next one each.
         anchor_at: where an interval counts from, or a rule that does not say where it starts; else None.
         declared_in: the duration an `in` was written with; such a task is an `at`, written down as an instant.
     """
@@ -103,6 +110,38 @@ class Schedule:
     text: str
     anchor_at: datetime | None = None
     declared_in: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreatedBy:
+    """The turn that made a task: a part of it for ever, set when it is created.
+
+    Attributes:
+        turn_id: which turn.
+        category: the permissions it ran under.
+        agent: whose it was.
+    """
+
+    turn_id: str
+    category: str
+    agent: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventTrigger:
+    """Which events a task fires for, beside its schedule or without one.
+
+    Attributes:
+        event: their name.
+        filters: what all has to hold of one, as :func:`task_runner.events.check_filters` takes them.
+        debounce: how long after one the others go into its fire.
+        since: from when on the task waits for them; what happened before is none of its business.
+    """
+
+    event: str
+    filters: tuple[str, ...] = ()
+    debounce: timedelta = timedelta(0)
+    since: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +164,11 @@ class Definition:
         retries: how many more attempts a fire gets whose turn failed.
         pause_after_failures: after how many failed fires in a row the task pauses; None for never.
         budget: limits that pause the task when reached, sorted by key; see :mod:`task_runner.budgets`.
+        first, if_silent: of a self-paced task, how long after its creation it wakes first, and what becomes of it when
+            a turn asks for no next wake: `end`, `wait` or a duration; see :mod:`task_runner.selfpaced`.
+        ephemeral: deleted when the daemon stops.
+        created_by: the turn of an agent that made it; None for an author's.
+        on: the events it fires for; None for none.
     """
 
     name: str
@@ -152,6 +196,16 @@ class Definition:
     retries: int = 0
     pause_after_failures: int | None = None
     budget: tuple[tuple[str, int], ...] = ()
+    first: timedelta | None = None
+    if_silent: str = ""
+    ephemeral: bool = False
+    created_by: CreatedBy | None = None
+    on: EventTrigger | None = None
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether it fires for events beside the times of a schedule."""
+        return self.on is not None and self.schedule.kind is not ScheduleKind.ON
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,6 +226,25 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pacing:
+    """How far a self-paced task has come.
+
+    Attributes:
+        iteration: how many wakes were committed; the number of the newest.
+        armed_at: when it wakes next; None while nothing has asked for it.
+        why: what armed it, or what left it unarmed, in a sentence.
+        at_once: how many wakes in a row were asked for at once.
+        setbacks: how many in a row failed or were cancelled.
+    """
+
+    iteration: int = 0
+    armed_at: datetime | None = None
+    why: str = ""
+    at_once: int = 0
+    setbacks: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
     """A stored task.
 
@@ -185,12 +258,13 @@ class Task:
         cursor_at: every nominal time up to here is covered by exactly one scheduled ledger entry.
         wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
             can change anything.
-        accepted: scheduled fires accepted; what `max_fires` bounds.
+        accepted: scheduled fires and wakes accepted; what `max_fires` bounds.
         fires: fires of any kind accepted.
         missed: nominal times that were skipped or folded by catch-up.
         rewound_until: after the clock stepped back, the cursor before; up to there fires may exist already.
         failures: how many fires in a row have failed.
         usage: what its turns came to on the newest day on which one ended; None without a budget.
+        pacing: of a self-paced task, or one that was; else None.
     """
 
     id: TaskId
@@ -207,6 +281,7 @@ class Task:
     rewound_until: datetime | None = None
     failures: int = 0
     usage: Usage | None = None
+    pacing: Pacing | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

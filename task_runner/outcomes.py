@@ -59,6 +59,7 @@ class News(NamedTuple):
     turn_id: str
     error: str
     tokens: int = 0
+    wake_after_s: int | None = None
 
 
 class Follower:
@@ -164,7 +165,8 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
         if moved is not fire and item.state in ledger.FINAL:
             spent = max(timedelta(0), item.at - (fire.started_at or item.at))
             moved = ledger.spending(moved, spent, item.tokens)
-            ended.setdefault(fire.task_id, []).append(Ended(fire=moved, at=item.at, spent=spent, tokens=item.tokens))
+            turn = Ended(fire=moved, at=item.at, spent=spent, tokens=item.tokens, wake_after_s=item.wake_after_s)
+            ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
             events.append(_fact(fire, moved, item.state))
         fires[item.fire_id] = moved
@@ -210,6 +212,7 @@ def news_of(event: wire.TurnEvent, now: datetime) -> News:
         turn_id=event.turn_id,
         error=event.error,
         tokens=event.tokens_in + event.tokens_out,
+        wake_after_s=event.wake_after_s if event.HasField("wake_after_s") else None,
     )
 
 
@@ -221,6 +224,7 @@ def _of_turn(turn: wire.Turn, now: datetime) -> News:
         at=_instant(turn.ended_at, now),
         turn_id=turn.turn_id,
         error=turn.error,
+        wake_after_s=turn.wake_after_s if turn.HasField("wake_after_s") else None,
     )
 
 

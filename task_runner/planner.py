@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from task_runner import selfpaced
 from task_runner.catchup import CaughtUp, catch_up, late_fires
 from task_runner.entries import fresh, is_queued, settled_skipped, skipped_run
 from task_runner.jitter import due_of, put_off
 from task_runner.model import (
+    COUNTED,
     HALTED,
     OPEN,
     UNDER_WAY,
@@ -33,6 +35,7 @@ from task_runner.runs import Due, earliest, fallen_due, merged, run_between, run
 from task_runner.timetable import Timetable
 
 _LEAST = timedelta(microseconds=1)
+_ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED})
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED, TaskState.DELETED})
 
 
@@ -76,10 +79,8 @@ def plan(
         lately: what was heard of the task's turns.
     """
     task, rows = snapshot.task, _scheduled(snapshot.open)
-    if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
-        return _come_back(snapshot, timetable, task.wake_at)
-    if task.state is not TaskState.ACTIVE:
-        return _stopped(snapshot, timetable, now)
+    if task.state is not TaskState.ACTIVE or selfpaced.is_self_paced(task.definition):
+        return _without_schedule(snapshot, timetable, now)
     halted = any(row.outcome in HALTED for row in rows)
     if halted and not halted_waits:
         return replace(_idle(snapshot), changed=asks_no_more(rows))
@@ -152,6 +153,8 @@ def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetim
     """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
     unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
     task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - _returned(unsent))
+    if task.pacing is not None:
+        task = replace(task, pacing=selfpaced.withdrawn(task, unsent, reason))
     return joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
 
 
@@ -164,10 +167,13 @@ def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: dateti
 
 def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
     """Settle the unsent fires whose nominal time a new schedule no longer names."""
+    paced = selfpaced.is_self_paced(snapshot.task.definition)
+    unsent = {Outcome.PENDING, Outcome.WAITING} if paced else {Outcome.PENDING}
     gone = [
         fire
-        for fire in _scheduled(snapshot.open)
-        if fire.outcome is Outcome.PENDING and timetable.last_at_or_before(fire.nominal_at) != fire.nominal_at
+        for fire in snapshot.open
+        if fire.kind in COUNTED and fire.outcome in unsent
+        if timetable.last_at_or_before(fire.nominal_at) != fire.nominal_at
     ]
     task = replace(snapshot.task, accepted=snapshot.task.accepted - _returned(gone))
     superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
@@ -202,10 +208,21 @@ def _idle(snapshot: Snapshot) -> Plan:
     return Plan(task=kept, tail=snapshot.tail)
 
 
+def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
+    """Plan a task that is stopped, or whose turns ask for the next one each."""
+    task = snapshot.task
+    if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
+        return _come_back(snapshot, timetable, task.wake_at)
+    if task.state is not TaskState.ACTIVE:
+        return _stopped(snapshot, timetable, now)
+    stepped, wake = selfpaced.next_step(task, snapshot.open, now)
+    return Plan(task=stepped, new=(wake,) if wake else (), tail=snapshot.tail)
+
+
 def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
     """Withdraw what became unsent only after its task was stopped: a fire that was held, refused or that failed."""
     state, idle = snapshot.task.state, _idle(snapshot)
-    if state not in _STOPPED:
+    if state not in _STOPPED and not (state in _ENDED and selfpaced.is_self_paced(snapshot.task.definition)):
         return idle
     withdrawn = withdraw(snapshot, timetable, state.value, now, manual=state is not TaskState.PAUSED)
     if not withdrawn.changed:
@@ -309,7 +326,7 @@ def _assemble(
 
 def _returned(fires: Iterable[Fire]) -> int:
     """Return how many places under the limit on fires are given back by settling these unsent."""
-    return sum(fire.accepted_at is not None and fire.kind is FireKind.SCHEDULED for fire in fires)
+    return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
 
 
 def _ended(task: Task, timetable: Timetable) -> TaskState | None:

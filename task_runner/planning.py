@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
-from task_runner import trail
+from task_runner import selfpaced, trail
 from task_runner.budgets import Ended, settle_up
 from task_runner.model import LONGEST_REASON, Outcome, Snapshot, TaskState
 from task_runner.planner import plan, withdraw
@@ -84,6 +84,9 @@ def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reach
     if not ended:
         return plan(snapshot, timetable, now, reachable=reachable)
     task, why = settle_up(snapshot.task, ended)
+    if selfpaced.is_self_paced(task.definition):
+        task, slower = selfpaced.heard(task, ended)
+        why = why or slower[:LONGEST_REASON]
     snapshot = replace(snapshot, task=task)
     if not why or task.state is not TaskState.ACTIVE:
         return plan(snapshot, timetable, now, reachable=reachable)

@@ -9,6 +9,7 @@ from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.runs import run_between
 from task_runner.schedules import timetable_of
+from task_runner.selfpaced import is_self_paced, whole
 from task_runner.store import Session
 from task_runner.timetable import Timetable
 from task_runner.trail import Event
@@ -35,6 +36,13 @@ def rewind(session: Session, now: datetime) -> list[Event]:
         pauses = task.state is TaskState.PAUSED  # wakes when its pause ends, wherever its cursor is
         wake_at = task.wake_at if pauses or task.wake_at is None else now
         moved = replace(task, cursor_at=now, wake_at=wake_at, rewound_until=task.cursor_at)
+        if task.pacing is not None and task.pacing.armed_at is not None:
+            # A wake counts from the end of a turn: as long as it was to wait by the wrong clock, it still waits.
+            left = max(timedelta(0), task.pacing.armed_at - task.cursor_at)
+            pacing = replace(task.pacing, armed_at=whole(now + left))
+            moved = replace(moved, pacing=pacing, wake_at=wake_at and pacing.armed_at)
+        if is_self_paced(task.definition):
+            moved = replace(moved, rewound_until=None)  # no time of it comes again
         session.fires.write_plans([Plan(task=moved)], {})
         events += [
             Event("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from task_runner.model import Definition, Schedule, ScheduleKind
 from task_runner.runs import earliest
-from task_runner.timetable import Bounded, Once, Timetable, excluding, parse_cron, parse_every, parse_rrule, zone
+from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.clock import EPOCH, parse_rfc3339
 from turnkeeper.errors import InvalidInput
 
@@ -55,5 +55,7 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
         case ScheduleKind.RRULE:
             anchor = schedule.anchor_at or EPOCH  # only a rule that says where it starts has no anchor
             return parse_rrule(schedule.text, zone=zone(timezone), anchor=anchor)
+        case ScheduleKind.DYNAMIC:
+            return Never()
         case ScheduleKind.AT:
             return Once(parse_rfc3339(schedule.text))

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner import changes, simulating
+from task_runner import changes, simulating, wakes
 from task_runner.backfill import backfill
 from task_runner.categories import Categories
 from task_runner.changes import Changed
+from task_runner.emitting import emit, read_emitted
 from task_runner.explaining import explain
+from task_runner.loops import as_loop
 from task_runner.model import UNDER_WAY, Task, TaskState, check_request_id
 from task_runner.planning import Planned
 from task_runner.runtime import Runtime
@@ -21,13 +23,14 @@ from task_runner.schedules import describe
 from task_runner.specs import Defaults, parse_instant, parse_spec
 from task_runner.store import Glance, Session, Store
 from task_runner.trail import Event, Trail
-from task_runner.views import show_fire, show_task, stamp, state_of, upcoming
+from task_runner.views import previewed, show_fire, show_task, stamp, state_of
 from turnkeeper import __version__
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
 _PREVIEW = 3
+_UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
 _MOST_PREVIEWED = 1000
 _LATENESS_OF = 100
 _LATENESS_UP_TO = 100
@@ -72,19 +75,23 @@ class Service:
     async def create_task(self, request: wire.CreateTaskRequest) -> wire.CreateTaskResponse:
         """Store a new task, or with `dry_run` only say what it would be."""
         now = self._clock.now()
-        definition = parse_spec(request.spec, self._defaults, now)
+        spec = as_loop(request.spec, _UNNAMED) if request.loop else request.spec
+        definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
+        if definition.ephemeral and self._serving is None:
+            what = "no daemon runs, and what is ephemeral lasts as long as one"
+            raise Conflict(what, where="ephemeral", hint="start it: turnkeeper up")
         warnings = await self._categories.check({definition.category})
         if request.dry_run:
-            shown = wire.Task(spec=request.spec, schedule=describe(definition), kind=definition.schedule.kind.value)
-            return wire.CreateTaskResponse(task=shown, warnings=warnings, next=upcoming(definition, now, _PREVIEW))
+            shown = wire.Task(spec=spec, schedule=describe(definition), kind=definition.schedule.kind.value)
+            return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
         done = await self._store.run(
-            lambda session: changes.create(session, request.spec, self._defaults, now, self._entropy)
+            lambda session: changes.create(session, request.spec, self._defaults, now, self._entropy, loop=request.loop)
         )
         self._tell(done.events)
         return wire.CreateTaskResponse(
             task=show_task(done.task, Glance()),
             warnings=warnings,
-            next=upcoming(done.task.definition, now, _PREVIEW, done.task.id),
+            next=previewed(done.task.definition, now, _PREVIEW, done.task),
         )
 
     async def get_task(self, request: wire.GetTaskRequest) -> wire.Task:
@@ -114,8 +121,8 @@ class Service:
             changed=definition != task.definition,
             changed_fields=changes.changed_fields(task.definition, definition),
             warnings=warnings,
-            old_next=upcoming(task.definition, now, _PREVIEW, task.id),
-            new_next=upcoming(definition, now, _PREVIEW, task.id),
+            old_next=previewed(task.definition, now, _PREVIEW, task),
+            new_next=previewed(definition, now, _PREVIEW, task),
         )
         if not request.dry_run:
             await self._change(
@@ -185,8 +192,8 @@ class Service:
 
     async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
         """Let a self-paced task wake so many seconds from now. Raises Conflict for a task of any other kind."""
-        task = await self._store.run(lambda session: changes.find_living(session, request.name))
-        raise Conflict(f"{task.definition.name!r} keeps its own schedule", hint="change that with: task-runner edit")
+        now = self._clock.now()
+        return await self._change(lambda session: wakes.reschedule(session, request.name, request.seconds, now))
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""
@@ -240,9 +247,9 @@ class Service:
         now = self._clock.now()
         if request.name:
             task = await self._store.run(lambda session: changes.find(session, request.name))
-            definition, task_id = task.definition, str(task.id)
+            definition, of = task.definition, task
         else:
-            task_id = ""
+            of = None
             spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
             spec.MergeFrom(request.spec)
             definition = parse_spec(spec, self._defaults, now)
@@ -250,7 +257,7 @@ class Service:
         start = after.ToDatetime(tzinfo=UTC) if request.HasField("from") else now
         count = min(request.count or 5, _MOST_PREVIEWED)
         return wire.PreviewScheduleResponse(
-            nominals=upcoming(definition, start, count, task_id),
+            nominals=previewed(definition, start, count, of),
             timezone=definition.timezone,
             schedule=describe(definition),
         )
@@ -262,6 +269,14 @@ class Service:
             lambda session: [changes.find(session, name) for name in names] if names else session.tasks.listed()
         )
         return await simulating.simulate(tasks, span, request.limit, self._clock)
+
+    async def emit_event(self, request: wire.EmitEventRequest) -> wire.EmitEventResponse:
+        """Take an event in that an author or an agent tells of, once for each id."""
+        now = self._clock.now()
+        event = read_emitted(request, now, self._entropy.hex(12))
+        heard = await self._store.run(lambda session: emit(session, event, now))
+        self._tell(heard.planned.events)
+        return wire.EmitEventResponse(duplicate=not heard.fresh, matched=heard.matched, event_id=event.id)
 
     async def tick(self, _request: wire.TickRequest) -> wire.TickResponse:
         """Plan what is due now."""

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.budgets import check_budget
+from task_runner.loops import completed, write_loop
 from task_runner.model import CatchUp, Definition, Overlap, Schedule, ScheduleKind, check_name
 from task_runner.schedules import timetable_of
 from task_runner.timetable import check_excluded, parse_cron, parse_every, parse_rrule, zone
@@ -82,6 +83,7 @@ def parse_spec(
         pause_after_failures=_count(spec, "pause_after_failures"),
         budget=check_budget(spec.budget),
     )
+    definition = completed(definition, spec, now, previous)
     _check_bounds(definition)
     return definition
 
@@ -107,7 +109,17 @@ def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec
         exclude=definition.exclude,
         budget=dict(definition.budget),
     )
-    setattr(spec, schedule.kind.value, schedule.text)
+    if schedule.kind is ScheduleKind.DYNAMIC:
+        spec.dynamic = True
+    else:
+        setattr(spec, schedule.kind.value, schedule.text)
+    _write_what_is_given(spec, definition)
+    return spec
+
+
+def _write_what_is_given(spec: wire.TaskSpec, definition: Definition) -> None:
+    """Write the fields that a spec leaves out where there is nothing to say."""
+    write_loop(spec, definition)
     for field in ("start_at", "end_at", "expires_at"):
         if (at := getattr(definition, field)) is not None:
             setattr(spec, field, rfc3339(at))
@@ -123,7 +135,6 @@ def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec
         spec.pause_after_failures = definition.pause_after_failures
     if definition.thread_id:
         spec.thread_id = definition.thread_id
-    return spec
 
 
 def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
@@ -165,15 +176,21 @@ def _schedule(
             rule = parse_rrule(spec.rrule, zone=zone(timezone), anchor=anchor)
             starts = None if rule.has_start else anchor
             return Schedule(kind=ScheduleKind.RRULE, text=rule.text, anchor_at=starts)
-        case "at":
-            return _at(parse_instant(spec.at, timezone, field="at"), kept, now, declared_in="")
-        case "in":
-            text = getattr(spec, "in")
-            if kept is not None and kept.declared_in == text:
-                return kept
-            return _at(now + parse_duration(text, field="in"), None, now, declared_in=text)
+        case "at" | "in":
+            return _once(spec, timezone, kept, now)
+        case "dynamic" if spec.dynamic:
+            return Schedule(kind=ScheduleKind.DYNAMIC, text="")
         case _:
-            raise InvalidInput("one of cron, every, at, in, rrule is required", where="schedule")
+            raise InvalidInput("one of cron, every, at, in, rrule, dynamic is required", where="schedule")
+
+
+def _once(spec: wire.TaskSpec, timezone: str, kept: Schedule | None, now: datetime) -> Schedule:
+    if spec.HasField("at"):
+        return _at(parse_instant(spec.at, timezone, field="at"), kept, now, declared_in="")
+    text = getattr(spec, "in")
+    if kept is not None and kept.declared_in == text:
+        return kept
+    return _at(now + parse_duration(text, field="in"), None, now, declared_in=text)
 
 
 def _at(at: datetime, kept: Schedule | None, now: datetime, *, declared_in: str) -> Schedule:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+from task_runner.eventstore import Events
 from task_runner.model import Fire, Outcome, Revision, Snapshot, Task, TaskState
 from task_runner.plans import Plan
 
@@ -94,6 +95,15 @@ class Tasks(Protocol):
     def record_accepted(self, fires: Iterable[Fire]) -> None:
         """Add fires accepted for the first time to their tasks' counts."""
 
+    def made_by(self, agent: str) -> int:
+        """Return how many tasks that an agent made have not ended, paused and disabled ones included."""
+
+    def paced_on(self, thread_ids: Collection[str]) -> list[Task]:
+        """Return the self-paced tasks on those threads that have not ended."""
+
+    def ephemeral(self) -> list[Task]:
+        """Return the living tasks that last as long as the daemon."""
+
     def totals(self) -> Totals:
         """Return counts over the whole store."""
 
@@ -114,6 +124,9 @@ class Fires(Protocol):
 
     def add_all(self, fires: Sequence[Fire], request: bytes) -> list[Fire]:
         """Write fires of one task outside a plan; return them with their numbers."""
+
+    def add_each(self, fires: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
+        """Write entries of one task outside a plan, each with its own request, or none; return them with numbers."""
 
     def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
         """Return the entries of a task, of every kind, that cover or are named by a time in [first, last], in order."""
@@ -200,6 +213,10 @@ class Session(Protocol):
     @property
     def follow(self) -> Follow:
         """The position in the runtime's events."""
+
+    @property
+    def events(self) -> Events:
+        """The events that set tasks off."""
 
 
 class Store(Protocol):

@@ -10,6 +10,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.jitter import due_of
 from task_runner.model import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
 from task_runner.schedules import describe, timetable_of
+from task_runner.selfpaced import begun, edited, is_self_paced, wake_due
 from task_runner.specs import write_spec
 from task_runner.store import Glance
 from task_runner.timetable import zone
@@ -45,13 +46,19 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
         missed=task.missed,
         revision=task.revision,
     )
+    if is_self_paced(task.definition) and task.pacing is not None:
+        shown.iteration = task.pacing.iteration
+        stamp(shown.armed_at, task.pacing.armed_at)
     if not shown.spec.HasField("thread_id"):
         shown.spec.thread_id = task.id
     stamp(shown.created_at, task.created_at)
     stamp(shown.anchor_at, task.definition.schedule.anchor_at)
     if task.state is TaskState.ACTIVE:
         timetable = timetable_of(task.definition)
-        if (upcoming := timetable.next_after(task.cursor_at)) is not None:
+        if shown.HasField("armed_at") and task.pacing is not None and task.pacing.armed_at is not None:
+            stamp(shown.next_fire_at, task.pacing.armed_at)
+            stamp(shown.due_at, wake_due(task, task.pacing.armed_at))
+        elif (upcoming := timetable.next_after(task.cursor_at)) is not None:
             stamp(shown.next_fire_at, upcoming)
             stamp(shown.due_at, due_of(task.id, timetable, task.definition.jitter)(upcoming))
     if task.state is TaskState.PAUSED:
@@ -100,6 +107,24 @@ def upcoming(definition: Definition, after: datetime, count: int, task_id: str =
     local, timetable = zone(definition.timezone), timetable_of(definition)
     due = due_of(task_id, timetable, definition.jitter if task_id else timedelta(0))
     return [_nominal(at, due(at), local) for at in timetable.upcoming(after, count)]
+
+
+def previewed(definition: Definition, after: datetime, count: int, task: Task | None = None) -> list[wire.Nominal]:
+    """Return the next times of a definition, as :func:`upcoming`; of a self-paced one the armed wake alone.
+
+    Args:
+        definition: whose times.
+        after: times strictly after this.
+        count: how many.
+        task: the task that has the definition, or is to have it.
+    """
+    if not is_self_paced(definition):
+        return upcoming(definition, after, count, task.id if task else "")
+    pacing = edited(task, definition, after) if task else begun(definition, after)
+    if pacing is None or pacing.armed_at is None or (task and task.state not in _LIVING):
+        return []
+    at = pacing.armed_at
+    return [_nominal(at, wake_due(task, at) if task else at, zone(definition.timezone))]
 
 
 def stamp(field: Timestamp, at: datetime | None) -> None:

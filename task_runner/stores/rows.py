@@ -5,7 +5,19 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from task_runner.codec import decode_definition, encode_definition
-from task_runner.model import OPEN, CatchUp, Fire, FireKind, Outcome, Task, TaskId, TaskState, Usage
+from task_runner.model import (
+    OPEN,
+    CatchUp,
+    Fire,
+    FireKind,
+    Outcome,
+    Pacing,
+    ScheduleKind,
+    Task,
+    TaskId,
+    TaskState,
+    Usage,
+)
 from turnkeeper.clock import from_us, to_us
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -34,6 +46,7 @@ def task_of(row: Any) -> Task:
         rewound_until=_at(row.rewound_us),
         failures=row.failures,
         usage=None if row.usage is None else _usage_of(row.usage),
+        pacing=None if row.pacing is None else _pacing_of(row.pacing),
     )
 
 
@@ -49,6 +62,9 @@ def row_of_task(task: Task) -> dict[str, Any]:
         "revision": task.revision,
         "created_us": to_us(task.created_at),
         "fires": task.fires,
+        "paced_thread": _paced_thread(task),
+        "made_by": definition.created_by.agent if definition.created_by else None,
+        "ephemeral": definition.ephemeral,
     }
 
 
@@ -64,6 +80,7 @@ def progress_of(task: Task) -> dict[str, Any]:
         "missed": task.missed,
         "failures": task.failures,
         "usage": None if task.usage is None else _text_of_usage(task.usage),
+        "pacing": None if task.pacing is None else _text_of_pacing(task.pacing),
     }
 
 
@@ -163,6 +180,21 @@ def _usage_of(text: str) -> Usage:
 
 def _text_of_usage(usage: Usage) -> str:
     return json.dumps([usage.day.isoformat(), usage.turns, usage.spent // _MICROSECOND, usage.tokens])
+
+
+def _paced_thread(task: Task) -> str | None:
+    paced = task.definition.schedule.kind is ScheduleKind.DYNAMIC
+    return (task.definition.thread_id or task.id) if paced else None
+
+
+def _pacing_of(text: str) -> Pacing:
+    iteration, armed_us, why, at_once, setbacks = json.loads(text)
+    return Pacing(iteration=iteration, armed_at=_at(armed_us), why=why, at_once=at_once, setbacks=setbacks)
+
+
+def _text_of_pacing(pacing: Pacing) -> str:
+    said = [pacing.iteration, _us(pacing.armed_at), pacing.why, pacing.at_once, pacing.setbacks]
+    return json.dumps(said, ensure_ascii=False)
 
 
 def _at(us: int | None) -> datetime | None:

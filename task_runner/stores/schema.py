@@ -25,10 +25,17 @@ tasks = Table(
     Column("tail_entry", BigInteger),
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("usage", Text),
+    Column("pacing", Text),
+    Column("paced_thread", String),  # of a self-paced task, so that an author who writes there is noticed
+    Column("made_by", String),  # the agent that made it
+    Column("ephemeral", Boolean, nullable=False, server_default="0"),
     Index("tasks_name", "name", unique=True, sqlite_where=text("state <> 'deleted'")),
     # The tick is a range scan of this index: tasks that need nothing cost it nothing.
     Index("tasks_wake", "wake_us", sqlite_where=text("wake_us IS NOT NULL")),
     Index("tasks_cursor", "cursor_us"),
+    Index("tasks_paced", "paced_thread", sqlite_where=text("paced_thread IS NOT NULL")),
+    Index("tasks_made_by", "made_by", sqlite_where=text("made_by IS NOT NULL")),
+    Index("tasks_ephemeral", "ephemeral", sqlite_where=text("ephemeral = 1")),
 )
 
 revisions = Table(

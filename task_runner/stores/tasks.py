@@ -8,7 +8,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.codec import decode_definition
-from task_runner.model import Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
+from task_runner.model import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
 from task_runner.store import Totals
 from task_runner.stores.rows import fire_of, row_of_task, task_of
 from task_runner.stores.schema import fires, revisions, tasks
@@ -16,6 +16,7 @@ from turnkeeper.clock import from_us, to_us
 from turnkeeper.rpc.errors import AlreadyExists
 
 LARGEST_LOOKUP = 500
+_OVER = [TaskState.DONE.value, TaskState.EXPIRED.value, TaskState.DELETED.value]
 
 
 class SqliteTasks:
@@ -129,10 +130,26 @@ class SqliteTasks:
         counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for fire in fires:
             counts[fire.task_id][0] += 1
-            counts[fire.task_id][1] += fire.kind is FireKind.SCHEDULED
+            counts[fire.task_id][1] += fire.kind in COUNTED
         if counts:
             values = [{"task": task, "all": all_, "scheduled": some} for task, (all_, some) in counts.items()]
             self._connection.execute(_RECORD_ACCEPTED, values)
+
+    def made_by(self, agent: str) -> int:
+        """Return how many tasks that an agent made have not ended."""
+        query = select(func.count()).select_from(tasks).where(tasks.c.made_by == agent, tasks.c.state.not_in(_OVER))
+        return self._connection.execute(query).scalar_one()
+
+    def paced_on(self, thread_ids: Collection[str]) -> list[Task]:
+        """Return the self-paced tasks on those threads that have not ended."""
+        query = select(tasks).where(tasks.c.paced_thread.in_(bindparam("ids", expanding=True)))
+        query = query.where(tasks.c.paced_thread.is_not(None), tasks.c.state.not_in(_OVER))
+        return [task_of(row) for part in _parts(thread_ids) for row in self._connection.execute(query, {"ids": part})]
+
+    def ephemeral(self) -> list[Task]:
+        """Return the living tasks that last as long as the daemon."""
+        query = select(tasks).where(tasks.c.ephemeral == 1, tasks.c.state != TaskState.DELETED.value)
+        return [task_of(row) for row in self._connection.execute(query)]
 
     def totals(self) -> Totals:
         """Return counts over the whole store."""

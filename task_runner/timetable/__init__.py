@@ -8,6 +8,7 @@ from task_runner.timetable.cron import CronTimetable, parse_cron
 from task_runner.timetable.every import EveryTimetable, parse_every
 from task_runner.timetable.excluding import check_excluded, excluding
 from task_runner.timetable.invalid import InvalidCron
+from task_runner.timetable.never import Never
 from task_runner.timetable.once import Once
 from task_runner.timetable.protocol import Timetable
 from task_runner.timetable.rrule import RruleTimetable, parse_rrule
@@ -18,6 +19,7 @@ __all__ = [
     "CronTimetable",
     "EveryTimetable",
     "InvalidCron",
+    "Never",
     "Once",
     "RruleTimetable",
     "Timetable",

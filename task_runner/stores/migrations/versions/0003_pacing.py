@@ -1,0 +1,25 @@
+"""Self-paced tasks, who made a task, and tasks that live as long as the daemon."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns and their indexes; what was there is none of these."""
+    op.add_column("tasks", sa.Column("pacing", sa.Text(), nullable=True))
+    op.add_column("tasks", sa.Column("paced_thread", sa.String(), nullable=True))
+    op.add_column("tasks", sa.Column("made_by", sa.String(), nullable=True))
+    op.add_column("tasks", sa.Column("ephemeral", sa.Boolean(), nullable=False, server_default="0"))
+    op.create_index("tasks_paced", "tasks", ["paced_thread"], sqlite_where=sa.text("paced_thread IS NOT NULL"))
+    op.create_index("tasks_made_by", "tasks", ["made_by"], sqlite_where=sa.text("made_by IS NOT NULL"))
+    op.create_index("tasks_ephemeral", "tasks", ["ephemeral"], sqlite_where=sa.text("ephemeral = 1"))
+
+
+def downgrade() -> None:
+    """A program that does not know the columns would lose what they say."""
+    raise NotImplementedError("restore the backup that was made before the upgrade")
