@@ -129,12 +129,14 @@ class Acceptor:
                 _fail(item, Conflict(f"{item.trigger.key} {what}", where="fire_id", hint="send it under a new id"))
         put = await self._put(fresh)
         first = {id(item) for item in fresh}
+        accepted: list[tuple[_Waiting, bool]] = []
         for item in group:
             answer = put.get(item.trigger.key)
             if isinstance(answer, TurnkeeperError):
                 _fail(item, answer)
-            else:
-                self._answer(item, fresh=id(item) in first and (answer is None or answer.fresh))
+            elif not item.answer.done():
+                accepted.append((item, id(item) in first and (answer is None or answer.fresh)))
+        self._answer(accepted)
 
     async def _known(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the digests of the keys that were taken, or whose envelopes lie in an inbox."""
@@ -163,22 +165,22 @@ class Acceptor:
         self._arrived.ring()
         return put
 
-    def _answer(self, item: _Waiting, *, fresh: bool) -> None:
-        if item.answer.done():
-            return
-        trigger = item.trigger
-        if trigger.source == "fire":
-            disposition = "ACCEPTED" if fresh else "DUPLICATE"
-            self._log.emit(
-                "fire.received",
-                fire_id=trigger.fire_id,
-                attempt=trigger.attempt,
-                turn_id=trigger.turn_id,
-                disposition=disposition,
-            )
-        elif fresh:
-            self._log.emit("message.accepted", turn_id=trigger.turn_id, thread_id=trigger.thread_id)
-        item.answer.set_result(Receipt(trigger=trigger, fresh=fresh))
+    def _answer(self, accepted: Sequence[tuple[_Waiting, bool]]) -> None:
+        """Tell the trail, in one write, then the callers; each comes with whether it is fresh."""
+        self._log.emit_all([fact for item, fresh in accepted if (fact := _fact(item.trigger, fresh=fresh))])
+        for item, fresh in accepted:
+            item.answer.set_result(Receipt(trigger=item.trigger, fresh=fresh))
+
+
+def _fact(trigger: Trigger, *, fresh: bool) -> tuple[str, dict[str, object]] | None:
+    if trigger.source == "fire":
+        return "fire.received", {
+            "fire_id": trigger.fire_id,
+            "attempt": trigger.attempt,
+            "turn_id": trigger.turn_id,
+            "disposition": "ACCEPTED" if fresh else "DUPLICATE",
+        }
+    return ("message.accepted", {"turn_id": trigger.turn_id, "thread_id": trigger.thread_id}) if fresh else None
 
 
 def _fail(item: _Waiting, error: Exception) -> None:

@@ -1,37 +1,33 @@
 """The `AgentRuntime` service: requests in, answers out; what they mean is decided elsewhere.
 
 Reads are functions of a connection (`agent_runtime/reading.py`); changes go through the acceptor, the worker, the store
-and the world. Errors leave as statuses by the server's interceptor, and within `FireStream` as one receipt each.
+and the world. Errors leave as statuses by the server's interceptor, and within a stream of fires as one receipt each.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from agent_runtime import reading
-from agent_runtime.accept import Receipt
 from agent_runtime.answers import read_decision
 from agent_runtime.assembly import Runtime
 from agent_runtime.bridged_stream import BridgedStream
 from agent_runtime.conversation import interrupt_message
+from agent_runtime.firing import Firing
 from agent_runtime.lookups import Lookups
 from agent_runtime.memories import Memories
 from agent_runtime.messages import Messages
-from agent_runtime.requests import read_again, read_fire
 from agent_runtime.stores.queries import events_after, get_interrupt, newest_sequence
 from agent_runtime.watching import event_message
 from agent_runtime.world.model import PageDraft
 from agent_runtime.world.wire import candidate_message, category_message, page_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
-from turnkeeper.rpc.errors import code_of
+from turnkeeper.errors import NotFound
 from turnkeeper.rpc.greeting import Greeting
 
-MOST_UNANSWERED = 2048  # requests of one stream whose receipts are still to come
 T = TypeVar("T")
-Accepting = tuple[wire.FireRequest, "asyncio.Future[Receipt] | TurnkeeperError"]
 
 
 class Servicer(Memories):
@@ -43,12 +39,12 @@ class Servicer(Memories):
         self._lookups = Lookups(runtime)
         self._messages = Messages(runtime)
         self._remembering = runtime.world.memory
+        self._firing = Firing(runtime.acceptor, runtime.categories)
         self._closing = False
-        self._refusing = asyncio.Event()
 
     def refuse_fires(self) -> None:
         """Accept no fire from now on and end the streams of fires; what was accepted is still reported on."""
-        self._refusing.set()
+        self._firing.refuse()
 
     def close(self) -> None:
         """End the streams that would go on for ever, so that the server can stop at once."""
@@ -59,41 +55,27 @@ class Servicer(Memories):
 
     async def Fire(self, request: wire.FireRequest, _context: Any) -> wire.FireReceipt:  # noqa: N802
         """Accept one fire; its envelope is on disk when this answers."""
-        self._check_accepting()
-        return _receipt(request, await self._queue(request))
+        return await self._firing.one(request)
 
     async def FireStream(  # noqa: N802
         self, requests: AsyncIterator[wire.FireRequest], context: Any
     ) -> AsyncIterator[wire.FireReceipt]:
         """Accept many fires; one receipt each, in order. The initial metadata say that they are taken."""
-        self._check_accepting()
+        self._firing.check()
         await context.send_initial_metadata(())
-        accepting: asyncio.Queue[Accepting | None] = asyncio.Queue(MOST_UNANSWERED)
+        async with aclosing(self._firing.each(requests)) as receipts:
+            async for receipt in receipts:
+                yield receipt
 
-        async def take() -> None:
-            try:
-                async for request in requests:
-                    await accepting.put((request, self._begin(request)))
-            except Exception:
-                await accepting.put(None)
-                raise
-            await accepting.put(None)
-
-        async def refuse() -> None:
-            await self._refusing.wait()
-            taking.cancel()
-            await accepting.put(None)
-
-        taking = asyncio.create_task(take(), name="fire-stream")
-        refusing = asyncio.create_task(refuse(), name="fire-stream-end")
-        try:
-            while (item := await accepting.get()) is not None:
-                yield await _answer(*item)
-            if not taking.cancelling():
-                await taking
-        finally:
-            taking.cancel()
-            refusing.cancel()
+    async def FireBatches(  # noqa: N802
+        self, batches: AsyncIterator[wire.FireBatch], context: Any
+    ) -> AsyncIterator[wire.ReceiptBatch]:
+        """Accept many fires, many to a message; otherwise as FireStream."""
+        self._firing.check()
+        await context.send_initial_metadata(())
+        async with aclosing(self._firing.batches(batches)) as receipts:
+            async for receipt in receipts:
+                yield receipt
 
     async def WatchTurns(  # noqa: N802
         self, request: wire.WatchTurnsRequest, context: Any
@@ -232,41 +214,3 @@ class Servicer(Memories):
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         return await self._store.read(work)
-
-    def _queue(self, request: wire.FireRequest) -> "asyncio.Future[Receipt]":
-        acceptor, get_category = self._runtime.acceptor, self._runtime.categories.get
-        try:
-            return acceptor.queue(read_fire(request, get_category))
-        except Conflict as refusal:  # what was accepted before its category went is still a duplicate
-            return acceptor.queue(read_again(request), refusal=refusal)
-
-    def _check_accepting(self) -> None:
-        if self._refusing.is_set():
-            raise Unreachable("agent-runtime is stopping")
-
-    def _begin(self, request: wire.FireRequest) -> "asyncio.Future[Receipt] | TurnkeeperError":
-        try:
-            return self._queue(request)
-        except TurnkeeperError as error:
-            return error
-
-
-async def _answer(
-    request: wire.FireRequest, accepting: "asyncio.Future[Receipt] | TurnkeeperError"
-) -> wire.FireReceipt:
-    try:
-        if isinstance(accepting, TurnkeeperError):
-            raise accepting
-        return _receipt(request, await accepting)
-    except TurnkeeperError as error:
-        refused = wire.FireError(code=code_of(error), message=error.what, field=error.where)
-        return wire.FireReceipt(fire_id=request.fire_id, attempt=request.attempt, error=refused)
-
-
-def _receipt(request: wire.FireRequest, receipt: Receipt) -> wire.FireReceipt:
-    return wire.FireReceipt(
-        fire_id=request.fire_id,
-        attempt=request.attempt,
-        turn_id=receipt.trigger.turn_id,
-        disposition=wire.FireReceipt.ACCEPTED if receipt.fresh else wire.FireReceipt.DUPLICATE,
-    )

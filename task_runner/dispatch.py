@@ -162,9 +162,8 @@ class Dispatcher:
     async def _write(self, stream: FireStream, batch: list[Outgoing]) -> None:
         self._failpoints.reach("runner.sent")
         self._trail.emit_all([trail.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
-        for outgoing in batch:
-            self._unanswered.append(_Key(outgoing.fire.fire_id, outgoing.fire.attempt))
-            await stream.write(complete_request(outgoing))
+        self._unanswered.extend(_Key(outgoing.fire.fire_id, outgoing.fire.attempt) for outgoing in batch)
+        await stream.write([complete_request(outgoing) for outgoing in batch])
 
     async def _pause_s(self) -> float:
         """Return for how long there is nothing to send."""
@@ -182,7 +181,8 @@ class Dispatcher:
 
     async def _receive(self, stream: FireStream, receipts: asyncio.Queue[wire.FireReceipt]) -> None:
         while True:
-            receipts.put_nowait(await stream.read())
+            for receipt in await stream.read():
+                receipts.put_nowait(receipt)
 
     async def _record(self, receipts: asyncio.Queue[wire.FireReceipt]) -> None:
         while True:

@@ -1,8 +1,13 @@
 """What leaves for the runtime: frozen when a fire is committed, completed from the ledger when it is sent."""
 
+from datetime import datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.model import Task
 from task_runner.store import Outgoing
+from turnkeeper.clock import to_us
 
 
 def frozen_request(task: Task) -> bytes:
@@ -28,11 +33,17 @@ def complete_request(outgoing: Outgoing) -> wire.FireRequest:
     fire = outgoing.fire
     request = wire.FireRequest.FromString(outgoing.request)
     request.fire_id, request.kind, request.attempt = fire.fire_id, fire.kind.value, fire.attempt
-    request.nominal_at.FromDatetime(fire.nominal_at)
-    request.due_at.FromDatetime(fire.due_at)
+    _set(request.nominal_at, fire.nominal_at)
+    _set(request.due_at, fire.due_at)
     if fire.fired_at is not None:
-        request.fired_at.FromDatetime(fire.fired_at)
+        _set(request.fired_at, fire.fired_at)
     request.catch_up.policy, request.catch_up.count = fire.policy.value, fire.count
-    request.catch_up.first_nominal_at.FromDatetime(fire.first_at)
-    request.catch_up.last_nominal_at.FromDatetime(fire.last_at)
+    _set(request.catch_up.first_nominal_at, fire.first_at)
+    _set(request.catch_up.last_nominal_at, fire.last_at)
     return request
+
+
+def _set(stamp: Timestamp, at: datetime) -> None:
+    """Do as `stamp.FromDatetime(at)` does, several times faster."""
+    stamp.seconds, us = divmod(to_us(at), 1_000_000)
+    stamp.nanos = us * 1000

@@ -4,7 +4,7 @@ The runner sends it fires and follows its turns; it knows nothing of what a turn
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,17 +20,19 @@ from turnkeeper.rpc.greeting import read_greeting
 
 T = TypeVar("T")
 PEER = "agent-runtime"
+LARGEST_MESSAGE = 1 << 20  # bytes, of several fires together
+MOST_IN_MESSAGE = 128  # fires: enough that a message costs little, few enough that both sides work at once
 _DEADLINE_S = 10.0
 
 
 class FireStream(Protocol):
     """A connected stream: one receipt answers each request, in the order of the requests."""
 
-    async def write(self, request: wire.FireRequest) -> None:
-        """Send one fire. Raises Unreachable; whether the fire arrived is then unknown."""
+    async def write(self, requests: Sequence[wire.FireRequest]) -> None:
+        """Send fires. Raises Unreachable; which of them arrived is then unknown."""
 
-    async def read(self) -> wire.FireReceipt:
-        """Return the next receipt. Raises Unreachable when there will be none."""
+    async def read(self) -> Sequence[wire.FireReceipt]:
+        """Return the next receipts. Raises Unreachable when there will be none."""
 
     def close(self) -> None:
         """Give the stream up."""
@@ -73,7 +75,7 @@ class GrpcRuntime:
     async def open_stream(self, deadline_s: float) -> FireStream:
         """Connect, and open a stream of fires; when this returns the runtime has said that it takes them."""
         await self._connected(deadline_s)
-        call = self._stub.FireStream()
+        call = self._stub.FireBatches()
         try:
             async with asyncio.timeout(deadline_s):
                 await call.wait_for_connection()
@@ -145,25 +147,39 @@ class GrpcRuntime:
 
 
 class GrpcFireStream:
-    """One call of FireStream."""
+    """One call of FireBatches."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    async def write(self, request: wire.FireRequest) -> None:
-        """Send one fire."""
-        await _guarded(lambda: self._call.write(request))
+    async def write(self, requests: Sequence[wire.FireRequest]) -> None:
+        """Send fires, as many to a message as it holds."""
+        for batch in batches(requests):
+            await _guarded(lambda batch=batch: self._call.write(batch))  # type: ignore[misc]
 
-    async def read(self) -> wire.FireReceipt:
-        """Return the next receipt."""
-        receipt = await _guarded(self._call.read)
-        if receipt is grpc.aio.EOF:
+    async def read(self) -> Sequence[wire.FireReceipt]:
+        """Return the next receipts."""
+        batch = await _guarded(self._call.read)
+        if batch is grpc.aio.EOF:
             raise Unreachable(f"{PEER} ended the stream of fires")
-        return receipt  # type: ignore[no-any-return]
+        return batch.receipts  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Give the stream up."""
         self._call.cancel()
+
+
+def batches(requests: Sequence[wire.FireRequest]) -> Iterator[wire.FireBatch]:
+    """Yield fires as messages, in order: a long prompt fills one alone, so that none is larger than is taken."""
+    batch, size = wire.FireBatch(), 0
+    for request in requests:
+        size += request.ByteSize()
+        if batch.fires and (size > LARGEST_MESSAGE or len(batch.fires) == MOST_IN_MESSAGE):
+            yield batch
+            batch, size = wire.FireBatch(), request.ByteSize()
+        batch.fires.append(request)
+    if batch.fires:
+        yield batch
 
 
 async def _answered(method: Any, request: Any, deadline_s: float = _DEADLINE_S) -> Any:

@@ -83,6 +83,10 @@ class Peer(AgentRuntimeServicer):
                 await self.play(request.fire_id, State.STARTED, attempt=request.attempt)
                 await self.play(request.fire_id, State.SUCCEEDED, attempt=request.attempt)
 
+    async def FireBatches(self, batches: AsyncIterator[wire.FireBatch], context: Any) -> Any:
+        async for receipt in self.FireStream((fire async for batch in batches for fire in batch.fires), context):
+            yield wire.ReceiptBatch(receipts=[receipt])
+
     async def WatchTurns(self, request: wire.WatchTurnsRequest, context: Any) -> Any:
         same = request.incarnation == self.incarnation and request.after_sequence <= len(self.events)
         after = request.after_sequence if same else 0
