@@ -5,7 +5,7 @@ that is refused is answered like any other: it ends no stream.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import cache
 
@@ -42,7 +42,7 @@ class Firing:
         self.check()
         return _receipt(request, await self._queue(request, self._categories.get))
 
-    async def each(self, requests: AsyncIterator[wire.FireRequest]) -> AsyncIterator[wire.FireReceipt]:
+    async def each(self, requests: AsyncIterator[wire.FireRequest]) -> AsyncGenerator[wire.FireReceipt, None]:
         """Take a stream of single fires."""
         singly = ((request,) async for request in requests)
         async with aclosing(self._answered(singly, MOST_UNANSWERED)) as answered:
@@ -50,7 +50,7 @@ class Firing:
                 for receipt in receipts:
                     yield receipt
 
-    async def batches(self, batches: AsyncIterator[wire.FireBatch]) -> AsyncIterator[wire.ReceiptBatch]:
+    async def batches(self, batches: AsyncIterator[wire.FireBatch]) -> AsyncGenerator[wire.ReceiptBatch, None]:
         """Take a stream of messages with many fires each; answer message by message."""
         fires = (batch.fires async for batch in batches)
         async with aclosing(self._answered(fires, MOST_MESSAGES)) as answered:
@@ -59,7 +59,7 @@ class Firing:
 
     async def _answered(
         self, groups: AsyncIterator[Sequence[wire.FireRequest]], most: int
-    ) -> AsyncIterator[list[wire.FireReceipt]]:
+    ) -> AsyncGenerator[list[wire.FireReceipt], None]:
         """Yield the receipts of each group; those behind it are read and written meanwhile, up to `most`."""
         accepting: asyncio.Queue[list[Begun] | None] = asyncio.Queue(most)
 

@@ -4,8 +4,10 @@ import asyncio
 
 from google.rpc import code_pb2
 
+from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatch import Pace
+from task_runner.runtime import batches
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State, accept, break_stream, refuse
 
@@ -166,3 +168,11 @@ async def test_a_thousand_fires_due_at_once_are_sent_each_once(rig: Rig, peer: P
         await rig.pass_time(60)
         await rig.trail.saw("fire.accepted", 1000)
     assert len({request.fire_id for request in peer.received}) == len(peer.received) == 1000
+
+
+def test_fires_fill_messages_in_order_and_a_long_prompt_travels_alone() -> None:
+    fires = [runtime.FireRequest(fire_id=f"f{number}", prompt="p") for number in range(300)]
+    fires[5].prompt = "x" * (1 << 20)
+    found = list(batches(fires))
+    assert [fire.fire_id for batch in found for fire in batch.fires] == [fire.fire_id for fire in fires]
+    assert [len(batch.fires) for batch in found] == [5, 1, 128, 128, 38]

@@ -31,8 +31,8 @@ def count_groups(bench: Bench) -> list[int]:
     return groups
 
 
-@pytest.mark.parametrize("streamed", [False, True], ids=["single calls", "a stream"])
-async def test_fires_that_arrive_together_are_written_together(bench: Bench, streamed: bool) -> None:
+@pytest.mark.parametrize("way", ["single calls", "a stream", "messages of many"])
+async def test_fires_that_arrive_together_are_written_together(bench: Bench, way: str) -> None:
     groups = count_groups(bench)
     fires = [bench.fire(number, thread_id=f"t{number}", agent="codex") for number in range(1, 101)]
 
@@ -40,11 +40,19 @@ async def test_fires_that_arrive_together_are_written_together(bench: Bench, str
         for fire in fires:
             yield fire
 
-    if streamed:
+    async def messages() -> Any:
+        for start in (0, 50):
+            yield wire.FireBatch(fires=fires[start : start + 50])
+
+    if way == "a stream":
         receipts = [receipt async for receipt in bench.service.FireStream(requests(), Stream())]
+    elif way == "messages of many":
+        answers = [answer async for answer in bench.service.FireBatches(messages(), Stream())]
+        receipts = [receipt for answer in answers for receipt in answer.receipts]
     else:
         receipts = await asyncio.gather(*(bench.service.Fire(fire, None) for fire in fires))
     assert [receipt.disposition for receipt in receipts] == [wire.FireReceipt.ACCEPTED] * 100
+    assert [receipt.fire_id for receipt in receipts] == [fire.fire_id for fire in fires]
     assert len(list((bench.home.inbox("codex") / "inbox").glob("[!.]*"))) == 100, "each is a file of its own"
     assert max(groups) >= 10
     assert len(groups) <= 10
@@ -64,3 +72,17 @@ async def test_an_inbox_that_cannot_be_opened_refuses_its_own_fires_and_no_other
     assert good.disposition == wire.FireReceipt.ACCEPTED
     await bench.crash()
     assert (await bench.turn(good.turn_id)).status == "accepted", "it starts all the same"
+
+
+async def test_a_bad_fire_in_a_message_is_answered_in_its_place_and_the_rest_are_taken(bench: Bench) -> None:
+    fires = [bench.fire(number, thread_id=f"t{number}") for number in range(1, 8)]
+    fires[2].channel, fires[4].category = "", "nope"
+
+    async def messages() -> Any:
+        yield wire.FireBatch(fires=fires)
+        yield wire.FireBatch(fires=fires[:1])
+
+    answers = [answer async for answer in bench.service.FireBatches(messages(), Stream())]
+    receipts = [receipt for answer in answers for receipt in answer.receipts]
+    assert [receipt.error.field for receipt in receipts] == ["", "", "channel", "", "category", "", "", ""]
+    assert receipts[-1].disposition == wire.FireReceipt.DUPLICATE
