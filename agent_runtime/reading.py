@@ -13,7 +13,7 @@ from agent_runtime.stores import queries
 from agent_runtime.stores.tables import turns
 from agent_runtime.triggers import AGENT_KINDS
 from agent_runtime.world import queries as world
-from agent_runtime.world.wire import candidate_message, page_message
+from agent_runtime.world.wire import candidate_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
 
@@ -105,17 +105,6 @@ def list_candidates(connection: Connection, request: wire.ListCandidatesRequest)
     """Answer what agents proposed, newest first."""
     found = world.list_candidates(connection, channel=request.channel, include_decided=request.all)
     return wire.ListCandidatesResponse(candidates=[candidate_message(candidate) for candidate in found])
-
-
-def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.ListPagesResponse:
-    """Answer the workspace's pages without their bodies."""
-    found = world.list_pages(connection, tag=request.tag)
-    return wire.ListPagesResponse(pages=[page_message(page, with_body=False) for page in found])
-
-
-def get_page(connection: Connection, request: wire.GetPageRequest) -> wire.Page:
-    """Answer one page. Raises NotFound."""
-    return page_message(world.get_page(connection, request.page_id))
 
 
 def _visible_turns(connection: Connection) -> dict[str, int]:

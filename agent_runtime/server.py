@@ -15,14 +15,14 @@ from agent_runtime.answers import read_decision
 from agent_runtime.assembly import Runtime
 from agent_runtime.bridged_stream import BridgedStream
 from agent_runtime.conversation import interrupt_message
+from agent_runtime.corpus import Corpus
 from agent_runtime.firing import Firing
 from agent_runtime.lookups import Lookups
 from agent_runtime.memories import Memories
 from agent_runtime.messages import Messages
 from agent_runtime.stores.queries import events_after, get_interrupt, newest_sequence
 from agent_runtime.watching import event_message
-from agent_runtime.world.model import PageDraft
-from agent_runtime.world.wire import candidate_message, category_message, page_message
+from agent_runtime.world.wire import candidate_message, category_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
 from turnkeeper.rpc.greeting import Greeting
@@ -30,7 +30,7 @@ from turnkeeper.rpc.greeting import Greeting
 T = TypeVar("T")
 
 
-class Servicer(Memories):
+class Servicer(Memories, Corpus):
     """One method for each of the service's."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -39,6 +39,7 @@ class Servicer(Memories):
         self._lookups = Lookups(runtime)
         self._messages = Messages(runtime)
         self._remembering = runtime.world.memory
+        self._authors = runtime.world.authors
         self._firing = Firing(runtime.acceptor, runtime.categories)
         self._closing = False
 
@@ -198,19 +199,6 @@ class Servicer(Memories):
         return wire.ListCategoriesResponse(
             categories=[category_message(entry) for entry in self._runtime.categories.all()]
         )
-
-    async def ListPages(self, request: wire.ListPagesRequest, _context: Any) -> wire.ListPagesResponse:  # noqa: N802
-        """Answer the workspace's pages without their bodies."""
-        return await self._read(lambda connection: reading.list_pages(connection, request))
-
-    async def GetPage(self, request: wire.GetPageRequest, _context: Any) -> wire.Page:  # noqa: N802
-        """Answer one page."""
-        return await self._read(lambda connection: reading.get_page(connection, request))
-
-    async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:  # noqa: N802
-        """Write an author's page."""
-        draft = PageDraft(page_id=request.page_id, title=request.title, body=request.body, tags=tuple(request.tags))
-        return page_message(await self._runtime.world.put_page(draft))
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         return await self._store.read(work)

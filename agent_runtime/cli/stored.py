@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime import memories, reading
+from agent_runtime import corpus, memories, reading
 from agent_runtime.stores.open import open_database
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
@@ -52,11 +52,33 @@ class Stored:
 
     def ListPages(self, request: wire.ListPagesRequest) -> wire.ListPagesResponse:  # noqa: N802
         """Answer the workspace's pages."""
-        return self._list(lambda connection: reading.list_pages(connection, request), wire.ListPagesResponse())
+        return self._list(lambda connection: corpus.list_pages(connection, request), wire.ListPagesResponse())
 
     def GetPage(self, request: wire.GetPageRequest) -> wire.Page:  # noqa: N802
         """Answer one page. Raises NotFound."""
-        return self._run(lambda connection: reading.get_page(connection, request))
+        return self._run(lambda connection: corpus.get_page(connection, request))
+
+    def ListAttachments(self, request: wire.ListAttachmentsRequest) -> wire.ListAttachmentsResponse:  # noqa: N802
+        """Answer the files beside a page. Raises NotFound."""
+        return self._run(lambda connection: corpus.attachments_of(connection, request))
+
+    def GetAttachment(self, request: wire.GetAttachmentRequest) -> wire.Attachment:  # noqa: N802
+        """Answer a file beside a page. Raises NotFound."""
+        return self._run(lambda connection: corpus.read_attachment(connection, request))
+
+    def ListDeviations(self, request: wire.ListDeviationsRequest) -> wire.ListDeviationsResponse:  # noqa: N802
+        """Answer where something contradicts canonical pages."""
+        empty = wire.ListDeviationsResponse()
+        return self._list(lambda connection: corpus.list_deviations(connection, request), empty)
+
+    def GetDeviation(self, request: wire.GetDeviationRequest) -> wire.Deviation:  # noqa: N802
+        """Answer one deviation. Raises NotFound."""
+        return self._run(lambda connection: corpus.get_deviation(connection, request))
+
+    def ListRevalidation(self, request: wire.ListRevalidationRequest) -> wire.ListRevalidationResponse:  # noqa: N802
+        """Answer the re-validation queue."""
+        empty = wire.ListRevalidationResponse()
+        return self._list(lambda connection: corpus.list_revalidation(connection, request), empty)
 
     def ListMemory(self, request: wire.ListMemoryRequest) -> wire.ListMemoryResponse:  # noqa: N802
         """Answer memory entries."""

@@ -3,7 +3,10 @@
 from agent_runtime.categories import CategoryEntry
 from agent_runtime.conversation import stamp
 from agent_runtime.model import Category
+from agent_runtime.world.attachments import Attachment
+from agent_runtime.world.deviations import Deviation
 from agent_runtime.world.model import Candidate, MemoryEntry, Page
+from agent_runtime.world.revalidation import Item
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
@@ -54,6 +57,61 @@ def memory_message(entry: MemoryEntry) -> wire.MemoryEntry:
         turn_id=entry.turn_id,
         created_at=stamp(entry.created_at),
         updated_at=stamp(entry.updated_at),
+    )
+
+
+def attachment_message(found: Attachment, data: bytes = b"") -> wire.Attachment:
+    """Return a file beside a page; lists leave its bytes out."""
+    return wire.Attachment(
+        page_id=found.page_id,
+        name=found.name,
+        content_type=found.content_type,
+        size=found.size,
+        sha256=found.sha256,
+        origin=found.origin,
+        lifecycle=found.lifecycle,
+        added_at=stamp(found.added_at),
+        data=data,
+    )
+
+
+def deviation_message(found: Deviation) -> wire.Deviation:
+    """Return a deviation."""
+    return wire.Deviation(
+        deviation_id=found.deviation_id,
+        kind=found.kind,
+        channel=found.channel,
+        page_id=found.page_id,
+        page_version=found.page_version,
+        says=found.says,
+        found=found.found,
+        source=found.source,
+        candidate_id=found.candidate_id,
+        why=found.why,
+        origin=found.origin,
+        lifecycle=found.lifecycle,
+        turn_id=found.turn_id,
+        task_name=found.task_name,
+        created_at=stamp(found.created_at),
+        decided_at=stamp(found.decided_at),
+        note=found.note,
+    )
+
+
+def item_message(item: Item) -> wire.RevalidationItem:
+    """Return an item of the re-validation queue."""
+    return wire.RevalidationItem(
+        item_id=item.item_id,
+        page_id=item.page_id,
+        cause=item.cause,
+        cause_version=item.cause_version,
+        via=item.via,
+        state=item.state,
+        result=item.result,
+        turn_id=item.turn_id,
+        note=item.note,
+        queued_at=stamp(item.queued_at),
+        settled_at=stamp(item.settled_at),
     )
 
 
