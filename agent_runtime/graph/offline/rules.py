@@ -21,6 +21,7 @@ class Brief:
         prompt: what the turn was asked.
         channel: whose conversation it works in.
         scopes: tool scopes that its category grants.
+        memory: memory tiers that its category reaches.
         offered: names of the tools it is offered, also those outside its scopes.
         by_fire: a fire started it; otherwise an author did.
         nominal: the instant the fire stands for, as text; empty for an author's turn.
@@ -30,6 +31,7 @@ class Brief:
     prompt: str
     channel: str = ""
     scopes: frozenset[str] = frozenset()
+    memory: frozenset[str] = frozenset()
     offered: frozenset[str] = frozenset()
     by_fire: bool = False
     nominal: str = ""
