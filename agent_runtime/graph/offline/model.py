@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from agent_runtime.graph.offline.consolidate import consolidate
 from agent_runtime.graph.offline.digest import digest
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
@@ -31,8 +32,9 @@ class OfflineModel(BaseChatModel):
     """A rule-based chat model without a network.
 
     It does a category's job by ordinary tool calls: a fire whose category may propose summaries is summarised, one
-    whose category may read the web is a research sweep, any other turn is answered. The ids of its messages and calls
-    follow from the turn and the step, so that a replay is equal. Token counts are estimates, four characters each.
+    whose category may read the web is a research sweep, one whose category may forget tidies memory, any other turn is
+    answered. The ids of its messages and calls follow from the turn and the step, so that a replay is equal. Token
+    counts are estimates, four characters each.
 
     Attributes:
         clock: waits for `delay_s`; not used otherwise.
@@ -94,7 +96,7 @@ def _answer(messages: list[BaseMessage], turn: TurnContext | None, offered: Sequ
 
 def _rule(brief: Brief) -> Callable[[Brief, Done], Step]:
     """Return the job that a turn's category is for; an author's message is answered."""
-    jobs = (("summary.propose", digest), ("web.fetch", sweep))
+    jobs = (("summary.propose", digest), ("web.fetch", sweep), ("memory.forget", consolidate))
     fitting = (job for scope, job in jobs if brief.by_fire and scope in brief.scopes)
     return next(fitting, reply)
 
@@ -114,6 +116,7 @@ def _brief(window: list[BaseMessage], turn: TurnContext | None, offered: frozens
         prompt=_WRAPPER.sub("", said) if turn.by_agent else said,
         channel=turn.channel,
         scopes=turn.category.tools,
+        memory=turn.category.memory,
         offered=offered,
         by_fire=turn.started_by == "fire" and not turn.by_agent,
         nominal=_minute(turn.nominal_at) if turn.nominal_at else "",
