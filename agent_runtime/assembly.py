@@ -27,6 +27,7 @@ from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.intervals import Intervals
 from agent_runtime.laidout import LaidOut
 from agent_runtime.lifecycle import Lifecycle
+from agent_runtime.live import Live
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.narrowing import Narrowing
 from agent_runtime.notify import Notifier
@@ -64,6 +65,7 @@ class Runtime:
         mailboxes: where envelopes lie.
         categories: what may be granted.
         world: what tools act on.
+        live: what running turns say, for who follows them.
         log: the event trail.
         clock: the machine's, or a test's.
         entropy: likewise.
@@ -75,6 +77,7 @@ class Runtime:
     mailboxes: Mailboxes
     categories: Categories
     world: World
+    live: Live
     log: EventLog
     clock: Clock
     entropy: Entropy
@@ -170,10 +173,10 @@ def _around(
     return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
 
 
-def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, *, foreign: bool) -> Engine:
+def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, live: Live, *, foreign: bool) -> Engine:
     # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
     allow = around.cap.check if foreign else None
-    return Engine(graph, checkpoints, foreign=foreign, allow=allow, secrets=around.secrets)
+    return Engine(graph, checkpoints, foreign=foreign, allow=allow, secrets=around.secrets, live=live)
 
 
 @contextmanager
@@ -198,7 +201,7 @@ async def _wire(
     *,
     opened: Opened | None,
 ) -> Runtime:
-    failpoints, arrived = Failpoints(environ), Bell()
+    failpoints, arrived, live = Failpoints(environ), Bell(), Live()
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
     world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields), epoch=store.epoch)
@@ -221,7 +224,7 @@ async def _wire(
     desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
     middleware = [Guard(desk), *model_calls(settings.model, specs, around)]
-    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, foreign=foreign)
+    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, live, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
     return Runtime(
@@ -240,6 +243,7 @@ async def _wire(
         mailboxes=mailboxes,
         categories=categories,
         world=world,
+        live=live,
         log=log,
         clock=clock,
         entropy=entropy,

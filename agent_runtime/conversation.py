@@ -22,7 +22,12 @@ _PROPOSALS = frozenset({"summary_propose", "page_propose"})
 
 
 def project(
-    turn: TurnRecord, messages: Iterable[MessageRecord], interrupts: Iterable[InterruptRecord], *, first: bool
+    turn: TurnRecord,
+    messages: Iterable[MessageRecord],
+    interrupts: Iterable[InterruptRecord],
+    *,
+    first: bool,
+    proposed: Iterable[wire.Candidate] = (),
 ) -> wire.ConversationTurn:
     """Return one turn as the conversation shows it.
 
@@ -31,6 +36,7 @@ def project(
         messages: what was said in it, in any order.
         interrupts: what its author was asked, in order; bounded pauses ask nobody and are left out.
         first: no earlier turn belongs to the same fire; only such a turn carries the mark of its trigger.
+        proposed: what it proposed.
     """
     said = [_message(record) for record in sorted(messages, key=lambda record: record.position)]
     asked = [interrupt_message(record) for record in interrupts if record.kind != "pause"]
@@ -46,6 +52,11 @@ def project(
         messages=said,
         interrupts=asked,
         error=turn.error,
+        category=turn.category,
+        agent=turn.agent,
+        tokens_in=turn.tokens_in,
+        tokens_out=turn.tokens_out,
+        candidates=proposed,
     )
 
 
@@ -111,7 +122,9 @@ def _message(record: MessageRecord) -> wire.Message:
         wire.ToolCall(id=call.id, name=call.name, args_json=json.dumps(dict(call.args), ensure_ascii=False))
         for call in record.said.tool_calls
     ]
-    return wire.Message(role=record.said.role, text=record.said.text, tool_calls=calls, at=stamp(record.at))
+    said = record.said
+    at = stamp(record.at)
+    return wire.Message(role=said.role, text=said.text, tool_calls=calls, at=at, tool_call_id=said.tool_call_id)
 
 
 def _mark(turn: TurnRecord) -> wire.TriggerMark:

@@ -9,13 +9,16 @@ from sqlalchemy import Connection, func, select
 
 from agent_runtime.conversation import interrupt_message, project, stamp
 from agent_runtime.records import TurnRecord
-from agent_runtime.stores import queries
+from agent_runtime.stores import queries, talk
 from agent_runtime.stores.tables import turns
 from agent_runtime.triggers import AGENT_KINDS
 from agent_runtime.world import queries as world
+from agent_runtime.world.model import Candidate
 from agent_runtime.world.wire import candidate_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
+
+LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 
 
 def list_channels(connection: Connection, _request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
@@ -44,8 +47,15 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
     ids = [turn.turn_id for turn in found]
     said, asked = queries.messages_of(connection, ids), queries.interrupts_of(connection, ids)
     first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
+    proposed = world.candidates_of(connection, ids)
     return [
-        project(turn, said[turn.turn_id], asked[turn.turn_id], first=turn.number in first or not turn.fire_id)
+        project(
+            turn,
+            said[turn.turn_id],
+            asked[turn.turn_id],
+            first=turn.number in first or not turn.fire_id,
+            proposed=[_shortened(candidate) for candidate in proposed.get(turn.turn_id, ())],
+        )
         for turn in found
     ]
 
@@ -70,6 +80,12 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
     return wire.ListTurnsResponse(turns=[turn_message(connection, turn) for turn in found])
 
 
+def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:
+    """Answer threads, the one with the newest turn first."""
+    found = talk.list_threads(connection, channel=request.channel, thread_id=request.thread_id, limit=request.limit)
+    return wire.ListThreadsResponse(threads=[_thread_message(thread) for thread in found])
+
+
 def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
     """Return a turn of the turn table, with its newest event."""
     event = queries.newest_event(connection, turn.turn_id)
@@ -91,6 +107,8 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
         cancel_requested=queries.is_cancelled(connection, turn.turn_id),
         state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
         sequence=event.sequence if event else 0,
+        tokens_in=turn.tokens_in,
+        tokens_out=turn.tokens_out,
         wake_after_s=event.wake_after_s if event else None,
     )
 
@@ -105,6 +123,33 @@ def list_candidates(connection: Connection, request: wire.ListCandidatesRequest)
     """Answer what agents proposed, newest first."""
     found = world.list_candidates(connection, channel=request.channel, include_decided=request.all)
     return wire.ListCandidatesResponse(candidates=[candidate_message(candidate) for candidate in found])
+
+
+def _thread_message(thread: talk.ThreadRecord) -> wire.Thread:
+    newest = thread.newest
+    return wire.Thread(
+        thread_id=newest.thread_id,
+        channel=newest.channel,
+        agent=newest.agent,
+        category=newest.category,
+        task_name=newest.task_name,
+        status=newest.status,
+        turns=thread.turns,
+        waiting=thread.waiting,
+        first_at=stamp(thread.first_at),
+        last_at=stamp(newest.started_at),
+        last_turn_id=newest.turn_id,
+        tokens_in=thread.tokens_in,
+        tokens_out=thread.tokens_out,
+    )
+
+
+def _shortened(candidate: Candidate) -> wire.Candidate:
+    """Return a candidate with the beginning of its body: `ListCandidates` has all of it."""
+    found = candidate_message(candidate)
+    if len(found.body) > LONGEST_EXCERPT:
+        found.body = f"{found.body[:LONGEST_EXCERPT]}…"
+    return found
 
 
 def _visible_turns(connection: Connection) -> dict[str, int]:

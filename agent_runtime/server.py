@@ -21,7 +21,7 @@ from agent_runtime.lookups import Lookups
 from agent_runtime.memories import Memories
 from agent_runtime.messages import Messages
 from agent_runtime.stores.queries import events_after, get_interrupt, newest_sequence
-from agent_runtime.watching import event_message
+from agent_runtime.watching import event_message, watch_conversation
 from agent_runtime.world.wire import candidate_message, category_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
@@ -141,20 +141,21 @@ class Servicer(Memories, Corpus):
         return await self._read(lambda connection: reading.get_conversation(connection, request))
 
     async def WatchConversation(  # noqa: N802
-        self, request: wire.WatchConversationRequest, _context: Any
+        self, request: wire.WatchConversationRequest, context: Any
     ) -> AsyncIterator[wire.ConversationTurn]:
-        """Send the turns of a channel, then each as it changes, whole."""
-        asked = wire.GetConversationRequest(channel=request.channel, limit=request.limit)
-        sent: dict[str, bytes] = {}
-        while not self._closing:
-            news = self._store.talk.next()
-            found = await self._read(lambda connection: reading.get_conversation(connection, asked))
-            now = {turn.turn_id: turn.SerializeToString(deterministic=True) for turn in found.turns}
-            for turn in found.turns:
-                if sent.get(turn.turn_id) != now[turn.turn_id]:
-                    yield turn
-            sent = now
-            await news.wait()
+        """Send the turns of a channel, then each as it changes, whole; with `live`, what they say meanwhile."""
+        await context.send_initial_metadata(())  # tells that the stream has begun, also where there is nothing yet
+        runtime = self._runtime
+        turns = watch_conversation(request, self._store, runtime.live, runtime.clock, lambda: self._closing)
+        async with aclosing(turns):
+            async for turn in turns:
+                yield turn
+
+    async def ListThreads(  # noqa: N802
+        self, request: wire.ListThreadsRequest, _context: Any
+    ) -> wire.ListThreadsResponse:
+        """Answer threads, the newest first."""
+        return await self._read(lambda connection: reading.list_threads(connection, request))
 
     async def ListInterrupts(  # noqa: N802
         self, request: wire.ListInterruptsRequest, _context: Any

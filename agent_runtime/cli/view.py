@@ -1,11 +1,12 @@
 """A turn on a terminal: its mark, what was said, called, proposed and asked, one line of text each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.text import Text
 
-from agent_runtime.cli.rows import Row, conversation_row
+from agent_runtime.cli.news import News, news_of
+from agent_runtime.cli.rows import Row, candidate_row, instant, interrupt_row, loaded
 from agent_runtime.cli.words import ID_DIGITS, asked, call_text, clipped, resolve_command, shown, span
 from agent_runtime.conversation import mark_text
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -18,27 +19,29 @@ _STYLES = {"author": "bold green", "agent": "bold cyan", "tool": "dim", "trigger
 _STATUS_STYLES = {"succeeded": "green", "silent": "dim", "failed": "bold red", "cancelled": "yellow"}
 
 
-def turn_lines(turn: wire.ConversationTurn, candidates: Sequence[Row], *, width: int, wide: bool) -> list[Text]:
-    """Return a turn's lines. Text from prompts, models and tools is shown, never obeyed.
+def turn_lines(turn: wire.ConversationTurn, *, width: int, wide: bool) -> list[Text]:
+    """Return all of a turn's lines; see `news_lines`."""
+    return [line for news in news_of(turn) for line in news_lines(news, width=width, wide=wide)]
+
+
+def news_lines(news: News, *, width: int, wide: bool) -> list[Text]:
+    """Return the lines of one thing to show. Text from prompts, models and tools is shown, never obeyed.
 
     Args:
-        turn: the turn.
-        candidates: what it proposed.
+        news: what.
         width: of the terminal; tool calls and answers are shortened to it.
         wide: show tool answers in full.
     """
-    row = conversation_row(turn)
     room = max(_NARROWEST, min(width, _WIDEST)) - _LABEL - 2
-    lines = [_header(turn, row), _identity(turn, row)]
-    for message in row["messages"]:
-        lines += _message(message, room, wide=wide)
-    for candidate in candidates:
-        lines += _candidate(candidate)
-    for interrupt in row["interrupts"]:
-        lines += _interrupt(interrupt, room)
-    if turn.error:
-        lines.append(_labelled("error", turn.error, "bold red", "red"))
-    return lines
+    if news.kind == "message":
+        return list(_message(news.message, room, wide=wide))
+    if news.kind == "candidate":
+        return list(_candidate(candidate_row(news.candidate)))
+    if news.kind == "interrupt":
+        return list(_interrupt(interrupt_row(news.interrupt), room))
+    if news.kind == "ended":
+        return [_ended(news.turn), *_error(news.turn)]
+    return [_header(news.turn), _identity(news.turn), *_error(news.turn)]
 
 
 def hung(line: Text, out: Console) -> Text:
@@ -56,40 +59,75 @@ def hung(line: Text, out: Console) -> Text:
     return label + Text(f"\n{' ' * margin}").join(rows)
 
 
-def _header(turn: wire.ConversationTurn, row: Row) -> Text:
-    title = mark_text(turn.trigger) if turn.HasField("trigger") else _cause(row)
-    return Text.assemble((shown(row["started_at"]), "bold"), "  ", (plain(title), "bold magenta"))
+def _header(turn: wire.ConversationTurn) -> Text:
+    return Text.assemble((shown(instant(turn, "started_at")), "bold"), "  ", (plain(cause(turn)), "bold magenta"))
 
 
-def _cause(row: Row) -> str:
-    return "the author wrote" if any(message["role"] == "author" for message in row["messages"]) else "continued"
+def cause(turn: wire.ConversationTurn) -> str:
+    """Return why there is a turn."""
+    if turn.HasField("trigger"):
+        return mark_text(turn.trigger)
+    return "the author wrote" if any(message.role == "author" for message in turn.messages) else "continued"
 
 
-def _identity(turn: wire.ConversationTurn, row: Row) -> Text:
-    took = span(row["started_at"], row["ended_at"])
-    status = turn.status if took == "-" else f"{turn.status} in {took}"
-    style = _STATUS_STYLES.get(turn.status, "yellow")
-    return Text.assemble("  ", (plain(f"{turn.turn_id}  thread {turn.thread_id}  "), "dim"), (plain(status), style))
+def standing(turn: wire.ConversationTurn) -> str:
+    """Return how a turn stands, and how long it took."""
+    took = span(instant(turn, "started_at"), instant(turn, "ended_at"))
+    return turn.status if took == "-" else f"{turn.status} in {took}"
 
 
-def _message(message: Row, room: int, *, wide: bool) -> Iterator[Text]:
-    role = str(message["role"])
-    if role == "tool":
-        yield _indented(f"← {message['text'] if wide else clipped(message['text'], room - 2)}")
+def status_style(status: str) -> str:
+    """Return the style in which a status is shown."""
+    return _STATUS_STYLES.get(status, "yellow")
+
+
+def _identity(turn: wire.ConversationTurn) -> Text:
+    where = plain(f"{turn.turn_id}  thread {turn.thread_id}  ")
+    return Text.assemble("  ", (where, "dim"), (plain(standing(turn)), status_style(turn.status)))
+
+
+def _ended(turn: wire.ConversationTurn) -> Text:
+    return _labelled("turn", standing(turn), "dim", status_style(turn.status))
+
+
+def _error(turn: wire.ConversationTurn) -> list[Text]:
+    if not turn.error:
+        return []
+    return [_labelled("error" if turn.status == "failed" else "because", turn.error, "bold red", "red")]
+
+
+def _message(message: wire.Message, room: int, *, wide: bool) -> Iterator[Text]:
+    if message.role == "tool":
+        yield _indented(f"← {message.text if wide else clipped(message.text, room - 2)}")
         return
-    if message["text"].strip():
-        yield _labelled("prompt" if role == "trigger" else role, message["text"].strip(), _STYLES.get(role, "bold"))
-    for call in message.get("tool_calls", []):
-        text = f"→ {call_text(call['name'], call['args'])}"
-        yield _indented(text if wide else clipped(text, room))
+    if message.text.strip():
+        yield label_line(message.role, message.text.strip())
+    for call in message.tool_calls:
+        yield call_line(call.name, call.args_json, room, wide=wide)
+
+
+def label_line(role: str, text: str) -> Text:
+    """Return what somebody says, after who says it."""
+    return _labelled("prompt" if role == "trigger" else role, text, _STYLES.get(role, "bold"))
+
+
+def call_line(name: str, args_json: str, room: int, *, wide: bool) -> Text:
+    """Return a tool call."""
+    text = f"→ {call_text(name, loaded(args_json))}"
+    return _indented(text if wide else clipped(text, room))
 
 
 def _candidate(candidate: Row) -> Iterator[Text]:
     short = str(candidate["candidate_id"])
     yield _labelled("proposed", f"{candidate['title']}  [{candidate['kind']}, {candidate['lifecycle']}]", "bold yellow")
+    if candidate["sources"]:
+        yield _indented(f"sources:   {', '.join(candidate['sources'])}")
+    if candidate["note"]:
+        yield _indented(f"note:      {candidate['note']}")
     if candidate["lifecycle"] == "candidate":
         yield _indented(f"read it:   agent-runtime candidates show {short}")
         yield _indented(f"decide:    agent-runtime candidates accept {short}")
+        yield _indented(f'       or: agent-runtime candidates reject {short} --note "why"')
 
 
 def _interrupt(interrupt: Row, room: int) -> Iterator[Text]:

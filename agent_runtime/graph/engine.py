@@ -21,8 +21,10 @@ from agent_runtime.graph.current import turn_around
 from agent_runtime.graph.history import outgrown
 from agent_runtime.graph.inputs import dangling, messages_of, opening, read_schema, spoken
 from agent_runtime.graph.models.hiding import hide
+from agent_runtime.graph.overhearing import overheard
 from agent_runtime.graph.spending import Spending
 from agent_runtime.graph.transcript import after, said, tokens_of
+from agent_runtime.live import Live
 from agent_runtime.model import Said, TurnContext
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
@@ -114,6 +116,10 @@ class _Seen:
         self._used = used
         self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
 
+    def count(self) -> int | None:
+        """Return how many messages the turn has; None while the graph has not shown them."""
+        return None if self.step.messages is None else len(self.step.messages)
+
     async def take(self, newer: Step) -> Step:
         """Pass a step on when it says something new."""
         known, self.step = self.step, newer
@@ -152,6 +158,7 @@ class Engine:
         foreign: bool = False,
         allow: Allow | None = None,
         secrets: Collection[str] = (),
+        live: Live | None = None,
     ) -> None:
         """Take a graph that was compiled with the saver of `checkpoints`.
 
@@ -164,6 +171,7 @@ class Engine:
         self._foreign = foreign
         self._allow = allow
         self._secrets = secrets
+        self._live = live
         self._schema = read_schema(graph)
         self._controls: set[RunControl] = set()
         self._draining = False
@@ -226,7 +234,7 @@ class Engine:
             async with limit:
                 if self._allow is not None:
                     await self._allow()
-                with turn_around(context):
+                with turn_around(context), overheard(self._live, context, seen.count):
                     return await self._stream(order, context, mark, seen, control)
         except GraphDrained:
             await seen.cut()

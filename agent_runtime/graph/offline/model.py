@@ -1,7 +1,7 @@
 """The rules as a chat model: LangChain's messages in, tool calls or a text out, the same for the same turn."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -10,13 +10,14 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackMana
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from agent_runtime.graph.offline.consolidate import consolidate
 from agent_runtime.graph.offline.digest import digest
+from agent_runtime.graph.offline.pieces import pieces
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
 from agent_runtime.graph.offline.sweep import sweep
@@ -25,6 +26,7 @@ from turnkeeper.clock import Clock
 
 NAME = "offline"
 CHARS_PER_TOKEN = 4
+PIECE_S = 0.02  # between the pieces of an answer that somebody reads as it comes
 _WRAPPER = re.compile(r"\A<channel [^>]*>|</channel>\Z")
 
 
@@ -81,6 +83,22 @@ class OfflineModel(BaseChatModel):
             clock: Clock = self.clock
             await clock.sleep(self.delay_s)
         return _answer(messages, kwargs.get("turn"), kwargs.get("offered", ()))
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        """Write the same answer piece by piece, at the speed of a fast reader; done only while somebody reads it."""
+        del stop, run_manager
+        said = _answer(messages, kwargs.get("turn"), kwargs.get("offered", ())).generations[0].message
+        parts = pieces(said) if isinstance(said, AIMessage) else []
+        clock: Clock = self.clock
+        for part in parts:
+            await clock.sleep(max(self.delay_s / len(parts), PIECE_S if part.message.text else 0.0))
+            yield part
 
 
 def _answer(messages: list[BaseMessage], turn: TurnContext | None, offered: Sequence[str]) -> ChatResult:

@@ -119,7 +119,8 @@ def test_the_json_has_the_keys_that_scripts_rely_on() -> None:
 
 
 def lines(turn: wire.ConversationTurn, *candidates: dict[str, Any], wide: bool = False) -> list[str]:
-    return [line.plain for line in turn_lines(turn, candidates, width=80, wide=wide)]
+    turn.candidates.extend(wire.Candidate(**candidate) for candidate in candidates)
+    return [line.plain for line in turn_lines(turn, width=80, wide=wide)]
 
 
 def test_a_turn_on_a_terminal() -> None:

@@ -1,0 +1,86 @@
+"""A conversation as it grows, over restarts of the runtime: turns in their newest form, and what they say meanwhile."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from agent_runtime.cli.reach import read, runtime
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import TurnkeeperError, Unreachable
+
+AGAIN_S = 0.5
+MOST_WAITING = 256  # turns and pieces read and not shown yet; the runtime then sends fewer and longer pieces
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The runtime does not answer; it is asked again until it does."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runtime answers again."""
+
+
+Event = wire.ConversationTurn | Lost | Found | TurnkeeperError
+
+
+class Following:
+    """Follows a channel in a thread of its own; `next` gives what came, in order."""
+
+    def __init__(self, channel: str, *, limit: int, live: bool) -> None:
+        self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live)
+        self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
+        self._clock = SystemClock()
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin. The thread ends with the process."""
+        self._thread.start()
+
+    def next(self, timeout_s: float | None = None) -> Event | None:
+        """Return what came next; None when nothing came in time."""
+        try:
+            return self._waiting.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def _run(self) -> None:
+        for event in self._events():
+            self._waiting.put(event)
+
+    def _events(self) -> Iterator[Event]:
+        lost, shown = False, False
+        while True:
+            try:
+                for turn in self._watch():
+                    if lost:
+                        yield Found()
+                    lost, shown = False, True
+                    yield turn
+            except Unreachable:
+                pass
+            except TurnkeeperError as error:
+                yield error
+                return
+            if not lost:
+                yield Lost()
+                if not shown:
+                    yield from self._stored()
+            lost = shown = True
+            self._clock.block(AGAIN_S)
+
+    def _watch(self) -> Iterator[wire.ConversationTurn]:
+        caller = runtime()
+        try:
+            yield from caller.WatchConversation(self._request)
+        finally:
+            caller.close()
+
+    def _stored(self) -> Iterator[wire.ConversationTurn]:
+        asked = wire.GetConversationRequest(channel=self._request.channel, limit=self._request.limit)
+        found: Any = read("GetConversation", asked)
+        yield from found.turns
