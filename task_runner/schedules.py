@@ -24,9 +24,12 @@ def timetable_of(definition: Definition) -> Timetable:
 
 
 def describe(definition: Definition) -> str:
-    """Return the schedule in words, without its bounds."""
+    """Return the schedule in words, and the events it fires for, without its bounds."""
+    on = f"on {definition.on.event}" if definition.on else ""
+    if on and not definition.is_hybrid:
+        return on
     bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None, ())
-    return bare.describe()
+    return f"{bare.describe()} or {on}" if on else bare.describe()
 
 
 @lru_cache(maxsize=4096)
@@ -55,7 +58,7 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
         case ScheduleKind.RRULE:
             anchor = schedule.anchor_at or EPOCH  # only a rule that says where it starts has no anchor
             return parse_rrule(schedule.text, zone=zone(timezone), anchor=anchor)
-        case ScheduleKind.DYNAMIC:
+        case ScheduleKind.DYNAMIC | ScheduleKind.ON:
             return Never()
         case ScheduleKind.AT:
             return Once(parse_rfc3339(schedule.text))

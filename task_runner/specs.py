@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.budgets import check_budget
+from task_runner.listening import listening, write_listening
 from task_runner.loops import completed, write_loop
 from task_runner.model import CatchUp, Definition, Overlap, Schedule, ScheduleKind, check_name
 from task_runner.schedules import timetable_of
@@ -83,7 +84,7 @@ def parse_spec(
         pause_after_failures=_count(spec, "pause_after_failures"),
         budget=check_budget(spec.budget),
     )
-    definition = completed(definition, spec, now, previous)
+    definition = listening(completed(definition, spec, now, previous), spec, now, previous)
     _check_bounds(definition)
     return definition
 
@@ -111,7 +112,7 @@ def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec
     )
     if schedule.kind is ScheduleKind.DYNAMIC:
         spec.dynamic = True
-    else:
+    elif schedule.kind is not ScheduleKind.ON:
         setattr(spec, schedule.kind.value, schedule.text)
     _write_what_is_given(spec, definition)
     return spec
@@ -120,6 +121,7 @@ def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec
 def _write_what_is_given(spec: wire.TaskSpec, definition: Definition) -> None:
     """Write the fields that a spec leaves out where there is nothing to say."""
     write_loop(spec, definition)
+    write_listening(spec, definition)
     for field in ("start_at", "end_at", "expires_at"):
         if (at := getattr(definition, field)) is not None:
             setattr(spec, field, rfc3339(at))
@@ -180,8 +182,10 @@ def _schedule(
             return _once(spec, timezone, kept, now)
         case "dynamic" if spec.dynamic:
             return Schedule(kind=ScheduleKind.DYNAMIC, text="")
+        case _ if spec.on:
+            return Schedule(kind=ScheduleKind.ON, text="")
         case _:
-            raise InvalidInput("one of cron, every, at, in, rrule, dynamic is required", where="schedule")
+            raise InvalidInput("one of cron, every, at, in, rrule, dynamic, on is required", where="schedule")
 
 
 def _once(spec: wire.TaskSpec, timezone: str, kept: Schedule | None, now: datetime) -> Schedule:

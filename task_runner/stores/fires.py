@@ -63,11 +63,20 @@ class SqliteFires:
 
     def add_all(self, new: Sequence[Fire], request: bytes) -> list[Fire]:
         """Write fires of one task outside a plan."""
+        return self.add_each(new, [request] * len(new))
+
+    def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
+        """Write entries of one task outside a plan, each with its own request."""
         last = self._last_entry()
         numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, last + 1)]
         self._insert(numbered)
-        if numbered:
-            frozen = [{"entry_id": fire.entry_id, "request": request} for fire in numbered]
+        pairs = zip(numbered, requests, strict=True)
+        frozen = [
+            {"entry_id": fire.entry_id, "request": request}
+            for fire, request in pairs
+            if request is not None and fire.outcome in OPEN
+        ]
+        if frozen:
             self._connection.execute(insert(outbox), frozen)
         return numbered
 

@@ -29,6 +29,7 @@ tasks = Table(
     Column("paced_thread", String),  # of a self-paced task, so that an author who writes there is noticed
     Column("made_by", String),  # the agent that made it
     Column("ephemeral", Boolean, nullable=False, server_default="0"),
+    Column("listens", String),  # the name of the events it fires for
     Index("tasks_name", "name", unique=True, sqlite_where=text("state <> 'deleted'")),
     # The tick is a range scan of this index: tasks that need nothing cost it nothing.
     Index("tasks_wake", "wake_us", sqlite_where=text("wake_us IS NOT NULL")),
@@ -36,6 +37,8 @@ tasks = Table(
     Index("tasks_paced", "paced_thread", sqlite_where=text("paced_thread IS NOT NULL")),
     Index("tasks_made_by", "made_by", sqlite_where=text("made_by IS NOT NULL")),
     Index("tasks_ephemeral", "ephemeral", sqlite_where=text("ephemeral = 1")),
+    # An event looks here for who listens: tasks that do not cost it nothing.
+    Index("tasks_listens", "listens", "state", sqlite_where=text("listens IS NOT NULL")),
 )
 
 revisions = Table(
@@ -99,4 +102,29 @@ follow = Table(
     Column("peer", String, primary_key=True),
     Column("incarnation", String, nullable=False),
     Column("sequence", BigInteger, nullable=False),
+)
+
+# Events that were taken in: told again, they are known.
+events = Table(
+    "events",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),
+    Index("events_at", "at_us"),
+)
+
+# What triggered the entries that an event made.
+triggers = Table(
+    "triggers",
+    metadata,
+    Column("entry_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("task_id", String, nullable=False),
+    Column("fired", Boolean, nullable=False),
+    Column("event", String, nullable=False),
+    Column("event_id", String, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("cause", String, nullable=False),
+    Column("chain", Text, nullable=False),
+    Index("triggers_task", "task_id", "entry_id"),
 )

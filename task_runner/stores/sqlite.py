@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.dialects.sqlite import insert
 
 from task_runner.store import Session
+from task_runner.stores.events import SqliteEvents
 from task_runner.stores.fires import SqliteFires
 from task_runner.stores.schema import follow
 from task_runner.stores.tasks import SqliteTasks
@@ -53,6 +54,7 @@ class SqliteSession:
         self.tasks = SqliteTasks(connection)
         self.fires = SqliteFires(connection)
         self.follow = SqliteFollow(connection)
+        self.events = SqliteEvents(connection)
 
 
 class SqliteFollow:

@@ -98,6 +98,9 @@ class TaskSpec(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     FIRST_FIELD_NUMBER: _builtins.int
     IF_SILENT_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    FILTERS_FIELD_NUMBER: _builtins.int
+    DEBOUNCE_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     CREATED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -134,6 +137,10 @@ class TaskSpec(_message.Message):
     """dynamic: how long after its creation it wakes first"""
     if_silent: _builtins.str
     """dynamic: end, wait or a duration, for a turn that asks for no next one"""
+    on: _builtins.str
+    """the name of the events it fires for, beside a schedule or without one"""
+    debounce: _builtins.str
+    """how long after an event the next ones go into its fire"""
     ephemeral: _builtins.bool
     """deleted when the daemon stops"""
     @_builtins.property
@@ -145,6 +152,10 @@ class TaskSpec(_message.Message):
     @_builtins.property
     def budget(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """turns_per_fire, turns_per_day, seconds_…, tokens_…"""
+
+    @_builtins.property
+    def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """key=value or key~=pattern, all of which have to hold of an event"""
 
     @_builtins.property
     def created_by(self) -> Global___CreatedBy:
@@ -185,12 +196,15 @@ class TaskSpec(_message.Message):
         budget: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         first: _builtins.str | None = ...,
         if_silent: _builtins.str | None = ...,
+        on: _builtins.str | None = ...,
+        filters: _abc.Iterable[_builtins.str] | None = ...,
+        debounce: _builtins.str | None = ...,
         ephemeral: _builtins.bool | None = ...,
         created_by: Global___CreatedBy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "filters", b"filters", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -198,6 +212,8 @@ class TaskSpec(_message.Message):
     _WhichOneofArgType__catch_up: _TypeAlias = _typing.Literal["_catch_up", b"_catch_up"]  # noqa: Y015
     _WhichOneofReturnType__catch_up_window: _TypeAlias = _typing.Literal["catch_up_window"]  # noqa: Y015
     _WhichOneofArgType__catch_up_window: _TypeAlias = _typing.Literal["_catch_up_window", b"_catch_up_window"]  # noqa: Y015
+    _WhichOneofReturnType__debounce: _TypeAlias = _typing.Literal["debounce"]  # noqa: Y015
+    _WhichOneofArgType__debounce: _TypeAlias = _typing.Literal["_debounce", b"_debounce"]  # noqa: Y015
     _WhichOneofReturnType__end_at: _TypeAlias = _typing.Literal["end_at"]  # noqa: Y015
     _WhichOneofArgType__end_at: _TypeAlias = _typing.Literal["_end_at", b"_end_at"]  # noqa: Y015
     _WhichOneofReturnType__ephemeral: _TypeAlias = _typing.Literal["ephemeral"]  # noqa: Y015
@@ -216,6 +232,8 @@ class TaskSpec(_message.Message):
     _WhichOneofArgType__max_catch_up: _TypeAlias = _typing.Literal["_max_catch_up", b"_max_catch_up"]  # noqa: Y015
     _WhichOneofReturnType__max_fires: _TypeAlias = _typing.Literal["max_fires"]  # noqa: Y015
     _WhichOneofArgType__max_fires: _TypeAlias = _typing.Literal["_max_fires", b"_max_fires"]  # noqa: Y015
+    _WhichOneofReturnType__on: _TypeAlias = _typing.Literal["on"]  # noqa: Y015
+    _WhichOneofArgType__on: _TypeAlias = _typing.Literal["_on", b"_on"]  # noqa: Y015
     _WhichOneofReturnType__overlap: _TypeAlias = _typing.Literal["overlap"]  # noqa: Y015
     _WhichOneofArgType__overlap: _TypeAlias = _typing.Literal["_overlap", b"_overlap"]  # noqa: Y015
     _WhichOneofReturnType__pause_after_failures: _TypeAlias = _typing.Literal["pause_after_failures"]  # noqa: Y015
@@ -239,6 +257,8 @@ class TaskSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__catch_up_window) -> _WhichOneofReturnType__catch_up_window | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__debounce) -> _WhichOneofReturnType__debounce | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_at) -> _WhichOneofReturnType__end_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ephemeral) -> _WhichOneofReturnType__ephemeral | None: ...
@@ -256,6 +276,8 @@ class TaskSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_catch_up) -> _WhichOneofReturnType__max_catch_up | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_fires) -> _WhichOneofReturnType__max_fires | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__on) -> _WhichOneofReturnType__on | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__overlap) -> _WhichOneofReturnType__overlap | None: ...
     @_typing.overload
@@ -328,7 +350,7 @@ class Task(_message.Message):
     ARMED_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
-    """cron, every, at, rrule, dynamic"""
+    """cron, every, at, rrule, dynamic, on, hybrid"""
     state: _builtins.str
     schedule: _builtins.str
     """for people: "* * * * *", "every 7m, exactly", "at 2026-11-21T09:00:00Z" """
@@ -1352,6 +1374,66 @@ class SimulateResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SimulateResponse: _TypeAlias = SimulateResponse  # noqa: Y015
+
+@_typing.final
+class EmitEventRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATA_JSON_FIELD_NUMBER: _builtins.int
+    EVENT_ID_FIELD_NUMBER: _builtins.int
+    CREATED_BY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    data_json: _builtins.str
+    """a JSON object, at most 64 KiB; empty for none"""
+    event_id: _builtins.str
+    """repeated by a retry, so that it is taken once; empty for a new one"""
+    @_builtins.property
+    def created_by(self) -> Global___CreatedBy:
+        """set by the agent runtime for what an agent tells of"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        data_json: _builtins.str = ...,
+        event_id: _builtins.str = ...,
+        created_by: Global___CreatedBy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_by", b"created_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_by", b"created_by", "data_json", b"data_json", "event_id", b"event_id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmitEventRequest: _TypeAlias = EmitEventRequest  # noqa: Y015
+
+@_typing.final
+class EmitEventResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DUPLICATE_FIELD_NUMBER: _builtins.int
+    MATCHED_FIELD_NUMBER: _builtins.int
+    EVENT_ID_FIELD_NUMBER: _builtins.int
+    duplicate: _builtins.bool
+    """an event of that name and id was taken before: this one changed nothing"""
+    matched: _builtins.int
+    """how many tasks it triggers; some may fold or skip it: see their history"""
+    event_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        duplicate: _builtins.bool = ...,
+        matched: _builtins.int = ...,
+        event_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "event_id", b"event_id", "matched", b"matched"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmitEventResponse: _TypeAlias = EmitEventResponse  # noqa: Y015
 
 @_typing.final
 class TickRequest(_message.Message):

@@ -124,6 +124,11 @@ class SchedulesStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateResponse.FromString,
                 _registered_method=True)
+        self.EmitEvent = channel.unary_unary(
+                '/turnkeeper.v1.Schedules/EmitEvent',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EmitEventRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EmitEventResponse.FromString,
+                _registered_method=True)
         self.Tick = channel.unary_unary(
                 '/turnkeeper.v1.Schedules/Tick',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.TickRequest.SerializeToString,
@@ -248,6 +253,13 @@ class SchedulesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EmitEvent(self, request, context):
+        """Tells of something that happened, to every task that listens for it. Taken once for each event id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tick(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -352,6 +364,11 @@ def add_SchedulesServicer_to_server(servicer, server):
                     servicer.Simulate,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateResponse.SerializeToString,
+            ),
+            'EmitEvent': grpc.unary_unary_rpc_method_handler(
+                    servicer.EmitEvent,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EmitEventRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EmitEventResponse.SerializeToString,
             ),
             'Tick': grpc.unary_unary_rpc_method_handler(
                     servicer.Tick,
@@ -850,6 +867,33 @@ class Schedules:
             '/turnkeeper.v1.Schedules/Simulate',
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.SimulateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmitEvent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.Schedules/EmitEvent',
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EmitEventRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.EmitEventResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,8 @@ class SchedulesStub:
     PreviewSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.PreviewScheduleRequest, _schedules_pb2.PreviewScheduleResponse]
     Simulate: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.SimulateRequest, _schedules_pb2.SimulateResponse]
     """Runs the planner on a virtual clock; changes nothing."""
+    EmitEvent: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.EmitEventRequest, _schedules_pb2.EmitEventResponse]
+    """Tells of something that happened, to every task that listens for it. Taken once for each event id."""
     Tick: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]
 
@@ -75,6 +77,8 @@ class SchedulesAsyncStub(SchedulesStub):
     PreviewSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.PreviewScheduleRequest, _schedules_pb2.PreviewScheduleResponse]  # type: ignore[assignment]
     Simulate: _aio.UnaryUnaryMultiCallable[_schedules_pb2.SimulateRequest, _schedules_pb2.SimulateResponse]  # type: ignore[assignment]
     """Runs the planner on a virtual clock; changes nothing."""
+    EmitEvent: _aio.UnaryUnaryMultiCallable[_schedules_pb2.EmitEventRequest, _schedules_pb2.EmitEventResponse]  # type: ignore[assignment]
+    """Tells of something that happened, to every task that listens for it. Taken once for each event id."""
     Tick: _aio.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]  # type: ignore[assignment]
 
@@ -205,6 +209,14 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.SimulateResponse, _abc.Awaitable[_schedules_pb2.SimulateResponse]]:
         """Runs the planner on a virtual clock; changes nothing."""
+
+    @_abc_1.abstractmethod
+    def EmitEvent(
+        self,
+        request: _schedules_pb2.EmitEventRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_schedules_pb2.EmitEventResponse, _abc.Awaitable[_schedules_pb2.EmitEventResponse]]:
+        """Tells of something that happened, to every task that listens for it. Taken once for each event id."""
 
     @_abc_1.abstractmethod
     def Tick(

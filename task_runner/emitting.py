@@ -1,0 +1,33 @@
+"""What an author, or an agent, tells of as an event."""
+
+from datetime import datetime
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.events import Event, check_data, check_emitted_name
+from task_runner.hearing import Heard, hear
+from task_runner.model import check_request_id
+from task_runner.replacing import replace
+from task_runner.store import Session
+
+
+def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> Event:
+    """Return the event that a request tells of. Raises InvalidInput: a name of our own, no id, no JSON object."""
+    return Event(
+        name=check_emitted_name(request.name),
+        id=check_request_id(request.event_id or new_id),
+        at=now,
+        turn_id=request.created_by.turn_id,
+        agent=request.created_by.agent,
+        category=request.created_by.category,
+        data_json=check_data(request.data_json),
+    )
+
+
+def emit(session: Session, event: Event, now: datetime) -> Heard:
+    """Take an event in that somebody tells of; one told by a running turn is an effect of that turn's fire."""
+    fire = session.events.fire_of_turn(event.turn_id)
+    if fire is not None:
+        task = session.tasks.find(fire.task_id)
+        name = task.definition.name if task else ""
+        event = replace(event, fire_id=fire.fire_id, task_id=fire.task_id, task_name=name)
+    return hear(session, [event], now)

@@ -1,0 +1,227 @@
+"""Events that set tasks off: their names, their fields, and the filters that tasks put on them. Pure.
+
+An event has a name, the ids of the turn and the fire it comes from, and data: a JSON object. A filter asks one field
+of it; a task is triggered by an event of its name on which all its filters agree.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import re2
+
+from turnkeeper.errors import InvalidInput
+
+# Told by the agent runtime, of the insides of turns.
+LIFECYCLE = (
+    "turn_start",
+    "turn_end",
+    "agent_start",
+    "agent_end",
+    "message_end",
+    "tool_execution_start",
+    "tool_execution_end",
+)
+SUCCEEDED, FAILED, RELEASED = "task.succeeded", "task.failed", "thread.released"
+OWN = (SUCCEEDED, FAILED, RELEASED)
+LARGEST_DATA = 64 << 10  # bytes
+DEEPEST_DATA = 32
+MOST_FILTERS = 20
+LONGEST_FILTER = 300
+LONGEST_PATTERN = 200
+_NAME = re.compile(r"[a-z][a-z0-9_.:-]{0,63}", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}", re.ASCII)
+_RESERVED = ("task.", "thread.")
+_FIELDS = {
+    "event": "name",
+    "task": "task_name",
+    "thread": "thread_id",
+    "turn": "turn_id",
+    "fire": "fire_id",
+    **{name: name for name in ("task_name", "thread_id", "turn_id", "fire_id", "task_id")},
+    **{name: name for name in ("channel", "category", "agent", "tool")},
+}
+# A pattern may take that much memory, compiled: what wants more is refused rather than let slow.
+_MEMORY = 1 << 20
+_MISSING = object()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        name: what.
+        id: the same whenever the same event is told again.
+        at: when.
+        fire_id: of the fire whose turn it happened in, or that it is about; empty for none.
+        turn_id, thread_id, task_id, task_name, channel, category, agent, tool: likewise.
+        data_json: a JSON object of whatever else there is to say; empty for nothing.
+    """
+
+    name: str
+    id: str
+    at: datetime
+    fire_id: str = ""
+    turn_id: str = ""
+    thread_id: str = ""
+    task_id: str = ""
+    task_name: str = ""
+    channel: str = ""
+    category: str = ""
+    agent: str = ""
+    tool: str = ""
+    data_json: str = ""
+
+
+def id_of(*parts: object) -> str:
+    """Return an event's id made from what distinguishes it: 16 hexadecimal digits."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def check_event_name(name: str, *, where: str = "on") -> str:
+    """Return the name of an event that a task may wait for. Raises InvalidInput."""
+    if not _NAME.fullmatch(name):
+        hint = "use 1 to 64 of a-z, 0-9, _, ., : and -, a letter first"
+        raise InvalidInput(f"{name[:70]!r} is not an event's name", where=where, hint=hint)
+    if name.startswith(_RESERVED) and name not in OWN:
+        raise InvalidInput(f"nothing tells of {name!r}", where=where, hint=f"one of {', '.join(OWN)}")
+    return name
+
+
+def check_emitted_name(name: str) -> str:
+    """Return the name of an event that an author or an agent tells of. Raises InvalidInput for one of our own."""
+    if name in LIFECYCLE or name.startswith(_RESERVED):
+        raise InvalidInput(f"{name!r} is told by turnkeeper itself", where="name", hint="choose another name")
+    return check_event_name(name, where="name")
+
+
+def check_data(text: str) -> str:
+    """Return an event's data as one line of JSON. Raises InvalidInput: no JSON object, too long, nested too deep."""
+    if not text.strip():
+        return ""
+    if len(text.encode("utf-8", errors="replace")) > LARGEST_DATA:
+        raise InvalidInput(f"is longer than {LARGEST_DATA} bytes", where="data")
+    try:
+        data = json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"is not JSON: {error}", where="data") from error
+    if not isinstance(data, dict):
+        raise InvalidInput("must be a JSON object", where="data")
+    if _depth(data) > DEEPEST_DATA:
+        raise InvalidInput(f"is nested deeper than {DEEPEST_DATA}", where="data")
+    return json.dumps(data, separators=(",", ":"))
+
+
+def check_filters(filters: Sequence[str]) -> tuple[str, ...]:
+    """Return filters as they were written. Raises InvalidInput for one that cannot be read, or cannot be bounded."""
+    if len(filters) > MOST_FILTERS:
+        raise InvalidInput(f"there are more than {MOST_FILTERS}", where="filters")
+    for text in filters:
+        _filter(text)
+    return tuple(filters)
+
+
+def matches(filters: Collection[str], event: Event) -> bool:
+    """Tell whether all filters agree on an event."""
+    return all(_filter(text)(event) for text in filters)
+
+
+def told(event: Event) -> str:
+    """Return an event as one line of ASCII JSON, for a prompt: without a `<`, so that it opens no wrapper there."""
+    said: dict[str, Any] = {"event": event.name, "id": event.id, "at": event.at.isoformat()}
+    names = ("task_name", "fire_id", "turn_id", "thread_id", "channel", "category", "agent", "tool")
+    said |= {name: value for name in names if (value := getattr(event, name))}
+    if data := data_of(event):
+        said["data"] = data
+    return json.dumps(said, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def data_of(event: Event) -> dict[str, Any]:
+    """Return an event's data; what cannot be read is none."""
+    return _parsed(event.data_json) if event.data_json else {}
+
+
+def value_of(event: Event, key: str) -> str | None:
+    """Return one field of an event as text, None where there is no such field.
+
+    A field of the event itself comes before one of its data by the same name; `data.KEY` asks the data alone.
+    """
+    if key in _FIELDS:
+        return getattr(event, _FIELDS[key]) or None
+    found = _looked_up(data_of(event), key)
+    if found is _MISSING and key.startswith("data."):
+        found = _looked_up(data_of(event), key.removeprefix("data."))
+    return None if found is _MISSING else _text(found)
+
+
+@lru_cache(maxsize=4096)
+def _filter(text: str) -> Callable[[Event], bool]:
+    key, equals, wanted = text.partition("=")
+    is_pattern = key.endswith("~")
+    key = key.removesuffix("~").strip()
+    if not equals or not _KEY.fullmatch(key):
+        hint = "write key=value, or key~=pattern; keys are the event's fields and its data's"
+        raise InvalidInput(f"{text[:60]!r} is not a filter", where="filters", hint=hint)
+    if len(text) > LONGEST_FILTER:
+        raise InvalidInput(f"{key!r} is compared to more than {LONGEST_FILTER} characters", where="filters")
+    if not is_pattern:
+        return lambda event: value_of(event, key) == wanted
+    pattern = _compiled(wanted)
+    return lambda event: (value := value_of(event, key)) is not None and pattern.search(value) is not None
+
+
+def _compiled(text: str) -> Any:
+    """Return a pattern whose search takes time in proportion to what is searched, whatever the pattern."""
+    if len(text) > LONGEST_PATTERN:
+        raise InvalidInput(f"the pattern is longer than {LONGEST_PATTERN} characters", where="filters")
+    options = re2.Options()
+    options.log_errors, options.max_mem = False, _MEMORY
+    try:
+        return re2.compile(text, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        said = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+        hint = "what needs backtracking (\\1, (?=…), (?<=…)) is not offered: it cannot be bounded"
+        raise InvalidInput(f"{text[:60]!r} is not a pattern: {said}", where="filters", hint=hint) from error
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _looked_up(data: Any, key: str) -> Any:
+    """Return what stands in `data` under `key`, or under its parts one in the other."""
+    if not isinstance(data, dict):
+        return _MISSING
+    if key in data:
+        return data[key]
+    head, dot, rest = key.partition(".")
+    return _looked_up(data[head], rest) if dot and head in data else _MISSING
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    # A lone surrogate, which JSON can spell, is no text that a pattern could be asked about.
+    return text.encode("utf-8", "replace").decode()
+
+
+def _depth(data: Any) -> int:
+    deepest, level = 0, [data]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+        deepest += 1
+    return deepest
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")

@@ -1,0 +1,266 @@
+"""What becomes of the events that one task is triggered by: a fire, or a record of none. Pure.
+
+A fire of an event is named by the event that opened its debounce window. Whatever else comes within the window, or
+while that fire has not been sent, goes into it. Whatever does not fire is counted in an entry that says why, so that
+fires, coalesced and skipped triggers come to as many as there were.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import MappingProxyType
+
+from task_runner.entries import is_queued, released, settled_skipped
+from task_runner.events import LIFECYCLE, Event
+from task_runner.model import (
+    HALTED,
+    OPEN,
+    UNDER_WAY,
+    EventTrigger,
+    Fire,
+    FireKind,
+    Outcome,
+    Overlap,
+    Task,
+    TaskState,
+    fire_id,
+)
+from task_runner.overlap import OVERLAP, QUEUE_FULL
+from task_runner.replacing import replace
+from task_runner.runs import earliest
+
+# Fires of events that led to one another, at most; and fires of one task within an hour, at most.
+LONGEST_CHAIN = 8
+MOST_AN_HOUR = 60
+_HOUR = timedelta(hours=1)
+OUTSIDE = "outside_bounds"
+LIMIT = "max_fires"
+OWN_CHAIN, TOO_LONG, TOO_MANY = "storm: own chain", f"storm: chain of {LONGEST_CHAIN}", f"storm: {MOST_AN_HOUR} in 1h"
+_STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
+# Fires that take their turn with each other; one asked for by hand or by a backfill lies beside them.
+PACED = frozenset({FireKind.SCHEDULED, FireKind.WAKE, FireKind.EVENT})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trigger:
+    """An event on which all filters of a task agree.
+
+    Attributes:
+        event: which.
+        chain: the tasks whose fires led to it, oldest first.
+    """
+
+    event: Event
+    chain: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """All that triggers of a task depend on.
+
+    Attributes:
+        task: the task.
+        open: its open entries, of every kind.
+        newest: its newest fire of an event, settled or not.
+        opened_at: when the event happened that opened that fire's window.
+        records: what was recorded of triggers since.
+        hourly: when the event happened of its last fire but `MOST_AN_HOUR` - 1; None if there were not as many.
+    """
+
+    task: Task
+    open: tuple[Fire, ...] = ()
+    newest: Fire | None = None
+    opened_at: datetime | None = None
+    records: tuple[Fire, ...] = ()
+    hourly: tuple[datetime, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """What to write.
+
+    Attributes:
+        fires: new fires, oldest first, each with what triggered it.
+        records: new and grown records, each with the newest trigger in it.
+        withdrawn: fires in line that gave way to newer ones.
+        counts: by outcome and reason, how many triggers were recorded now.
+    """
+
+    fires: tuple[tuple[Fire, Trigger], ...] = ()
+    records: tuple[tuple[Fire, Trigger], ...] = ()
+    withdrawn: tuple[Fire, ...] = ()
+    counts: Mapping[tuple[Outcome, str], int] = field(default_factory=dict)
+
+
+def decide(
+    standing: Standing, triggers: Iterable[Trigger], now: datetime, *, refused: Mapping[str, str] = MappingProxyType({})
+) -> Decided:
+    """Return what becomes of triggers of a task, taken one after the other.
+
+    Args:
+        standing: the task.
+        triggers: in the order in which they are taken.
+        now: the time.
+        refused: by event id, why a trigger is not to fire whatever the rules say.
+    """
+    desk = _Desk(standing=standing, now=now, refused=refused)
+    for trigger in triggers:
+        desk.take(trigger)
+    return desk.decided()
+
+
+def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
+    """Return the fire of an event that stood behind others and may go now, ready to be sent; None if there is none."""
+    if any(_is_ahead(row) for row in rows):
+        return None
+    line = [row for row in rows if row.kind is FireKind.EVENT and is_queued(row)]
+    return released(min(line, key=lambda row: row.entry_id), task, now) if line else None
+
+
+def is_awaited(rows: Iterable[Fire]) -> bool:
+    """Tell whether a fire of an event has yet to be sent: what falls due meanwhile is not wanted beside it."""
+    return any(row.kind is FireKind.EVENT and row.outcome is Outcome.PENDING for row in rows)
+
+
+def _is_ahead(row: Fire) -> bool:
+    """Tell whether a later fire of the task has to wait for this one."""
+    if row.kind not in PACED:
+        return False
+    return row.outcome in UNDER_WAY | HALTED or (row.outcome is Outcome.PENDING and row.ready_at is not None)
+
+
+@dataclass(kw_only=True)
+class _Desk:
+    standing: Standing
+    now: datetime
+    refused: Mapping[str, str]
+    counts: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
+    fires: list[tuple[Fire, Trigger]] = field(default_factory=list)
+    records: dict[tuple[Outcome, str], tuple[Fire, Trigger | None]] = field(default_factory=dict)
+    finished: list[tuple[Fire, Trigger | None]] = field(default_factory=list)
+    withdrawn: list[Fire] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._task = self.standing.task
+        assert self._task.definition.on is not None
+        self._on: EventTrigger = self._task.definition.on
+        self._newest, self._opened_at = self.standing.newest, self.standing.opened_at
+        self._hourly = list(self.standing.hourly)
+        self.records = {(each.outcome, each.reason): (each, None) for each in self.standing.records}
+
+    def take(self, trigger: Trigger) -> None:
+        """Decide over one trigger."""
+        if why := self.refused.get(trigger.event.id) or self._refusal(trigger):
+            self._record(Outcome.SKIPPED, why, trigger)
+        elif (into := self._goes_into(trigger.event.at)) is not None:
+            self._record(Outcome.COALESCED, into.fire_id, trigger)
+        elif why := self._no_place(trigger.event):
+            self._record(Outcome.SKIPPED, why, trigger)
+        else:
+            self._fire(trigger)
+
+    def decided(self) -> Decided:
+        """Return what came of them all."""
+        records = (*self.finished, *self.records.values())
+        touched = [(record, trigger) for record, trigger in records if trigger is not None]
+        return Decided(
+            fires=tuple(self.fires), records=tuple(touched), withdrawn=tuple(self.withdrawn), counts=self.counts
+        )
+
+    def _refusal(self, trigger: Trigger) -> str:
+        """Return why a trigger may not fire whatever the task is doing; empty if it may."""
+        if self._task.state in _STOPPED:
+            return self._task.state.value
+        definition, at = self._task.definition, trigger.event.at
+        end = earliest(definition.end_at, definition.expires_at)
+        if (definition.start_at is not None and at < definition.start_at) or (end is not None and at > end):
+            return OUTSIDE
+        if self._task.id in trigger.chain:
+            return OWN_CHAIN
+        return TOO_LONG if len(trigger.chain) >= LONGEST_CHAIN else ""
+
+    def _goes_into(self, at: datetime) -> Fire | None:
+        """Return the fire that a trigger at that time goes into, None if it needs one of its own."""
+        newest, debounce = self._newest, self._on.debounce
+        if newest is None or newest.outcome is Outcome.SKIPPED:
+            return None
+        # Not long before it either: else a clock that was set back would leave every window open for long.
+        if self._opened_at is not None and self._opened_at - debounce <= at < self._opened_at + debounce:
+            return newest
+        lines_up = self._task.definition.overlap is Overlap.QUEUE
+        unsent = newest.outcome in {Outcome.PENDING, Outcome.HELD}
+        return newest if unsent and not lines_up else None
+
+    def _no_place(self, event: Event) -> str:
+        """Return why there is no place for one more fire; empty if there is."""
+        definition = self._task.definition
+        rows = self._rows()
+        if definition.max_fires is not None:
+            opened = sum(row.kind in PACED and row.accepted_at is None for row in rows)
+            if self._task.accepted + opened >= definition.max_fires:
+                return LIMIT
+        if definition.overlap is Overlap.SKIP and any(map(_is_ahead, rows)):
+            return OVERLAP
+        # A line of work that somebody hands in may be as long as it is; what our own turns tell may not.
+        counts = definition.overlap is not Overlap.QUEUE or event.name in LIFECYCLE
+        recent = [at for at in self._hourly if event.at - _HOUR < at]
+        return TOO_MANY if counts and len(recent) >= MOST_AN_HOUR else ""
+
+    def _fire(self, trigger: Trigger) -> None:
+        event, definition = trigger.event, self._task.definition
+        nominal_at = event.at.replace(microsecond=0)
+        # A hybrid fires when its window opens.
+        due_at = event.at if definition.is_hybrid else event.at + self._on.debounce
+        rows = self._rows()
+        fire = Fire(
+            task_id=self._task.id,
+            fire_id=fire_id(self._task.id, nominal_at, f"~e{event.id}"),
+            kind=FireKind.EVENT,
+            nominal_at=nominal_at,
+            due_at=due_at,
+            first_at=nominal_at,
+            last_at=nominal_at,
+            outcome=Outcome.PENDING,
+            policy=definition.catch_up,
+            ready_at=None if any(map(_is_ahead, rows)) else max(self.now, due_at),
+            retries=definition.retries,
+        )
+        self._cut_line(rows)
+        self.fires.append((fire, trigger))
+        self._newest, self._opened_at = fire, event.at
+        self._hourly.append(event.at)
+        # What is recorded from now on lies behind this fire, in entries of its own.
+        self.finished += self.records.values()
+        self.records = {}
+
+    def _cut_line(self, rows: Sequence[Fire]) -> None:
+        """Let the oldest of a full line give way."""
+        line = [row for row in rows if row.kind is FireKind.EVENT and is_queued(row)]
+        if len(line) < self._task.definition.max_catch_up:
+            return
+        oldest = line[0]
+        gone = settled_skipped(oldest, QUEUE_FULL, self.now)
+        if oldest.entry_id:
+            self.withdrawn.append(gone)
+        else:
+            self.fires = [(gone if fire is oldest else fire, trigger) for fire, trigger in self.fires]
+
+    def _record(self, outcome: Outcome, reason: str, trigger: Trigger) -> None:
+        at = trigger.event.at.replace(microsecond=0)
+        record, _ = self.records.get((outcome, reason), (None, None))
+        if record is None:
+            record = Fire(
+                task_id=self._task.id, kind=FireKind.EVENT, nominal_at=at, due_at=at, first_at=at, last_at=at,
+                outcome=outcome, reason=reason, policy=self._task.definition.catch_up,
+            )  # fmt: skip
+        else:
+            first, last = min(record.first_at, at), max(record.last_at, at)
+            record = replace(record, count=record.count + 1, first_at=first, last_at=last, nominal_at=last, due_at=last)
+        self.records[outcome, reason] = record, trigger
+        self.counts[outcome, reason] += 1
+
+    def _rows(self) -> list[Fire]:
+        gone = {fire.entry_id for fire in self.withdrawn}
+        before = [row for row in self.standing.open if row.outcome in OPEN and row.entry_id not in gone]
+        return before + [fire for fire, _ in self.fires if fire.outcome in OPEN]
