@@ -13,6 +13,7 @@ from task_runner import changes, simulating, wakes
 from task_runner.backfill import backfill
 from task_runner.categories import Categories
 from task_runner.changes import Changed
+from task_runner.emitting import emit, read_emitted
 from task_runner.explaining import explain
 from task_runner.loops import as_loop
 from task_runner.model import UNDER_WAY, Task, TaskState, check_request_id
@@ -268,6 +269,14 @@ class Service:
             lambda session: [changes.find(session, name) for name in names] if names else session.tasks.listed()
         )
         return await simulating.simulate(tasks, span, request.limit, self._clock)
+
+    async def emit_event(self, request: wire.EmitEventRequest) -> wire.EmitEventResponse:
+        """Take an event in that an author or an agent tells of, once for each id."""
+        now = self._clock.now()
+        event = read_emitted(request, now, self._entropy.hex(12))
+        heard = await self._store.run(lambda session: emit(session, event, now))
+        self._tell(heard.planned.events)
+        return wire.EmitEventResponse(duplicate=not heard.fresh, matched=heard.matched, event_id=event.id)
 
     async def tick(self, _request: wire.TickRequest) -> wire.TickResponse:
         """Plan what is due now."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+from task_runner.eventstore import Events
 from task_runner.model import Fire, Outcome, Revision, Snapshot, Task, TaskState
 from task_runner.plans import Plan
 
@@ -212,6 +213,10 @@ class Session(Protocol):
     @property
     def follow(self) -> Follow:
         """The position in the runtime's events."""
+
+    @property
+    def events(self) -> Events:
+        """The events that set tasks off."""
 
 
 class Store(Protocol):
