@@ -102,9 +102,9 @@ def update(
     )
     session.tasks.revise(revised, now)
     old, paced = task.definition, is_self_paced(definition) and is_self_paced(task.definition)
-    if not paced and (definition.schedule, definition.timezone) != (old.schedule, old.timezone):
+    if not paced and _waits_for(definition) != _waits_for(old):
         fresh = replace(snapshot, task=revised)
-        events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now))]).events
+        events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now, old.on))]).events
     events += plan_tasks(session, [task.id], now).events
     changed = changed_fields(task.definition, definition)
     events.append(Event("task.updated", {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}))
@@ -258,6 +258,8 @@ def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: dat
     definition = parse_spec(spec, defaults, now, own_id=task_id)
     pacing = begun(definition, now) if is_self_paced(definition) else None
     wake_at = pacing.armed_at if pacing else timetable_of(definition).next_after(now)
+    if definition.on is not None:
+        wake_at = wake_at or now
     if wake_at is None:
         raise InvalidInput("never fires within its bounds", where="schedule", hint="look at start_at and end_at")
     state = TaskState.PAUSED if spec.paused else TaskState.ACTIVE
@@ -285,6 +287,11 @@ def _begins_again(task: Task, definition: Definition) -> bool:
     """Tell whether an edit lets an ended task go on; what was self-paced and ended goes on when it is rescheduled."""
     ended = task.state in {TaskState.DONE, TaskState.EXPIRED}
     return ended and not (is_self_paced(task.definition) and is_self_paced(definition))
+
+
+def _waits_for(definition: Definition) -> tuple[object, ...]:
+    """Return all that says for what a task fires."""
+    return definition.schedule, definition.timezone, definition.on and definition.on.event
 
 
 def _created(task: Task) -> Event:

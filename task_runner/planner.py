@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from task_runner import selfpaced
+from task_runner import selfpaced, triggering
 from task_runner.catchup import CaughtUp, catch_up, late_fires
 from task_runner.entries import fresh, is_queued, settled_skipped, skipped_run
 from task_runner.jitter import due_of, put_off
@@ -19,6 +19,7 @@ from task_runner.model import (
     UNDER_WAY,
     UNSENT,
     CatchUp,
+    EventTrigger,
     Fire,
     FireKind,
     Outcome,
@@ -36,6 +37,7 @@ from task_runner.timetable import Timetable
 
 _LEAST = timedelta(microseconds=1)
 _ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED})
+_WITHOUT_TIMES = frozenset({ScheduleKind.DYNAMIC, ScheduleKind.ON})
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED, TaskState.DELETED})
 
 
@@ -78,13 +80,13 @@ def plan(
             before an edit, so that it stays owed under the schedule then in force.
         lately: what was heard of the task's turns.
     """
-    task, rows = snapshot.task, _scheduled(snapshot.open)
-    if task.state is not TaskState.ACTIVE or selfpaced.is_self_paced(task.definition):
+    task, rows, paced = snapshot.task, _scheduled(snapshot.open), _paced(snapshot.open)
+    if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
         return _without_schedule(snapshot, timetable, now)
-    halted = any(row.outcome in HALTED for row in rows)
+    halted = any(row.outcome in HALTED for row in paced)
     if halted and not halted_waits:
         return replace(_idle(snapshot), changed=asks_no_more(rows))
-    busy = halted or any(row.outcome in UNDER_WAY for row in rows)
+    busy = halted or any(row.outcome in UNDER_WAY for row in paced)
     if busy and not reachable:
         return _idle(snapshot)
     overlap = task.definition.overlap
@@ -93,7 +95,8 @@ def plan(
         return _idle(snapshot)
     asks = overlap is Overlap.CANCEL_RUNNING and not halted and not lately.resumed
     ended_at = lately.ended_at if skips else None
-    return _plan_active(snapshot, timetable, now, busy=busy, skips=skips, asks=asks, ended_at=ended_at)
+    made = _plan_active(snapshot, timetable, now, busy=busy, skips=skips, asks=asks, ended_at=ended_at)
+    return made if len(rows) == len(paced) else triggering.releasing_after(snapshot, made, now)
 
 
 def _plan_active(
@@ -117,18 +120,23 @@ def _plan_active(
         asks: whether what comes due meanwhile asks for the end of the turn.
         ended_at: when a turn ended behind which what came due was left uncovered, to be skipped.
     """
-    overlapped = _overlapped(snapshot, timetable, min(ended_at, now)) if ended_at else None
+    overlapped = _overlapped(snapshot, timetable, min(ended_at, now), OVERLAP) if ended_at else None
+    awaited = triggering.is_awaited(snapshot.open)
+    if awaited:
+        overlapped = _overlapped(snapshot, timetable, now, triggering.QUEUED)
     if overlapped is not None:
         snapshot = replace(snapshot, task=replace(snapshot.task, cursor_at=overlapped.last_at))
     task, rows = snapshot.task, _scheduled(snapshot.open)
     due_at = due_of(task.id, timetable, task.definition.jitter)
     due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
-    room, unsent = _room(task, rows), _unsent(rows)
+    room, unsent = _room(task, _paced(snapshot.open)), _unsent(rows)
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
     if blocked:
         due = Due()
     late = _late(task, unsent, due, now, busy=busy)
     caught = catch_up(task, timetable, due, late, now)
+    if awaited:
+        caught = replace(caught, changed=caught.changed + triggering.giving_way(unsent, now))
     caught, cursor = _within(caught, room, task, due)
     caught, restored = _existing(snapshot, caught)
     still = _still_unsent(unsent, caught, task=task, busy=busy)
@@ -165,19 +173,32 @@ def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: dateti
     return joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
 
 
-def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
-    """Settle the unsent fires whose nominal time a new schedule no longer names."""
+def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
+    """Settle the unsent fires whose nominal time a new schedule no longer names, or whose event it does not wait for.
+
+    Args:
+        snapshot: the task with its new definition.
+        timetable: its new nominal times.
+        now: the time.
+        on: the events it fired for before.
+    """
+    kept = snapshot.task.definition.on
+    same_event = kept is not None and on is not None and kept.event == on.event
     paced = selfpaced.is_self_paced(snapshot.task.definition)
     unsent = {Outcome.PENDING, Outcome.WAITING} if paced else {Outcome.PENDING}
     gone = [
         fire
         for fire in snapshot.open
         if fire.kind in COUNTED and fire.outcome in unsent
-        if timetable.last_at_or_before(fire.nominal_at) != fire.nominal_at
+        if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire.nominal_at))
     ]
     task = replace(snapshot.task, accepted=snapshot.task.accepted - _returned(gone))
     superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
     return Plan(task=task, changed=superseded, skipped=superseded)
+
+
+def _names(timetable: Timetable, at: datetime) -> bool:
+    return timetable.last_at_or_before(at) == at
 
 
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
@@ -191,15 +212,20 @@ def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -
     return due.missed is not None or (due.on_time is not None and not lately.complete)
 
 
-def _overlapped(snapshot: Snapshot, timetable: Timetable, ended_at: datetime) -> Fire | None:
-    """Return the record of what came due before a turn ended and was left for its outcome, if anything did."""
-    room = _room(snapshot.task, _scheduled(snapshot.open))
-    run = run_between(timetable, snapshot.task.cursor_at, ended_at) if room != 0 else None
-    return skipped_run(snapshot.task, run, OVERLAP) if run else None
+def _overlapped(snapshot: Snapshot, timetable: Timetable, until: datetime, reason: str) -> Fire | None:
+    """Return the record of what came due up to a time and does not fire, if anything did."""
+    room = _room(snapshot.task, _paced(snapshot.open))
+    run = run_between(timetable, snapshot.task.cursor_at, until) if room != 0 else None
+    return skipped_run(snapshot.task, run, reason) if run else None
 
 
 def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
     return tuple(fire for fire in fires if fire.kind is FireKind.SCHEDULED)
+
+
+def _paced(fires: Iterable[Fire]) -> tuple[Fire, ...]:
+    """Return the fires that take turns with one another: all but those asked for by hand or by a backfill."""
+    return tuple(fire for fire in fires if fire.kind in COUNTED)
 
 
 def _idle(snapshot: Snapshot) -> Plan:
@@ -209,12 +235,15 @@ def _idle(snapshot: Snapshot) -> Plan:
 
 
 def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
-    """Plan a task that is stopped, or whose turns ask for the next one each."""
+    """Plan a task that is stopped, or that names no times: its turns ask for the next one each, or events do."""
     task = snapshot.task
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
         return _come_back(snapshot, timetable, task.wake_at)
     if task.state is not TaskState.ACTIVE:
         return _stopped(snapshot, timetable, now)
+    if not selfpaced.is_self_paced(task.definition):
+        stepped, released = triggering.next_step(task, snapshot.open, now)
+        return Plan(task=stepped, changed=(released,) if released else (), tail=snapshot.tail)
     stepped, wake = selfpaced.next_step(task, snapshot.open, now)
     return Plan(task=stepped, new=(wake,) if wake else (), tail=snapshot.tail)
 
@@ -305,7 +334,7 @@ def _assemble(
 ) -> Plan:
     before = {fire.entry_id: fire for fire in snapshot.open}
     changed = {fire.entry_id: fire for fire in (*caught.changed, *lined.changed)}
-    rows = [changed.get(fire.entry_id, fire) for fire in _scheduled(snapshot.open)] + list(lined.new)
+    rows = [changed.get(fire.entry_id, fire) for fire in _paced(snapshot.open)] + list(lined.new)
     settled = [before[fire.entry_id] for fire in changed.values() if fire.outcome not in OPEN]
     task = replace(
         snapshot.task,
@@ -315,7 +344,7 @@ def _assemble(
         rewound_until=_still_rewound(snapshot.task, cursor),
     )
     opened = [row for row in rows if row.outcome in OPEN]
-    if not opened and (ended := _ended(task, timetable)):
+    if not opened and (ended := _ended(task, timetable, now)):
         task = replace(task, state=ended, wake_at=None)
     else:
         # A fire that was let go just now has returned the place that it held.
@@ -329,10 +358,13 @@ def _returned(fires: Iterable[Fire]) -> int:
     return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
 
 
-def _ended(task: Task, timetable: Timetable) -> TaskState | None:
+def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
     limit = task.definition.max_fires
     if limit is not None and task.accepted >= limit:
         return TaskState.DONE
+    if task.definition.on is not None:
+        end = selfpaced.ends_at(task.definition)
+        return TaskState.EXPIRED if end is not None and now > end else None
     if timetable.next_after(task.cursor_at) is not None:
         return None
     fired = timetable.last_at_or_before(task.cursor_at) is not None
@@ -342,7 +374,9 @@ def _ended(task: Task, timetable: Timetable) -> TaskState | None:
 def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime) -> datetime | None:
     """Return the next instant at which planning could change anything."""
     wakes = [timetable.next_after(task.cursor_at)]
-    for row in rows:
+    if task.definition.on is not None:
+        wakes.append(triggering.ends_after(task.definition, now))
+    for row in _scheduled(rows):
         if row.outcome is not Outcome.PENDING or is_queued(row) or row.send_by is None:
             continue
         if task.definition.catch_up is CatchUp.SKIP and row.send_by >= now:

@@ -14,19 +14,23 @@ from types import MappingProxyType
 from task_runner.entries import is_queued, released, settled_skipped
 from task_runner.events import LIFECYCLE, Event
 from task_runner.model import (
+    COUNTED,
     HALTED,
     OPEN,
     UNDER_WAY,
+    Definition,
     EventTrigger,
     Fire,
     FireKind,
     Outcome,
     Overlap,
+    Snapshot,
     Task,
     TaskState,
     fire_id,
 )
 from task_runner.overlap import OVERLAP, QUEUE_FULL
+from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.runs import earliest
 
@@ -34,12 +38,12 @@ from task_runner.runs import earliest
 LONGEST_CHAIN = 8
 MOST_AN_HOUR = 60
 _HOUR = timedelta(hours=1)
+_LEAST = timedelta(microseconds=1)
 OUTSIDE = "outside_bounds"
+QUEUED = "queued"
 LIMIT = "max_fires"
 OWN_CHAIN, TOO_LONG, TOO_MANY = "storm: own chain", f"storm: chain of {LONGEST_CHAIN}", f"storm: {MOST_AN_HOUR} in 1h"
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
-# Fires that take their turn with each other; one asked for by hand or by a backfill lies beside them.
-PACED = frozenset({FireKind.SCHEDULED, FireKind.WAKE, FireKind.EVENT})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +114,40 @@ def decide(
     return desk.decided()
 
 
+def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, Fire | None]:
+    """Return an active task that fires for events alone as it is from now on, and the fire that may go now, if any."""
+    limit, end = task.definition.max_fires, _end(task.definition)
+    task = replace(task, wake_at=ends_after(task.definition, now))
+    if any(row.kind in COUNTED for row in opened):
+        return task, releasing(task, opened, now)
+    if limit is not None and task.accepted >= limit:
+        reason = f"max_fires is {limit}, and {task.accepted} were accepted"
+        return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), None
+    if end is not None and now > end:
+        return replace(task, state=TaskState.EXPIRED, wake_at=None), None
+    return task, None
+
+
+def ends_after(definition: Definition, now: datetime) -> datetime | None:
+    """Return the first moment at which a task is over, if that is still to come."""
+    end = _end(definition)
+    return None if end is None or now > end else end + _LEAST
+
+
+def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
+    """Return a plan that also lets the fire of an event go that stood behind what the plan finds ended."""
+    newest = {row.entry_id: row for row in made.changed}
+    rows = [*(newest.get(row.entry_id, row) for row in snapshot.open), *made.new]
+    fire = releasing(made.task, [row for row in rows if row.outcome in OPEN], now)
+    return made if fire is None else replace(made, changed=(*made.changed, fire))
+
+
+def giving_way(unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
+    """Return what waited to be sent as skipped, because the fire of an event is going to be."""
+    waits = (row for row in unsent if row.outcome is Outcome.WAITING or is_queued(row))
+    return tuple(settled_skipped(row, QUEUED, now) for row in waits)
+
+
 def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
     """Return the fire of an event that stood behind others and may go now, ready to be sent; None if there is none."""
     if any(_is_ahead(row) for row in rows):
@@ -125,7 +163,7 @@ def is_awaited(rows: Iterable[Fire]) -> bool:
 
 def _is_ahead(row: Fire) -> bool:
     """Tell whether a later fire of the task has to wait for this one."""
-    if row.kind not in PACED:
+    if row.kind not in COUNTED:
         return False
     return row.outcome in UNDER_WAY | HALTED or (row.outcome is Outcome.PENDING and row.ready_at is not None)
 
@@ -173,7 +211,7 @@ class _Desk:
         if self._task.state in _STOPPED:
             return self._task.state.value
         definition, at = self._task.definition, trigger.event.at
-        end = earliest(definition.end_at, definition.expires_at)
+        end = _end(definition)
         if (definition.start_at is not None and at < definition.start_at) or (end is not None and at > end):
             return OUTSIDE
         if self._task.id in trigger.chain:
@@ -197,7 +235,7 @@ class _Desk:
         definition = self._task.definition
         rows = self._rows()
         if definition.max_fires is not None:
-            opened = sum(row.kind in PACED and row.accepted_at is None for row in rows)
+            opened = sum(row.kind in COUNTED and row.accepted_at is None for row in rows)
             if self._task.accepted + opened >= definition.max_fires:
                 return LIMIT
         if definition.overlap is Overlap.SKIP and any(map(_is_ahead, rows)):
@@ -264,3 +302,7 @@ class _Desk:
         gone = {fire.entry_id for fire in self.withdrawn}
         before = [row for row in self.standing.open if row.outcome in OPEN and row.entry_id not in gone]
         return before + [fire for fire, _ in self.fires if fire.outcome in OPEN]
+
+
+def _end(definition: Definition) -> datetime | None:
+    return earliest(definition.end_at, definition.expires_at)
