@@ -1,137 +1,43 @@
 """Graphs that import nothing of ours, under the guard: how their calls are asked for, answered, and run once each."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
-import pytest_asyncio
 from langchain.agents import create_agent
-from langchain.tools import InjectedState, InjectedStore, ToolRuntime
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, ToolException, tool
+from langchain_core.tools import InjectedToolCallId, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.store.base import BaseStore
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
-from pydantic import ValidationError
 
-from agent_runtime.approvals import Decided, Raised, answer_to, call_key, read_interrupt
 from agent_runtime.graph.checkpoints import open_checkpoints
-from agent_runtime.graph.current import turn_around
-from agent_runtime.graph.guard import Desk, LimitReached, guard_middleware, watching
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.permissions import judge
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.attacks import Field, plain_graph
-from tests.integration.runtime.harness import STATES, soon
+from agent_runtime.graph.guard import Desk, LimitReached
+from agent_runtime.model import Category
+from tests.integration.runtime.guarded import (
+    CONFIG,
+    THREE,
+    WAYS,
+    Thread,
+    act,
+    act_later,
+    free,
+    fresh_desk,
+    of_node,
+    plain,
+    ran,
+    turn,
+)
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.home import Home
-
-CONFIG: Any = {"configurable": {"thread_id": "thread-a"}}
-ran: list[str] = []
-
-
-@tool
-def act(text: str) -> str:
-    """Act."""
-    ran.append(text)
-    return f"did {text}"
-
-
-@tool
-async def act_later(text: str) -> str:
-    """Act, asynchronously."""
-    ran.append(text)
-    return f"did {text}"
-
-
-@tool
-def free(text: str) -> str:
-    """Act, granted."""
-    ran.append(f"free {text}")
-    return f"did {text}"
 
 
 @pytest.fixture(autouse=True)
 def desk() -> Iterator[Desk]:
-    ran.clear()
-    made = Desk({}, judge)
-    with watching(made):
+    with fresh_desk() as made:
         yield made
-
-
-def turn(*scopes: str, **changes: Any) -> TurnContext:
-    limits = {key: changes.pop(key) for key in ("tool_calls", "autonomous", "subagents") if key in changes}
-    category = Category(name="work", tools=frozenset(scopes), **({"autonomous": True} | limits))
-    given = {"turn_id": "turn-1", "thread_id": "thread-a", "channel": "main", "agent": "agent0"} | changes
-    return TurnContext(category=category, **given)
-
-
-def plain(*tools: BaseTool, saver: Any = None, store: Any = None, lines: Any = (), **node: Any) -> Any:
-    """Return a graph of a model's node and a plain ToolNode."""
-    model = ScriptedModel(script={"go": list(lines)})
-    graph = StateGraph(MessagesState)
-    graph.add_node("think", lambda state: {"messages": [model.invoke(state["messages"])]})
-    graph.add_node("tools", ToolNode(list(tools), **node))
-    graph.add_edge(START, "think")
-    graph.add_conditional_edges("think", lambda state: "tools" if state["messages"][-1].tool_calls else END)
-    graph.add_edge("tools", "think")
-    return graph.compile(checkpointer=saver or InMemorySaver(), store=store)
-
-
-def of_node(node: Any, checkpointer: Any = None) -> Any:
-    graph = StateGraph(MessagesState)
-    graph.add_node("node", node)
-    graph.add_edge(START, "node")
-    return graph.compile(checkpointer=checkpointer)
-
-
-class Thread:
-    """One thread of a graph in one turn, driven synchronously, asynchronously or as a stream."""
-
-    def __init__(self, graph: Any, context: TurnContext, way: str = "ainvoke") -> None:
-        self.graph, self.context, self.way = graph, context, way
-
-    async def go(self, given: Any = None) -> list[Raised]:
-        given = {"messages": [HumanMessage("go", id="turn-1")]} if given is None else given
-        with turn_around(self.context):
-            if self.way == "invoke":
-                self.graph.invoke(given, CONFIG)
-            elif self.way == "ainvoke":
-                await self.graph.ainvoke(given, CONFIG)
-            else:
-                async for _ in self.graph.astream(given, CONFIG, stream_mode="values"):
-                    pass
-        return await self.asked()
-
-    async def asked(self) -> list[Raised]:
-        found = {one.id: one.value for one in (await self.graph.aget_state(CONFIG)).interrupts}
-        return [read_interrupt(key, value) for key, value in found.items()]
-
-    async def decide(self, *decided: tuple[Raised, str], args: Any = None) -> list[Raised]:
-        self.context = replace(
-            self.context, asked=self.context.asked | {call_key(one.call_id, one.args_hash) for one, _ in decided}
-        )
-        answers = {
-            one.interrupt_id: answer_to(
-                one.kind, one.args_hash, one.call_id, "thread-a", Decided(decision=decision, args=args)
-            )
-            for one, decision in decided
-        }
-        return await self.go(Command(resume=answers))
-
-    async def told(self) -> list[str]:
-        values = (await self.graph.aget_state(CONFIG)).values
-        return [str(one.content) for one in values["messages"] if isinstance(one, ToolMessage)]
-
-
-WAYS = pytest.mark.parametrize("way", ["invoke", "ainvoke", "astream"])
-THREE = calls(("act", {"text": "a"}), ("free", {"text": "b"}), ("act", {"text": "c"}))
 
 
 @WAYS
@@ -183,60 +89,6 @@ async def test_an_agent_of_langchain_without_our_middleware_is_guarded() -> None
     assert await thread.decide((first, "reject"), (second, "approve")) == []
     assert len(ran) == 2
     assert "the author refused this call" in await thread.told()
-
-
-async def test_an_edit_runs_the_authors_arguments_with_what_langgraph_injects() -> None:
-    @tool
-    def informed(text: str, runtime: ToolRuntime, state: Annotated[dict[str, Any], InjectedState()]) -> str:
-        """Act, knowing the state."""
-        ran.append(f"{text} {runtime.tool_call_id is not None} {len(state['messages'])}")
-        return "done"
-
-    thread = Thread(plain(informed, lines=[calls(("informed", {"text": "a"}))]), turn())
-    (asked,) = await thread.go()
-    assert asked.args == {"text": "a"}, "what is injected is not the author's to read"
-    await thread.decide((asked, "edit"), args={"text": "better", "state": {"messages": []}})
-    assert ran == ["better True 2"]
-
-
-@pytest.mark.parametrize(
-    ("edited", "runs"), [({"input": "list"}, ["list"]), ({"text": "list"}, ["list"]), ({"other": "list"}, []), ({}, [])]
-)
-async def test_an_edit_of_a_call_by_text_never_runs_the_text_that_was_edited(edited: Any, runs: list[str]) -> None:
-    def node(_state: Any) -> Any:
-        try:
-            return {"messages": [AIMessage(act.invoke("erase"))]}
-        except ValidationError as error:
-            return {"messages": [AIMessage(str(error))]}
-
-    thread = Thread(of_node(node, InMemorySaver()), turn())
-    (asked,) = await thread.go()
-    assert asked.args == {"input": "erase"}
-    assert await thread.decide((asked, "edit"), args=edited) == []
-    assert ran == runs
-
-
-async def test_tools_with_state_store_runtime_and_call_id_work_as_before() -> None:
-    @tool
-    async def wise(
-        text: str,
-        call_id: Annotated[str, InjectedToolCallId],
-        messages: Annotated[list[Any], InjectedState("messages")],
-        store: Annotated[BaseStore, InjectedStore()],
-        runtime: ToolRuntime,
-    ) -> Command[Any]:
-        """Act, knowing all."""
-        await store.aput(("a",), text, {"n": len(messages)})
-        ran.append(f"{text} {call_id == runtime.tool_call_id} {runtime.store is store}")
-        return Command(update={"messages": [ToolMessage(f"did {text}", tool_call_id=call_id)]})
-
-    store = InMemoryStore()
-    lines = [calls(("wise", {"text": "a"}), ("wise", {"text": "b"}), ("free", {"text": "c"}))]
-    thread = Thread(plain(wise, free, lines=lines, store=store), turn("tool:wise", "tool:free"))
-    assert await thread.go() == []
-    assert sorted(ran) == ["a True True", "b True True", "free c"]
-    assert await thread.told() == ["did a", "did b", "did c"]
-    assert store.get(("a",), "a").value == {"n": 2}  # type: ignore[union-attr]
 
 
 async def test_answers_of_calls_are_kept_by_our_checkpointer(home: Home) -> None:
@@ -308,121 +160,6 @@ async def test_a_tool_that_a_node_calls_by_itself_asks(sync: bool) -> None:
     assert ran == []
     assert await thread.decide((asked, "approve")) == []
     assert ran == ["a"]
-
-
-async def test_what_a_node_injects_by_itself_is_part_of_what_the_author_approves() -> None:
-    users = iter(["ada", "eve", "eve"])
-
-    @tool
-    def act_for(text: str, user: Annotated[str, InjectedToolArg]) -> str:
-        """Act for somebody."""
-        ran.append(f"{text} for {user}")
-        return "done"
-
-    thread = Thread(
-        of_node(lambda _: act_for.invoke({"text": "a", "user": next(users)}) and {}, InMemorySaver()), turn()
-    )
-    (asked,) = await thread.go()
-    assert asked.args == {"text": "a", "user": "ada"}
-    (anew,) = await thread.decide((asked, "approve"))
-    assert (anew.args, ran) == ({"text": "a", "user": "eve"}, [])
-
-
-def calling(made: BaseTool, *outcomes: dict[str, Any]) -> Any:
-    """Return a graph whose node makes the call that a model wrote: the first of these, then the next when asked anew."""
-    left = iter(outcomes)
-
-    def node(_state: Any) -> Any:
-        return {"messages": [made.invoke({"name": made.name, "args": next(left), "id": "c1", "type": "tool_call"})]}
-
-    return of_node(node, InMemorySaver())
-
-
-async def test_what_a_model_writes_for_an_injected_argument_is_what_the_author_approves() -> None:
-    @tool
-    def pay(
-        amount: int,
-        accounts: Annotated[list[str], InjectedToolArg],
-        state: Annotated[dict[str, Any], InjectedState()],
-        runtime: str,
-    ) -> str:
-        """Pay."""
-        ran.append(f"{amount} {accounts} {state} {runtime}")
-        return "paid"
-
-    shop = {"amount": 1, "accounts": ["shop"], "state": {"limit": 1}, "runtime": "test"}
-    for name, other in (("accounts", ["thief"]), ("state", {"limit": 9}), ("runtime", "live --force")):
-        thread = Thread(calling(pay, shop, shop | {name: other}), turn())
-        (asked,) = await thread.go()
-        assert asked.args == shop
-        (anew,) = await thread.decide((asked, "approve"))
-        assert (anew.args, ran) == (shop | {name: other}, [])
-
-
-@dataclass(frozen=True)
-class Payee:
-    """What a node makes of a model's words."""
-
-    name: str
-    through: object
-
-
-async def test_an_object_that_a_node_injects_is_shown_by_what_it_says_and_given_as_it_is() -> None:
-    @tool
-    def pay(amount: int, to: Annotated[Any, InjectedToolArg], through: Annotated[Any, InjectedToolArg]) -> str:
-        """Pay."""
-        ran.append(f"{amount} {to.name} {to.through is bank} {through is bank}")
-        return "paid"
-
-    bank = object()
-
-    def node(_state: Any) -> Any:
-        return pay.invoke({"amount": 1, "to": Payee(name="shop", through=bank), "through": bank}) and {}
-
-    thread = Thread(of_node(node, InMemorySaver()), turn())
-    (asked,) = await thread.go()
-    assert asked.args == {"amount": 1, "to": {"name": "shop", "through": "<object>"}}
-    assert await thread.decide((asked, "edit"), args={**asked.args, "amount": 2}) == []
-    assert ran == ["2 shop True True"]
-
-
-@WAYS
-async def test_what_a_model_writes_for_an_injected_argument_is_lost_in_a_toolnode(way: str) -> None:
-    @tool
-    def informed(
-        text: str,
-        state: Annotated[dict[str, Any], InjectedState()],
-        messages: Annotated[list[Any], InjectedState("messages")],
-    ) -> str:
-        """Act, knowing the state."""
-        ran.append(f"{text} {len(messages)} {len(state['messages'])}")
-        return "done"
-
-    forged = {"text": "a", "state": {"messages": []}, "messages": []}
-    thread = Thread(plain(informed, lines=[calls(("informed", forged))]), turn(), way)
-    (asked,) = await thread.go()
-    assert asked.args == {"text": "a"}
-    assert await thread.decide((asked, "approve")) == []
-    assert ran == ["a 2 2"]
-
-
-async def test_our_agent_asks_once_for_a_call_whose_injected_argument_a_model_wrote() -> None:
-    @tool
-    def pay(
-        amount: int,
-        messages: Annotated[list[Any], InjectedState("messages")],
-        accounts: Annotated[list[str] | None, InjectedToolArg] = None,
-    ) -> str:
-        """Pay."""
-        ran.append(f"{amount} {accounts} {len(messages)}")
-        return "paid"
-
-    model = ScriptedModel(script={"go": [calls(("pay", {"amount": 1, "accounts": ["thief"], "messages": []}))]})
-    agent = create_agent(model, [pay], middleware=[guard_middleware({}, judge)], checkpointer=InMemorySaver())
-    thread = Thread(agent, turn())
-    (asked,) = await thread.go()
-    assert await thread.decide((asked, "approve")) == []
-    assert ran == ["1 None 2"]
 
 
 async def test_a_tool_that_a_node_calls_and_the_author_refuses_raises_there() -> None:
@@ -576,170 +313,6 @@ async def test_a_call_outside_a_turn_is_refused() -> None:
     with pytest.raises(ToolException, match="outside a turn"):
         act.invoke({"text": "a"})
     assert ran == []
-
-
-def in_turn(field: Field, *tools: BaseTool) -> None:
-    """Let the bench run a plain graph of these tools."""
-    field.graph = lambda saver: plain_graph(field, saver, [*tools])  # type: ignore[assignment,misc]
-
-
-@pytest_asyncio.fixture
-async def field(home: Home) -> AsyncIterator[Field]:
-    made = Field(home)
-    yield made
-    await made.close()
-
-
-async def test_a_crash_amid_the_calls_of_a_toolnode_runs_again_only_what_had_not_finished(field: Field) -> None:
-    @tool
-    async def slow(text: str) -> str:
-        """Wait until the test says go."""
-        field.blocked.set()
-        await field.go.wait()
-        ran.append(f"slow {text}")
-        return "done"
-
-    in_turn(field, slow, free)
-    await field.open()
-    field.grant("tool:slow", "tool:free")
-    field.script["go"] = [calls(("free", {"text": "a"}), ("slow", {"text": "b"}))]
-    receipt = await field.service.Fire(field.fire(1), None)
-    await soon(field.blocked.wait(), "the slow tool to begin")
-    await soon(until(lambda: "free a" in ran), "the other to finish")
-    await field.crash()
-    await soon(field.blocked.wait(), "the slow tool to begin again")
-    field.go.set()
-    assert (await field.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
-    assert ran == ["free a", "slow b"]
-
-
-async def test_questions_of_a_toolnode_are_rows_that_the_author_decides_one_by_one(field: Field) -> None:
-    in_turn(field, act, free)
-    await field.open()
-    field.grant("tool:free")
-    event = await field.act(THREE)
-    assert sorted(one.args_json for one in await field.pending()) == ['{"text":"a"}', '{"text":"c"}']
-    event = await field.decide(event, "approve")
-    assert event.state == STATES.INTERRUPTED
-    assert (await field.decide(event, "reject")).state == STATES.SUCCEEDED
-    assert len(ran) == 2
-    assert await field.history() == ["STARTED", "INTERRUPTED", "RESUMED", "INTERRUPTED", "RESUMED", "SUCCEEDED"]
-
-
-async def test_a_server_that_numbers_the_calls_of_each_message_makes_one_question_of_one_call(field: Field) -> None:
-    def first(name: str, text: str) -> AIMessage:
-        return AIMessage("", tool_calls=[{"name": name, "args": {"text": text}, "id": "call_0", "type": "tool_call"}])
-
-    in_turn(field, act, free)
-    await field.open()
-    field.grant("tool:free")
-    event = await field.act(first("free", "a"), first("act", "b"), first("free", "c"), first("free", "a"))
-    assert [one.args_json for one in await field.pending()] == ['{"text":"b"}']
-    assert (await field.decide(event, "approve")).state == STATES.SUCCEEDED
-    assert ran == ["free a", "b", "free c", "free a"]
-
-
-async def test_a_cancelled_question_of_a_toolnode_leaves_a_thread_that_goes_on(field: Field) -> None:
-    in_turn(field, act, free)
-    await field.open()
-    field.grant("tool:free")
-    event = await field.act(THREE)
-    await field.service.CancelTurn(wire.CancelTurnRequest(turn_id=event.turn_id), None)
-    await field.stopped(event.turn_id, after=event.sequence)
-    again = await field.run(2, prompt="next")
-    assert again.state == STATES.SUCCEEDED, again.error
-    assert ran == ["free b"]
-
-
-async def test_a_cancel_amid_the_calls_of_a_toolnode_stops_them_all(field: Field) -> None:
-    begun: list[str] = []
-
-    @tool
-    async def slow(text: str) -> str:
-        """Wait until the test says go."""
-        begun.append(text)
-        await field.go.wait()
-        ran.append(text)
-        return "done"
-
-    in_turn(field, slow)
-    await field.open()
-    field.grant("tool:slow")
-    field.script["go"] = [calls(("slow", {"text": "a"}), ("slow", {"text": "b"}))]
-    receipt = await field.service.Fire(field.fire(1), None)
-    await soon(until(lambda: len(begun) == 2), "both to begin")
-    await field.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
-    assert (await field.stopped(receipt.turn_id)).state == STATES.CANCELLED
-    field.go.set()
-    again = await field.run(2, prompt="next")
-    assert again.state == STATES.SUCCEEDED, again.error
-    assert ran == []
-
-
-async def test_an_approved_proposal_covers_the_turns_other_writes_and_no_other_turns(field: Field) -> None:
-    in_turn(field, free)
-    await field.open()
-    field.category("careful", tools=["tool:free"], autonomous=False)
-    lines = [calls(("free", {"text": "a"})), calls(("free", {"text": "b"}))]
-    event = await field.act(*lines, category="careful")
-    assert [one.kind for one in await field.pending()] == ["proposal"]
-    assert (await field.decide(event, "approve")).state == STATES.SUCCEEDED
-    assert ran == ["free a", "free b"]
-    assert (await field.run(2, category="careful")).state == STATES.INTERRUPTED
-
-
-async def test_a_subagent_inside_a_tool_asks_at_the_root_and_goes_on_there(field: Field) -> None:
-    inner = create_agent(ScriptedModel(script={"sub": [THREE]}), [act, free])
-    started: list[str] = []
-
-    @tool
-    async def delegate() -> str:
-        """Start a subagent."""
-        started.append("")
-        done = await inner.ainvoke({"messages": [HumanMessage("sub")]})
-        return "; ".join(str(one.content) for one in done["messages"] if isinstance(one, ToolMessage))
-
-    field.tools = [delegate]
-    await field.open()
-    field.grant("tool:delegate", "tool:free")
-    event = await field.act(calls(("delegate", {})))
-    assert sorted(one.args_json for one in await field.pending()) == ['{"text":"a"}', '{"text":"c"}']
-    event = await field.decide(event, "approve")
-    event = await field.decide(event, "approve")
-    assert event.state == STATES.SUCCEEDED
-    assert sorted(ran) == ["a", "c", "free b"], "each ran once"
-    assert await field.told(event.turn_id) == ["did a; did b; did c"]
-    assert len(started) == 3, "the tool that starts it runs again at each resume, the subagent goes on"
-
-
-async def test_what_a_tool_leaves_running_is_refused_once_its_turn_is_over(field: Field) -> None:
-    over = asyncio.Event()
-    left: list[asyncio.Task[Any]] = []
-
-    @tool
-    async def leave() -> str:
-        """Leave a task behind that acts later."""
-
-        async def later() -> Any:
-            await over.wait()
-            return await act.ainvoke({"text": "late"})
-
-        left.append(asyncio.create_task(later()))
-        return "left"
-
-    in_turn(field, leave, act)
-    await field.open()
-    field.grant("tool:leave", "tool:act")
-    assert (await field.act(calls(("leave", {})))).state == STATES.SUCCEEDED
-    over.set()
-    (done,) = await asyncio.gather(*left, return_exceptions=True)
-    assert isinstance(done, Exception)
-    assert ran == []
-
-
-async def until(reached: Any) -> None:
-    while not reached():
-        await asyncio.to_thread(lambda: None)
 
 
 def test_the_process_is_as_it_was_when_nobody_watches_any_more() -> None:
