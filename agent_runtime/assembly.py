@@ -31,6 +31,7 @@ from agent_runtime.live import Live
 from agent_runtime.mailboxes import Mailboxes
 from agent_runtime.narrowing import Narrowing
 from agent_runtime.notify import Notifier
+from agent_runtime.pacing import Pacing
 from agent_runtime.permissions import judge
 from agent_runtime.requests import FIRST_AGENT
 from agent_runtime.store import Store
@@ -38,6 +39,7 @@ from agent_runtime.stores.open import open_database
 from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools
+from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.turns import Parts
 from agent_runtime.worker import Worker
 from agent_runtime.world.world import World
@@ -187,6 +189,27 @@ def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, uses: ToolUses, *,
         yield desk
 
 
+def _tools(
+    world: World,
+    courier: Courier,
+    store: Store,
+    categories: Categories,
+    stack: AsyncExitStack,
+    *,
+    home: Home,
+    clock: Clock,
+) -> list[ToolSpec]:
+    """Return every tool there is; what they hold open is closed with the stack."""
+    loops = Loops(store, categories, home=home, clock=clock)
+    stack.push_async_callback(loops.close)
+    return [
+        *toolbox(world),
+        *agent_tools(courier),
+        *lifecycle_tools(Lifecycle(store, home=home, clock=clock)),
+        *loop_tools(loops, Pacing(store, clock)),
+    ]
+
+
 async def _wire(
     home: Home,
     settings: Settings,
@@ -218,7 +241,7 @@ async def _wire(
         failpoints=failpoints,
     )
     courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
-    specs = [*toolbox(world), *agent_tools(courier), *lifecycle_tools(Lifecycle(store, home=home, clock=clock))]
+    specs = _tools(world, courier, store, categories, guards, home=home, clock=clock)
     narrowing = Narrowing(categories.get)
     foreign = opened is not None
     desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from agent_runtime.model import Category, Outside
-from agent_runtime.permissions import ANY_HOST, FOREIGN, SCOPES, TIERS, WRITES, known_scope
+from agent_runtime.permissions import ANY_HOST, FOREIGN, LOOPS, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.home import Home
 from turnkeeper.settings import Settings
@@ -57,6 +57,7 @@ class _Scopes(_Strict):
     channels: list[_Text] = Field(default_factory=list)
     subagents: list[_Text] = Field(default_factory=list)
     network: list[_Text] = Field(default_factory=list)
+    recurring: bool = False
 
 
 class _Limits(_Strict):
@@ -254,6 +255,8 @@ def _contradictions(file: _File) -> Iterator[tuple[Location, str]]:
             yield ("scopes", "tools"), f"{scope} cannot do its work: memory holds no tier"
         if scope in SCOPES and SCOPES[scope].host and not scopes.network:
             yield ("scopes", "tools"), f"{scope} cannot do its work: network holds no host"
+    if scopes.recurring and LOOPS not in scopes.tools:
+        yield ("scopes", "recurring"), f"lets turns of tasks start tasks, yet no tool in scope does: {LOOPS}"
     if file.silent and not file.autonomous:
         yield ("silent",), "silent, yet not autonomous: each fire would halt for the author before it writes"
     if file.outside == "hide" and set(SCOPES) <= set(scopes.tools):
@@ -288,13 +291,14 @@ def _unreachable(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
 
 
 def _twice(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
-    for key, values in scopes.model_dump().items():
+    for key, values in scopes.model_dump(exclude={"recurring"}).items():
         for value in sorted({value for value in values if values.count(value) > 1}):
             yield ("scopes", key), f"{value} is listed twice"
 
 
 def _to_category(file: _File, *, autonomous: bool) -> Category:
-    scopes: dict[str, Any] = {key: frozenset(value) for key, value in file.scopes.model_dump().items()}
+    granted = file.scopes.model_dump(exclude={"recurring"})
+    scopes: dict[str, Any] = {key: frozenset(value) for key, value in granted.items()}
     return Category(
         name=file.name,
         description=file.description,
@@ -304,6 +308,7 @@ def _to_category(file: _File, *, autonomous: bool) -> Category:
         seconds=file.limits.seconds,
         tool_calls=file.limits.tool_calls,
         tokens=file.limits.tokens,
+        recurring=file.scopes.recurring,
         **scopes,
     )
 

@@ -25,6 +25,7 @@ class Category:
         channels: channels besides the turn's own.
         subagents: subagents it may start.
         network: hosts for fetching; `*` is any public host.
+        recurring: a turn that a task started may start tasks of its own.
         seconds: the time limit of one turn.
         tool_calls: the most tool calls in one turn.
         tokens: the most tokens in one turn.
@@ -41,6 +42,7 @@ class Category:
     channels: frozenset[str] = frozenset()
     subagents: frozenset[str] = frozenset()
     network: frozenset[str] = frozenset()
+    recurring: bool = False
     seconds: int = 300
     tool_calls: int = 50
     tokens: int = 200_000

@@ -20,6 +20,7 @@ WRITES = frozenset({"candidate-page", "candidate-summary", "deviation", "derivat
 TIERS = ("conversation", "channel", "workspace", "account")
 ANY_HOST = "*"
 FOREIGN = "tool:"
+LOOPS = "loop.create"
 REQUEST = "permission.request"  # the scope of the tool that asks for another; it grants nothing and needs no grant
 
 
@@ -57,6 +58,10 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "web.fetch": ScopeRule(host=True),
         "agent.send": ScopeRule(),
         "lifecycle.request_restart": ScopeRule(),
+        "loop.wakeup": ScopeRule(),
+        "loop.create": ScopeRule(channel=True),
+        "loop.list": ScopeRule(),
+        "loop.delete": ScopeRule(),
     }
 )
 
@@ -149,10 +154,40 @@ def intersect(grant: Category, now: Category | None) -> Category:
         channels=grant.channels & now.channels,
         subagents=grant.subagents & now.subagents,
         network=_common_hosts(grant.network, now.network),
+        recurring=grant.recurring and now.recurring,
         seconds=min(grant.seconds, now.seconds),
         tool_calls=min(grant.tool_calls, now.tool_calls),
         tokens=min(grant.tokens, now.tokens),
     )
+
+
+def beyond(asked: Category, turn: TurnContext) -> str:
+    """Return what a category grants and the turn's does not, in a sentence; nothing where it stays within.
+
+    A turn hands on no more than it has: what it sets going runs without it. A turn that an author started is not bound
+    to ask, so what it starts may be autonomous.
+
+    >>> turn = TurnContext(turn_id="t", thread_id="t", channel="c", agent="agent0", category=Category(name="x"))
+    >>> beyond(Category(name="y", tools=frozenset({"web.fetch"})), turn)
+    'category y grants tools web.fetch, which the turn under category x does not have'
+    """
+    own = turn.category
+    for name in ("tools", "writes", "memory", "channels", "subagents", "network"):
+        theirs, mine = getattr(asked, name), getattr(own, name)
+        more = theirs - mine - ({turn.channel} if name == "channels" else set())
+        if more and not (name == "network" and ANY_HOST in mine):
+            named = _short(", ".join(sorted(more)))
+            return (
+                f"category {asked.name} grants {name} {named}, which the turn under category {own.name} does not have"
+            )
+    for name in ("seconds", "tool_calls", "tokens"):
+        if getattr(asked, name) > getattr(own, name):
+            return f"category {asked.name} allows more {name} than the turn under category {own.name} has"
+    free = turn.started_by == "author" or own.autonomous
+    if (asked.autonomous and not free) or (asked.recurring and not own.recurring):
+        what = "may act without the author" if asked.autonomous and not free else "may start tasks of its own"
+        return f"category {asked.name} {what}, which the turn under category {own.name} may not"
+    return ""
 
 
 def narrowed(context: TurnContext, category: Category) -> TurnContext:

@@ -171,6 +171,7 @@ def to_toml(category: Category, *, comment: str = "") -> str:
     own = [f"{key} = {_toml(getattr(category, key))}" for key in ("name", "description")]
     own += [f"{key} = {_toml(getattr(category, key))}" for key in ("autonomous", "silent", "outside")]
     scopes = [f"{key} = [{', '.join(map(_toml, sorted(getattr(category, key))))}]" for key in GRANTS]
+    scopes += ["recurring = true"] if category.recurring else []
     limits = [f"{key} = {_toml(getattr(category, key))}" for key in ("seconds", "tool_calls", "tokens")]
     return "\n".join([*head, *own, "", "[scopes]", *scopes, "", "[limits]", *limits])
 
@@ -212,16 +213,18 @@ def _least(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, To
                 for field in GRANTS:
                     granted[field] |= getattr(needs, field)
                 autonomous |= needs_proposal(facts.scope, facts.effect, _context(needs, turn))
+    grants: dict[str, Any] = {field: frozenset(values) for field, values in granted.items()}
     return Category(
         name=category.name,
         description=category.description,
         autonomous=autonomous,
+        recurring=category.recurring,
         silent=category.silent and autonomous,  # else each fire would halt for the author before it writes
         outside=category.outside,
         seconds=_most((_whole(turn.seconds or 0) for turn in turns), MOST_SECONDS),
         tool_calls=_most((len(turn.calls) for turn in turns), MOST_CALLS),
         tokens=_most((turn.tokens for turn in turns), MOST_TOKENS),
-        **{field: frozenset(values) for field, values in granted.items()},
+        **grants,
     )
 
 

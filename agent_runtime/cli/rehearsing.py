@@ -14,6 +14,8 @@ from agent_runtime.stores.open import open_database
 from agent_runtime.stores.past import past_turns
 from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.lifecycle import lifecycle_tools
+from agent_runtime.tools.loops import loop_tools
 from turnkeeper.clock import SystemClock, parse_rfc3339, rfc3339
 from turnkeeper.console import Column, Output, note, show_record, show_rows
 from turnkeeper.durations import parse_duration
@@ -52,7 +54,8 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     turns = _past(place, channel=channel, task=task, since=_since(since), limit=limit)
     nowhere: Any = None  # the tools are asked for their scopes and never called
     foreign = any(agent.graph for agent in settings.agents.values())  # its tools are in no scope map
-    specs = [] if foreign else [*toolbox(nowhere), *agent_tools(nowhere)]
+    own = [*toolbox(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere, nowhere)]
+    specs = [] if foreign else own
     tools = {spec.tool.name: ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
     outcome = rehearse(category, turns, tools)
     return Found(category, turns, outcome, held_back=declared and not category.autonomous)

@@ -32,8 +32,8 @@ def call_of(runtime: Runtime) -> Call:
     return Call(context=context, key=f"{context.thread_id}|{info.checkpoint_ns}|{runtime.tool_call_id}")
 
 
-def spec(body: Callable[P, Awaitable[Mapping[str, Any]]], *, scope: str, effect: Effect) -> ToolSpec:
-    """Return the tool that `body` is: its docstring is what the model reads, its name the scope's.
+def spec(body: Callable[P, Awaitable[Mapping[str, Any]]], *, scope: str, effect: Effect, name: str = "") -> ToolSpec:
+    """Return the tool that `body` is: its docstring is what the model reads, its name the scope's unless one is given.
 
     A TurnkeeperError becomes the tool's answer, marked as an error: the planner retries, works around or reports it.
     Anything else is our bug and fails the turn.
@@ -47,7 +47,7 @@ def spec(body: Callable[P, Awaitable[Mapping[str, Any]]], *, scope: str, effect:
             raise ToolException(str(error)) from error
 
     tool: BaseTool = StructuredTool.from_function(
-        coroutine=answer, name=scope.replace(".", "_"), handle_tool_error=True
+        coroutine=answer, name=name or scope.replace(".", "_"), handle_tool_error=True
     )
     return ToolSpec(tool=tool, scope=scope, effect=effect)
 

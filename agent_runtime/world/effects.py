@@ -41,6 +41,12 @@ class Outcome:
     repeated: bool
 
 
+def known(connection: Connection, call: Call) -> Mapping[str, Any] | None:
+    """Return what an earlier run of the same call gave; None where there was none."""
+    found = connection.execute(select(effects.c.result_json).where(effects.c.effect_key == call.key)).scalar()
+    return None if found is None else json.loads(found)
+
+
 def once(
     connection: Connection, call: Call, scope: str, at: datetime, fence: Fence, write: Callable[[], Mapping[str, Any]]
 ) -> Outcome:
@@ -49,9 +55,9 @@ def once(
     Raises:
         Denied: from `fence`, when the turn may write no more; nothing is written then.
     """
-    known = connection.execute(select(effects.c.result_json).where(effects.c.effect_key == call.key)).scalar()
-    if known is not None:
-        return Outcome(result=json.loads(known), repeated=True)
+    before = known(connection, call)
+    if before is not None:
+        return Outcome(result=before, repeated=True)
     fence(connection, call.context)
     result = write()
     row = {

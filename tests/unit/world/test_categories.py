@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from agent_runtime.permissions import REQUEST, SCOPES
 from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools
+from agent_runtime.tools.loops import loop_tools
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.home import Home
 from turnkeeper.settings import CategorySettings, Settings
@@ -35,8 +37,19 @@ def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
     assert [finding for path in SHIPPED.glob("*.toml") for finding in lint(path)] == []
 
 
+def test_what_a_new_home_lets_run_by_itself_is_what_is_shipped_for_it(home: Home) -> None:
+    declared = {entry.name for entry in load(home).all() if entry.declared_autonomous}
+    assert declared <= set(Settings().categories.autonomous_allowed)
+
+
 def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
-    every = [*toolbox(None), *agent_tools(None), *lifecycle_tools(None)]  # type: ignore[arg-type]
+    nothing: Any = None
+    every = [
+        *toolbox(nothing),
+        *agent_tools(nothing),
+        *lifecycle_tools(nothing),
+        *loop_tools(nothing, nothing),
+    ]
     assert {spec.scope for spec in every} == {*SCOPES, REQUEST}, "asking for permission needs none"
 
 

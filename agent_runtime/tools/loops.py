@@ -1,0 +1,314 @@
+"""The tools by which a turn paces its own loop and makes others. Their docstrings are what a model reads.
+
+The one module of the runtime that knows of schedules: it forwards to the runner's `Schedules` what a turn asks for,
+within what the turn may do, and says which turn it was. A loop never gets more than the turn that made it has.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Annotated, Any, Literal
+
+import grpc
+from sqlalchemy import Connection
+
+from agent_runtime.categories import Categories
+from agent_runtime.model import Category, TurnContext
+from agent_runtime.pacing import WAKEUP, Pacing, on_record
+from agent_runtime.permissions import LOOPS, beyond, judge
+from agent_runtime.store import Store
+from agent_runtime.tools.calls import Runtime, call_of, spec
+from agent_runtime.tools.spec import ToolSpec
+from agent_runtime.world.effects import Call, known, once
+from agent_runtime.world.hearing import refuse_ended
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+from turnkeeper.home import Home
+from turnkeeper.rpc.channel import DEADLINE_S, connect
+from turnkeeper.rpc.errors import from_rpc
+
+LIST, DELETE = "loop.list", "loop.delete"
+WAKEUP_TOOL = "schedule_loop_wakeup"
+DEFAULT_CATEGORY = "loop"  # of a loop that an author's turn makes
+LONGEST_SHOWN = 200  # characters of a prompt
+MOST_LISTED = 100
+_RUNNER = "task-runner"
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A loop as a turn asks for it; empty fields ask for nothing.
+
+    Attributes:
+        prompt: what each of its turns is asked.
+        every: an interval.
+        cron: five fields; with neither, and no event, the loop is self-paced.
+        max_fires: how often it fires at most; 0 is no limit.
+        read_only: its turns only read.
+        category: that its turns run under.
+        channel: that shows its turns.
+    """
+
+    prompt: str
+    every: str = ""
+    cron: str = ""
+    max_fires: int = 0
+    read_only: bool = False
+    category: str = ""
+    channel: str = ""
+
+
+class Loops:
+    """Forwards to the runner, once for each call of a tool."""
+
+    def __init__(self, store: Store, categories: Categories, *, home: Home, clock: Clock) -> None:
+        self._store = store
+        self._categories = categories
+        self._socket = home.socket(_RUNNER)
+        self._clock = clock
+        self._channel: grpc.aio.Channel | None = None
+
+    async def close(self) -> None:
+        """Close the connection to the runner."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def create(self, call: Call, wanted: Wanted) -> Result:
+        """Make a loop, within what the turn may do.
+
+        Raises:
+            Denied: not in scope, beyond the turn's category, or a task's turn whose category lets it start none.
+            InvalidInput: the runner cannot take it.
+            Exhausted: the agent has as many as it may.
+            Unreachable: the runner does not answer.
+        """
+        context = call.context
+        _require(LOOPS, "write", {"channel": wanted.channel}, context)
+        if context.started_by == "fire" and not context.category.recurring:
+            what = f"a task started this turn, and category {context.category.name} lets no turn of a task start tasks"
+            raise Denied(what, where="recurring", hint="the author allows it by `recurring = true` under [scopes]")
+        category = self._category(wanted.category, context)
+        if reason := beyond(category, context):
+            raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
+        turn = await self._store.read(lambda connection: on_record(connection, context.turn_id))
+        request = wire.CreateTaskRequest(spec=_spec(call, wanted, category, read_only=turn.read_only), loop=True)
+        return await self._once(call, LOOPS, lambda: self._made(request))
+
+    async def list(self, call: Call) -> Result:
+        """Return the agent's own loops, and those of the turn's channel. Raises Denied, Unreachable."""
+        context = call.context
+        _require(LIST, "read", {}, context)
+        found: wire.ListTasksResponse = await self._ask("ListTasks", wire.ListTasksRequest())
+        mine = [task for task in found.tasks if _is_own(task, context) or _is_here(task, context)]
+        return {
+            "loops": [_shown(task, context) for task in mine[:MOST_LISTED]],
+            "left_out": max(0, len(mine) - MOST_LISTED),
+        }
+
+    async def delete(self, call: Call, loop: str, *, pause: bool) -> Result:
+        """Delete one of the agent's own loops, or keep it without firing.
+
+        Raises:
+            Denied: not in scope, or another made it.
+            NotFound: there is no such loop.
+            Unreachable: the runner does not answer.
+        """
+        _require(DELETE, "write", {"loop": loop}, call.context)
+        return await self._once(call, DELETE, lambda: self._ended(call.context, loop, pause=pause))
+
+    def _category(self, name: str, context: TurnContext) -> Category:
+        own = context.category.name if context.started_by == "fire" else DEFAULT_CATEGORY
+        return self._categories.get(name or own)
+
+    async def _made(self, request: wire.CreateTaskRequest) -> Result:
+        spec = request.spec
+        try:
+            made: wire.CreateTaskResponse = await self._ask("CreateTask", request)
+        except Conflict:
+            # An earlier run of this call may have come as far as the runner: its loop has this very name.
+            task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=spec.name))
+            if task.spec.created_by != spec.created_by:
+                raise
+            made = wire.CreateTaskResponse(task=task)
+        return _told(made)
+
+    async def _ended(self, context: TurnContext, loop: str, *, pause: bool) -> Result:
+        task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=loop))
+        if not _is_own(task, context):
+            if not _is_here(task, context):
+                raise NotFound(f"no loop {loop[:80]!r}", where="loop", hint="see LoopList")
+            raise Denied(f"loop {task.id} is not of {context.agent}'s making", hint="the author can stop it")
+        if not pause and task.state != "deleted":
+            await self._ask("DeleteTask", wire.DeleteTaskRequest(name=task.id))
+        if pause and task.state != "paused":
+            note = f"by {context.agent} in {context.turn_id}"
+            await self._ask("PauseTask", wire.PauseTaskRequest(name=task.id, note=note))
+        return {"loop": task.id, "state": "paused" if pause else "deleted"}
+
+    async def _once(self, call: Call, scope: str, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Act unless an earlier run of this call did, and keep what came of it.
+
+        A crash between the two lets the call run again: what it does at the runner is the same when it is done twice.
+        """
+        at = self._clock.now()
+
+        def look(connection: Connection) -> Result | None:
+            before = known(connection, call)
+            if before is None:
+                refuse_ended(connection, call.context)
+            return before
+
+        before = await self._store.read(look)
+        if before is not None:
+            return before
+        result = await act()
+        kept = await self._store.write(lambda connection: once(connection, call, scope, at, _done, lambda: result))
+        return kept.result
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        if self._channel is None:
+            self._channel = connect(self._socket)
+        try:
+            return await getattr(SchedulesStub(self._channel), method)(request, timeout=DEADLINE_S)
+        except grpc.RpcError as error:
+            raise from_rpc(error, _RUNNER) from error
+
+
+def loop_tools(loops: Loops, pacing: Pacing) -> list[ToolSpec]:
+    """Return the tools that concern loops."""
+
+    async def wakeup(
+        delay_seconds: Annotated[float, "seconds from the end of this turn to the next iteration; 0 is at once"],
+        reason: Annotated[str, "why it goes on, in a few words"],  # noqa: ARG001  the author reads it in the call
+        runtime: Runtime,
+    ) -> Result:
+        """Let this self-paced loop go on: its next iteration begins so long after this turn has ended.
+
+        Do this iteration's work first, call this once at its end, then end your turn. Not calling it ends the loop: do
+        so when its goal is met, or when what it waits for has come.
+        """
+        return await pacing.wake(call_of(runtime), delay_seconds)
+
+    return [spec(wakeup, scope=WAKEUP, effect="read", name=WAKEUP_TOOL), *_calendar(loops)]
+
+
+def _calendar(loops: Loops) -> list[ToolSpec]:
+    async def create(
+        prompt: Annotated[str, "what each turn of the loop is asked; it sees nothing of this thread"],
+        runtime: Runtime,
+        every: Annotated[str, "an interval, such as 15m or 2h"] = "",
+        cron: Annotated[str, "five fields, such as 0 9 * * 1-5; with neither the loop paces itself"] = "",
+        recurring: Annotated[bool, "false: it fires once"] = True,
+        max_fires: Annotated[int, "how often it fires at most; 0 is no limit"] = 0,
+        read_only: Annotated[bool, "its turns only read"] = False,
+        category: Annotated[str, "what its turns may do: no more than this turn may"] = "",
+        channel: Annotated[str, "another channel, if the category reaches it; empty for the turn's own"] = "",
+    ) -> Result:
+        """Make a loop: a prompt that comes again on its own thread, by an interval, by the calendar, or self-paced.
+
+        It ends by itself after seven days. There may be 25 of yours at a time.
+        """
+        wanted = Wanted(
+            prompt=prompt,
+            every=every,
+            cron=cron,
+            max_fires=max_fires if recurring else 1,
+            read_only=read_only,
+            category=category,
+            channel=channel,
+        )
+        return await loops.create(call_of(runtime), wanted)
+
+    async def listed(runtime: Runtime) -> Result:
+        """List your loops and those of this channel: ids, when they fire next, how often they did, their prompts."""
+        return await loops.list(call_of(runtime))
+
+    async def delete(
+        loop: Annotated[str, "its id or name, as LoopList gives it"],
+        runtime: Runtime,
+        action: Annotated[Literal["delete", "pause"], "pause keeps it without firing"] = "delete",
+    ) -> Result:
+        """Delete a loop that you made, or pause it. A turn of it that runs goes on to its end."""
+        return await loops.delete(call_of(runtime), loop, pause=action == "pause")
+
+    return [
+        spec(create, scope=LOOPS, effect="write", name="LoopCreate"),
+        spec(listed, scope=LIST, effect="read", name="LoopList"),
+        spec(delete, scope=DELETE, effect="write", name="LoopDelete"),
+    ]
+
+
+def _require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
+    verdict = judge(scope, effect, args, context)
+    if not verdict.allowed:
+        raise Denied(verdict.reason, where=verdict.missing_scope)
+
+
+def _done(_connection: Connection, _context: TurnContext) -> None:
+    """Keep what the runner did, even where the turn was cancelled meanwhile."""
+
+
+def _spec(call: Call, wanted: Wanted, category: Category, *, read_only: bool) -> wire.TaskSpec:
+    """Return the loop as the runner takes it; its name follows from the call, so that one call makes one loop."""
+    context = call.context
+    by = wire.CreatedBy(turn_id=context.turn_id, category=context.category.name, agent=context.agent)
+    made = wire.TaskSpec(
+        name=f"agent-loop-{hashlib.sha256(call.key.encode()).hexdigest()[:12]}",
+        prompt=wanted.prompt,
+        category=category.name,
+        channel=wanted.channel or context.channel,
+        agent=context.agent,
+        read_only=wanted.read_only or read_only or context.read_only,
+        created_by=by,
+    )
+    if sum(map(bool, (wanted.every, wanted.cron))) > 1:
+        raise InvalidInput("every and cron exclude each other", where="every", hint="give one of them, or neither")
+    if wanted.every or wanted.cron:
+        setattr(made, "every" if wanted.every else "cron", wanted.every or wanted.cron)
+    else:
+        made.dynamic = True
+    if wanted.max_fires:
+        made.max_fires = wanted.max_fires
+    return made
+
+
+def _told(made: wire.CreateTaskResponse) -> Result:
+    task = made.task
+    return {
+        "loop": task.id,
+        "name": task.spec.name,
+        "fires": "self-paced" if task.spec.dynamic else task.schedule,
+        "next_fire_at": rfc3339(task.next_fire_at.ToDatetime(UTC)) if task.HasField("next_fire_at") else None,
+        "expires_at": task.spec.expires_at,
+        "category": task.spec.category,
+        "channel": task.spec.channel,
+        "read_only": task.spec.read_only,
+        "warnings": list(made.warnings),
+    }
+
+
+def _is_own(task: wire.Task, context: TurnContext) -> bool:
+    return task.spec.HasField("created_by") and task.spec.created_by.agent == context.agent
+
+
+def _is_here(task: wire.Task, context: TurnContext) -> bool:
+    return task.id.startswith("loop-") and task.spec.channel == context.channel
+
+
+def _shown(task: wire.Task, context: TurnContext) -> Result:
+    armed = task.next_fire_at if task.HasField("next_fire_at") else None
+    return {
+        "loop": task.id,
+        "name": task.spec.name,
+        "fires": "self-paced" if task.spec.dynamic else task.schedule,
+        "state": task.state,
+        "next_fire_at": rfc3339(armed.ToDatetime(UTC)) if armed else None,
+        "fired": task.iteration if task.spec.dynamic else task.fires,
+        "channel": task.spec.channel,
+        "yours": _is_own(task, context),
+        "prompt": task.spec.prompt[:LONGEST_SHOWN],
+    }
