@@ -51,8 +51,9 @@ class Lookups:
             return wire.Turn(turn_id=turn_id, fire_id=request.fire_id, attempt=request.attempt, cancel_requested=True)
         if turn.status in FINISHED | {"held", "delivered"}:
             return turn
-        await self._runtime.worker.cancel(turn.turn_id, turn.thread_id, reason)
-        turn.cancel_requested = True
+        spares = request.unless_waiting
+        if await self._runtime.worker.cancel(turn.turn_id, turn.thread_id, reason, unless_waiting=spares):
+            turn.cancel_requested = True
         return turn
 
     def _waiting(self, turn_id: str) -> wire.Turn | None:

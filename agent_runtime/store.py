@@ -333,10 +333,12 @@ class Store:
         """Return whether a cancel of this turn is stored."""
         return await self.read(lambda connection: queries.is_cancelled(connection, turn_id))
 
-    async def cancel(self, turn_id: str, reason: str) -> None:
-        """Store a cancel, of a turn that runs, waits or has not begun."""
+    async def cancel(self, turn_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
+        """Store a cancel, of a turn that runs, waits or has not begun; return whether `unless_waiting` let it be."""
         at = self._clock.now()
-        await self.write(lambda connection: writing.add_cancel(connection, turn_id, reason, at))
+        return await self.write(
+            lambda connection: writing.add_cancel(connection, turn_id, reason, at, unless_waiting=unless_waiting)
+        )
 
     async def decide(self, interrupt_id: str, decided: Decided, args_hash: str) -> InterruptRecord:
         """Store an author's decision; the same one again changes nothing.

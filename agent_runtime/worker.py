@@ -119,11 +119,13 @@ class Worker:
         await self._lanes.stop(grace_s)
         await self._notifier.close()
 
-    async def cancel(self, turn_id: str, thread_id: str, reason: str) -> None:
-        """Store a cancel, then see to it that it is carried out."""
-        await self._store.cancel(turn_id, reason)
+    async def cancel(self, turn_id: str, thread_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
+        """Store a cancel, then see to it that it is carried out; return whether it was stored."""
+        if not await self._store.cancel(turn_id, reason, unless_waiting=unless_waiting):
+            return False
         self._intervals.cancel(turn_id)
         self._lanes.put(thread_id, Item(asked=Asked(source="cancel", turn_id=turn_id)))
+        return True
 
     def answered(self, thread_id: str) -> None:
         """Go on with a thread whose interrupt was decided."""

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from task_runner.model import CatchUp, Definition, Fire, Outcome
+from task_runner.overlap import CANCELS
 from turnkeeper.clock import rfc3339
 from turnkeeper.durations import format_duration, format_rough
 
@@ -12,6 +13,7 @@ _SKIPPED = {
     "max_catch_up": "More was missed than max_catch_up ({most}) lets catch up: the newest were kept.",
     "max_fires": "The limit on fires was reached, until an edit.",
     "queue_full": "More waited in line than max_catch_up ({most}) allows: the oldest gave way.",
+    "overlap": "The task's last fire was under way then, and overlap skip fires nothing meanwhile.",
     "paused": "The task was paused then.",
     "disabled": "The task was disabled then.",
     "deleted": "The task was deleted before it was sent.",
@@ -43,6 +45,8 @@ def account_of(entry: Fire, at: datetime, definition: Definition) -> tuple[str, 
         return "pruned", [*lines, "What became of it was pruned from the history."]
     if entry.outcome is Outcome.WAITING:
         what = "The task's last fire is under way: it waits in one entry with what else comes due, and is sent afresh."
+        if entry.reason == CANCELS:
+            what += " The turn is asked to end at its next await (overlap cancel-running)."
         return "coalesced", [*lines, what]
     lines += _sending(entry)
     lines += _turn(entry)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from task_runner.cancelling import Canceller
 from task_runner.dispatch import Dispatcher, Pace
 from task_runner.loop import Loop
 from task_runner.outcomes import Follower, Wakes
@@ -38,6 +39,7 @@ class Runner:
         loop: plans.
         dispatcher: sends.
         follower: takes outcomes in.
+        canceller: asks for the end of turns that a fire wants ended.
         pruner: lets old history go.
         warm_up: makes the first fire as fast as the second.
     """
@@ -46,6 +48,7 @@ class Runner:
     loop: Loop
     dispatcher: Dispatcher
     follower: Follower
+    canceller: Canceller
     pruner: Pruner
     warm_up: Callable[[], Awaitable[None]]
 
@@ -61,8 +64,7 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
     settings = load_settings(home).scheduler
     clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
     log = EventLog(home.logs, PROCESS, clock)
-    store = SqliteStore(home.schedules_db)
-    runtime = GrpcRuntime(home.socket(_RUNTIME))
+    store, runtime = SqliteStore(home.schedules_db), GrpcRuntime(home.socket(_RUNTIME))
     changed, planned = asyncio.Event(), asyncio.Event()
     dispatcher = Dispatcher(
         store,
@@ -104,6 +106,7 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
             loop=loop,
             dispatcher=dispatcher,
             follower=follower,
+            canceller=Canceller(store, runtime, clock=clock, trail=log, work=dispatcher.asking),
             pruner=Pruner(store, clock=clock, trail=log, keep=timedelta(seconds=settings.keep_history)),
             warm_up=lambda: store.rehearse(partial(rehearse_a_fire, now=clock.now(), entropy=entropy)),
         )

@@ -82,15 +82,16 @@ class Dispatcher:
         self._clock, self._entropy, self._trail = clock, entropy, trail
         self._failpoints, self._pace, self._changed = failpoints, pace, changed
         self._planned = planned
-        self.work, self.lost = asyncio.Event(), asyncio.Event()
+        self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._unanswered: deque[_Key] = deque()
         self._failures = 0
         self._stagger_until: datetime | None = None
         self.connected = False
 
     def wake(self) -> None:
-        """Look at the outbox now: something was committed, or a place became free."""
+        """Look at the outbox now: something was committed, or a place became free; or a fire asks for a turn's end."""
         self.work.set()
+        self.asking.set()
 
     async def run(self) -> None:
         """Dispatch for ever, connecting again whenever the stream breaks."""
@@ -122,9 +123,12 @@ class Dispatcher:
     async def _plan_what_was_left(self) -> None:
         """Plan the tasks with a fire under way: what came due while the runtime could not be heard was left."""
         now = self._clock.now()
-        done = await self._store.run(lambda session: plan_tasks(session, session.fires.tasks_under_way(), now))
+        done = await self._store.run(
+            lambda session: plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
+        )
         self._trail.emit_all(done.events)
         self._changed.set()
+        self.asking.set()
 
     async def _send(self, stream: FireStream) -> None:
         self.lost.clear()

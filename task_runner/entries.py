@@ -42,7 +42,7 @@ def skipped_run(task: Task, run: Run, reason: str) -> Fire:
 
 def waiting(fire: Fire) -> Fire:
     """Return a fire as it waits for an earlier one of its task: without an id, to be extended in place."""
-    return replace(fire, outcome=Outcome.WAITING, fire_id="", send_by=None, ready_at=None)
+    return replace(fire, outcome=Outcome.WAITING, reason="", fire_id="", send_by=None, ready_at=None)
 
 
 def covering(fire: Fire, run: Run) -> Fire:

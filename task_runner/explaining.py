@@ -9,7 +9,7 @@ from task_runner.accounts import account_of
 from task_runner.backfill import in_force
 from task_runner.changes import find
 from task_runner.jitter import due_of
-from task_runner.model import HALTED, UNDER_WAY, Definition, Fire, FireKind, Outcome, Revision, Task, TaskState
+from task_runner.model import HALTED, UNDER_WAY, Definition, Fire, FireKind, Outcome, Overlap, Revision, Task, TaskState
 from task_runner.schedules import describe, timetable_of
 from task_runner.specs import parse_instant
 from task_runner.store import Session
@@ -190,6 +190,11 @@ def _not_yet_planned(asked: Asked) -> Said:
     busy = next((fire for fire in asked.open if fire.outcome in UNDER_WAY), None)
     if busy is not None:
         line = f"It has not been planned: {busy.fire_id} is under way, and the runtime cannot be heard."
+        if asked.task.definition.overlap is Overlap.SKIP:
+            line = (
+                f"It has not been planned: {busy.fire_id} was under way when last heard of. Once its end is heard, what"
+                " came due before that is skipped (overlap skip), and what came due since was missed."
+            )
         return Said(verdict="unplanned", lines=(line,))
     if asked.at <= asked.task.cursor_at:
         line = "The ledger has nothing about it: it came due in the moment of an edit, or its clock was set."

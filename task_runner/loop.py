@@ -71,6 +71,7 @@ class Loop:
             done = await self._plan_batch(now)
             if done.committed:
                 self._failpoints.reach("runner.committed")
+            if done.committed or done.asking:
                 self._dispatch()
             self._trail.emit_all(done.events)
             total += done

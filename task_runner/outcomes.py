@@ -176,7 +176,8 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
         fire for fire in changed if fire.accepted_at is not None and before[fire.fire_id].accepted_at is None
     )
     concerned = sorted({fire.task_id for fire in changed if _frees_or_stops(before[fire.fire_id], fire)})
-    return Planned(events=events) + plan_tasks(session, concerned, now, ended=ended)
+    resumed = {fire.task_id for fire in changed if _goes_on(before[fire.fire_id], fire)}
+    return Planned(events=events) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
 
 
 def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime) -> Planned:
@@ -190,6 +191,10 @@ def _open(session: Session, after: int) -> list[Fire]:
 
 def _frees_or_stops(before: Fire, after: Fire) -> bool:
     return after.outcome is not Outcome.RUNNING or before.outcome is Outcome.INTERRUPTED
+
+
+def _goes_on(before: Fire, after: Fire) -> bool:
+    return before.outcome is Outcome.INTERRUPTED and after.outcome is Outcome.RUNNING
 
 
 def _fact(before: Fire, after: Fire, state: TurnState) -> Event:

@@ -144,6 +144,8 @@ def _plan_active(
     lined = skip(task, caught.fires) if skips and busy else _line_up(task, still, caught, now, busy=busy)
     if asks and caught.fires:
         lined = asking(lined)
+    if task.definition.overlap is not Overlap.CANCEL_RUNNING:
+        caught = replace(caught, changed=asks_no_more(rows) + caught.changed)  # an edit took the wish back
     if overlapped is not None:
         caught = replace(caught, skips=(overlapped, *caught.skips))
     if task.definition.jitter:

@@ -1,14 +1,15 @@
 """Planning inside a transaction: read, decide with the pure planner, write."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
 from task_runner import selfpaced, trail
 from task_runner.budgets import Ended, settle_up
-from task_runner.model import LONGEST_REASON, Outcome, Snapshot, TaskState
-from task_runner.planner import plan, withdraw
+from task_runner.model import LONGEST_REASON, FireKind, Outcome, Snapshot, TaskState
+from task_runner.overlap import CANCELS
+from task_runner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.requests import frozen_request
@@ -28,12 +29,14 @@ class Planned:
         tasks: how many tasks were looked at.
         committed: how many fires got their identity.
         skipped: how many nominal times were recorded as skipped.
+        asking: how many fires began to ask for the end of the turn that they wait for.
         events: the facts, to be written out after the commit.
     """
 
     tasks: int = 0
     committed: int = 0
     skipped: int = 0
+    asking: int = 0
     events: list[Event] = field(default_factory=list)
 
     def __add__(self, other: "Planned") -> "Planned":
@@ -42,6 +45,7 @@ class Planned:
             tasks=self.tasks + other.tasks,
             committed=self.committed + other.committed,
             skipped=self.skipped + other.skipped,
+            asking=self.asking + other.asking,
             events=self.events + other.events,
         )
 
@@ -58,6 +62,8 @@ def plan_tasks(
     *,
     reachable: bool = True,
     ended: Mapping[str, Sequence[Ended]] = NOTHING_ENDED,
+    resumed: Collection[str] = (),
+    complete: bool = True,
 ) -> Planned:
     """Plan tasks, each in isolation: one that cannot be planned is quarantined with its error, the others go on.
 
@@ -67,29 +73,37 @@ def plan_tasks(
         now: the time.
         reachable: whether the runtime can be heard.
         ended: by task id, the turns that ended: what they came to is counted, and may pause the task.
+        resumed: the ids of the tasks whose author decided, so that a turn goes on.
+        complete: whether all that happened to their turns was heard.
     """
     plans: list[tuple[Snapshot, Plan]] = []
     events: list[Event] = []
     for snapshot in session.tasks.snapshots(ids) if ids else ():
+        turns = ended.get(snapshot.task.id, ())
+        ends = [turn.at for turn in turns if turn.fire.kind is FireKind.SCHEDULED]
+        lately = NOTHING_NEW
+        if ends or not complete or snapshot.task.id in resumed:
+            last = max(ends, default=None)
+            lately = Lately(complete=complete, ended_at=last, resumed=snapshot.task.id in resumed)
         try:
-            plans.append((snapshot, _planned(snapshot, ended.get(snapshot.task.id, ()), now, reachable=reachable)))
+            plans.append((snapshot, _planned(snapshot, turns, now, reachable=reachable, lately=lately)))
         except Exception as error:  # noqa: BLE001  the task is quarantined with it, which bounds it
             events.append(quarantine(session, snapshot.task.id, f"cannot be planned: {error}"))
     done = write_plans(session, plans)
-    return Planned(tasks=len(ids), committed=done.committed, skipped=done.skipped, events=events + done.events)
+    return Planned(tasks=len(ids), events=events) + done
 
 
-def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reachable: bool) -> Plan:
+def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reachable: bool, lately: Lately) -> Plan:
     timetable = timetable_of(snapshot.task.definition)
     if not ended:
-        return plan(snapshot, timetable, now, reachable=reachable)
+        return plan(snapshot, timetable, now, reachable=reachable, lately=lately)
     task, why = settle_up(snapshot.task, ended)
     if selfpaced.is_self_paced(task.definition):
         task, slower = selfpaced.heard(task, ended)
         why = why or slower[:LONGEST_REASON]
     snapshot = replace(snapshot, task=task)
     if not why or task.state is not TaskState.ACTIVE:
-        return plan(snapshot, timetable, now, reachable=reachable)
+        return plan(snapshot, timetable, now, reachable=reachable, lately=lately)
     withdrawn = withdraw(snapshot, timetable, TaskState.PAUSED.value, now, manual=False)
     return replace(withdrawn, task=replace(withdrawn.task, state=TaskState.PAUSED, reason=why))
 
@@ -108,6 +122,7 @@ def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Pla
     return Planned(
         committed=sum(event.name == "fire.committed" for event in events),
         skipped=sum(event.fields["count"] for event in events if event.name == "fire.skipped"),
+        asking=sum(fire.reason == CANCELS and fire.outcome is Outcome.WAITING for each in written for fire in each),
         events=events,
     )
 

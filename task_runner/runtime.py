@@ -54,8 +54,11 @@ class Runtime(Protocol):
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
         """Return what the runtime knows of an attempt; None if it never heard of it."""
 
-    async def cancel(self, fire_id: str, attempt: int, reason: str) -> None:
-        """Cancel the turn of an attempt; no error where there is none."""
+    async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
+        """Cancel the turn of an attempt; no error where there is none, or it is over.
+
+        With `unless_waiting` a turn that waits for its author, or for the end of a pause, is left alone.
+        """
 
     async def categories(self, deadline_s: float) -> frozenset[str]:
         """Return the names of the categories that can be used."""
@@ -108,9 +111,9 @@ class GrpcRuntime:
             return None
         return turn
 
-    async def cancel(self, fire_id: str, attempt: int, reason: str) -> None:
+    async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
         """Cancel the turn of an attempt."""
-        request = wire.CancelTurnRequest(fire_id=fire_id, attempt=attempt, reason=reason)
+        request = wire.CancelTurnRequest(fire_id=fire_id, attempt=attempt, reason=reason, unless_waiting=unless_waiting)
         try:
             await _answered(self._stub.CancelTurn, request)
         except NotFound:

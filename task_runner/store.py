@@ -152,6 +152,9 @@ class Fires(Protocol):
     def tasks_under_way(self) -> list[str]:
         """Return the ids of the tasks that have a fire under way."""
 
+    def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return at most `limit` fires under way that one waiting behind them asks to end, by number, in order."""
+
     def catching_up(self) -> int:
         """Return how many caught-up fires are under way."""
 

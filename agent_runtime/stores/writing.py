@@ -272,10 +272,20 @@ def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
     _APPLY.run(connection, of=turn_id)
 
 
-def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
-    """Store a cancel; the first reason stands."""
+def add_cancel(
+    connection: Connection, turn_id: str, reason: str, at: datetime, *, unless_waiting: bool = False
+) -> bool:
+    """Store a cancel; the first reason stands.
+
+    With `unless_waiting` none is stored of a turn that waits for its author, or for the end of a pause. Returns whether
+    it was.
+    """
+    status = connection.execute(select(turns.c.status).where(turns.c.turn_id == turn_id)).scalar()
+    if unless_waiting and status in {"interrupted", "paused"}:
+        return False
     row = upsert(cancels).values(turn_id=turn_id, reason=reason, at_us=to_us(at))
     connection.execute(row.on_conflict_do_nothing(index_elements=[cancels.c.turn_id]))
+    return True
 
 
 def keep_message(connection: Connection, trigger: Trigger, at: datetime) -> None:

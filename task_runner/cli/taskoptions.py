@@ -44,7 +44,7 @@ _OPTIONS: dict[str, Any] = {
     "catch_up_window": _text("--catch-up-window", "Older misses are skipped."),
     "max_catch_up": _number("--max-catch-up", "Most fires that catch up."),
     "grace": _text("--grace", "How late is still on time."),
-    "overlap": _text("--overlap", "coalesce (default) or queue."),
+    "overlap": _text("--overlap", "coalesce (default), queue, skip or cancel-running."),
     "jitter": _text("--jitter", "Put each fire off by up to that long."),
     "start_at": _text("--start", "No nominal time before."),
     "end_at": _text("--end", "No nominal time after."),

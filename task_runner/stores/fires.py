@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from task_runner.model import OPEN, UNDER_WAY, Fire, FireKind, Outcome
+from task_runner.overlap import CANCELS
 from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.store import Glance, Outgoing
@@ -136,6 +137,11 @@ class SqliteFires:
         under_way = [outcome.value for outcome in UNDER_WAY]
         query = select(fires.c.task_id).distinct().where(fires.c.is_open, fires.c.outcome.in_(under_way))
         return list(self._connection.execute(query).scalars())
+
+    def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return fires under way that one waiting behind them asks to end."""
+        rows = self._connection.execute(_ASKED_TO_END, {"after": after_entry, "limit": limit})
+        return [fire_of(row) for row in rows]
 
     def catching_up(self) -> int:
         """Return how many caught-up fires are under way."""
@@ -274,6 +280,16 @@ _REACHED = [outcome.value for outcome in OPEN - {Outcome.WAITING, Outcome.PENDIN
 _OPEN = (
     select(fires)
     .where(fires.c.is_open, fires.c.outcome.in_(_REACHED), fires.c.entry_id > bindparam("after"))
+    .order_by(fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_asking = fires.alias("asking")
+_ASKED_TO_END = (
+    select(fires)
+    .join(_asking, (_asking.c.task_id == fires.c.task_id) & _asking.c.is_open)
+    .where(_asking.c.outcome == Outcome.WAITING.value, _asking.c.reason == CANCELS)
+    .where(fires.c.is_open, fires.c.kind == FireKind.SCHEDULED.value, fires.c.entry_id > bindparam("after"))
+    .where(fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )

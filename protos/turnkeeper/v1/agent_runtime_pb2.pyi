@@ -650,11 +650,14 @@ class CancelTurnRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     FIRE_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    UNLESS_WAITING_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     reason: _builtins.str
     fire_id: _builtins.str
     """instead of turn_id, with attempt"""
     attempt: _builtins.int
+    unless_waiting: _builtins.bool
+    """leave a turn alone that waits for its author, or for the end of a pause"""
     def __init__(
         self,
         *,
@@ -662,10 +665,11 @@ class CancelTurnRequest(_message.Message):
         reason: _builtins.str = ...,
         fire_id: _builtins.str = ...,
         attempt: _builtins.int = ...,
+        unless_waiting: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fire_id", b"fire_id", "reason", b"reason", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fire_id", b"fire_id", "reason", b"reason", "turn_id", b"turn_id", "unless_waiting", b"unless_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

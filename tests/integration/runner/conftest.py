@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.cancelling import Canceller
 from task_runner.dispatch import Dispatcher, Pace
 from task_runner.loop import Loop
 from task_runner.outcomes import Follower, Wakes
@@ -76,6 +77,7 @@ class Rig:
             self.store, self.runtime, entropy=self.entropy,
             wakes=Wakes(planning=self.changed, dispatch=self.dispatcher.work, lost=self.dispatcher.lost), **shared,
         )  # fmt: skip
+        self.canceller = Canceller(self.store, self.runtime, work=self.dispatcher.asking, **shared)
         self.service = Service(
             self.store, self.runtime, entropy=self.entropy, tick=self.loop.tick, changed=self.changed.set,
             defaults=Defaults(timezone="UTC", grace=timedelta(seconds=10)), **shared,

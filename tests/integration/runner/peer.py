@@ -46,6 +46,8 @@ class Peer(AgentRuntimeServicer):
         self.incarnation = "one"
         self.known = ["loop", "research"]
         self.cancelled: list[str] = []
+        self.spared: set[str] = set()
+        self.answers_cancels = True
         self.turns: dict[str, wire.Turn] = {}
         self.finishes = False
         self.now = lambda: datetime(2026, 1, 1, tzinfo=UTC)
@@ -127,7 +129,12 @@ class Peer(AgentRuntimeServicer):
         return self.turns[request.fire_id]
 
     async def CancelTurn(self, request: wire.CancelTurnRequest, context: Any) -> wire.Turn:
-        self.cancelled.append(request.fire_id)
+        async with self.changed:
+            self.cancelled.append(request.fire_id)
+            self.spared |= {request.fire_id} if request.unless_waiting else set()
+            self.changed.notify_all()
+        if not self.answers_cancels:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the script")
         return wire.Turn(fire_id=request.fire_id)
 
     async def ListCategories(self, request: Any, context: Any) -> wire.ListCategoriesResponse:

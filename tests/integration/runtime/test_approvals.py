@@ -183,6 +183,15 @@ async def test_a_cancelled_question_frees_its_thread(bench: Bench) -> None:
     assert bench.noted == []
 
 
+async def test_a_cancel_of_what_runs_leaves_a_question_alone(bench: Bench) -> None:
+    event, question = await asked(bench)
+    request = wire.CancelTurnRequest(fire_id=event.fire_id, attempt=event.attempt, unless_waiting=True)
+    assert not (await bench.service.CancelTurn(request, None)).cancel_requested
+    assert [one.interrupt_id for one in await bench.pending()] == [question.interrupt_id]
+    await bench.resolve(question.interrupt_id, "approve")
+    assert (await resumed(bench, event)).state == STATES.SUCCEEDED
+
+
 async def test_a_bounded_pause_meets_the_next_fire_of_its_task(bench: Bench) -> None:
     bench.script["go"] = [calls(("pause", {}))]
     bench.category("work", tools=["tool:pause"])

@@ -1,0 +1,104 @@
+"""Overlap `cancel-running`: the turn before is asked to end, until that is answered or it has ended."""
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.cancelling import WHY
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State
+
+
+@pytest.fixture(autouse=True)
+def one_clock(rig: Rig, peer: Peer) -> None:
+    peer.now = rig.clock.now
+
+
+async def starts(rig: Rig, peer: Peer, fires: int) -> str:
+    """Let a minute pass; the fire that is due then starts a turn. Returns its id."""
+    await rig.pass_time(60)
+    await peer.saw(fires)
+    await rig.trail.saw("fire.accepted", fires)
+    await peer.play(peer.received[-1].fire_id, State.STARTED)
+    await rig.trail.saw("fire.running", fires)
+    return peer.received[-1].fire_id
+
+
+async def test_the_turn_before_is_asked_to_end_and_then_the_next_fire_goes(rig: Rig, peer: Peer) -> None:
+    await rig.create(overlap="cancel-running")
+    async with rig.running("dispatcher", "follower", "canceller"):
+        first = await starts(rig, peer, 1)
+        await rig.pass_time(60)
+        (asked,) = await rig.trail.saw("fire.asked_to_end")
+        assert (asked["fire_id"], asked["reason"]) == (first, WHY)
+        assert (peer.cancelled, peer.spared) == ([first], {first}), "unless it waits for its author"
+        assert await rig.history() == [("running", "", 1), ("waiting", "cancel-running", 1)]
+        await peer.play(first, State.CANCELLED, error=WHY)
+        await peer.saw(2)
+        await rig.trail.saw("fire.accepted", 2)
+        assert await rig.history() == [("cancelled", WHY, 1), ("accepted", "", 1)]
+        assert peer.cancelled == [first]
+
+
+async def test_it_is_asked_until_it_answers_also_after_a_restart(rig: Rig, peer: Peer) -> None:
+    await rig.create(overlap="cancel-running")
+    async with rig.running("dispatcher", "follower"):
+        first = await starts(rig, peer, 1)
+        await rig.pass_time(60)
+    peer.answers_cancels = False
+    assert not await rig.canceller.ask()
+    assert not await rig.canceller.ask()
+    peer.answers_cancels = True
+    assert await rig.canceller.ask()
+    assert await rig.canceller.ask()
+    assert peer.cancelled == [first] * 3
+
+
+async def test_what_is_sent_and_not_accepted_yet_is_asked_to_end_too(rig: Rig, peer: Peer) -> None:
+    await rig.create(overlap="cancel-running")
+    peer.answer = lambda request: None
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await peer.saw(1)
+    rig.dispatcher.connected = True
+    await rig.pass_time(60)
+    assert await rig.history() == [("sent", "", 1), ("waiting", "cancel-running", 1)]
+    assert await rig.canceller.ask()
+    assert peer.cancelled == [peer.received[0].fire_id]
+
+
+async def test_other_tasks_manual_fires_and_what_waits_for_its_author_run_on(rig: Rig, peer: Peer) -> None:
+    await rig.create(overlap="cancel-running", cron="1 * * * *")
+    await rig.create("other", cron="1 * * * *")
+    async with rig.running():
+        await rig.service.run_task(wire.RunTaskRequest(name="digest", request_id="abc"))
+        rig.dispatcher.wake()
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.accepted", 3)
+        scheduled = next(
+            each.fire_id for each in peer.received if each.task_name == "digest" and "~" not in each.fire_id
+        )
+        await peer.play(scheduled, State.STARTED)
+        await rig.trail.saw("fire.running")
+        await rig.pass_time(3600)
+        assert await rig.canceller.ask()
+        assert peer.cancelled == [scheduled]
+        await peer.play(scheduled, State.INTERRUPTED)
+        await rig.trail.saw("fire.interrupted")
+        await peer.play(scheduled, State.RESUMED)
+        await rig.trail.saw("fire.running", 2)
+        rig.canceller._answered.clear()
+        assert await rig.canceller.ask()
+    assert peer.cancelled == [scheduled], "what lined up before its author decided waits for its end"
+
+
+async def test_an_edit_takes_the_wish_back(rig: Rig, peer: Peer) -> None:
+    await rig.create(overlap="cancel-running")
+    async with rig.running():
+        await starts(rig, peer, 1)
+        await rig.pass_time(60)
+    task = await rig.task()
+    task.spec.overlap = "coalesce"
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
+    assert await rig.history() == [("running", "", 1), ("waiting", "", 1)]
+    assert await rig.canceller.ask()
+    assert peer.cancelled == []
