@@ -6,7 +6,7 @@ import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.api import runner
-from task_runner.cli.shapes import local, nominal_row, task_row, time
+from task_runner.cli.shapes import events_lines, local, nominal_row, task_row, time
 from task_runner.cli.taskoptions import fill, flags, takes_task_options
 from task_runner.cli.tasks import complete_channel
 from turnkeeper import console
@@ -27,37 +27,47 @@ def create(
 ) -> None:
     """Create a task: when, with what permissions, where, and what to do.
 
-    Says what it understood and when it fires next. A schedule (--cron, --every, --at, --in or --rrule) and a prompt
-    are required.
+    Says what it understood and when it fires next. A schedule (--cron, --every, --at, --in, --rrule or --dynamic) or
+    an event (--on), and a prompt are required.
 
     Example: task-runner create digest --cron "0 9 * * 1-5" --category catch-up-summary --channel general
     --prompt "Catch me up."
     """
     spec = wire.TaskSpec(name=name, category=category, channel=channel, paused=paused)
     fill(spec, given)
-    if spec.WhichOneof("schedule") is None:
+    if spec.WhichOneof("schedule") is None and not spec.on:
         raise InvalidInput("no schedule", where="create", hint=f"one of {flags()}")
     if given["prompt"] is None and given["prompt_file"] is None:
         raise InvalidInput("give exactly one of --prompt and --prompt-file", where="prompt")
-    _create(spec, dry_run=dry_run, output=output)
+    create_spec(spec, dry_run=dry_run, output=output)
 
 
-def _create(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output) -> None:
+def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, loop: bool = False) -> None:
+    """Create a task, or a loop, and say what was understood."""
     chosen = runner()
-    answer = chosen.call("CreateTask", wire.CreateTaskRequest(spec=spec, dry_run=dry_run))
+    answer = chosen.call("CreateTask", wire.CreateTaskRequest(spec=spec, dry_run=dry_run, loop=loop))
     for warning in answer.warnings:
         console.note(f"warning: {warning}")
     row = task_row(answer.task) | {"next": [nominal_row(nominal) for nominal in answer.next]}
     lines = [
-        ("task", f"{spec.name} ({answer.task.id})" if answer.task.id else f"{spec.name} (not created: dry run)"),
+        ("loop" if loop else "task", _called(answer.task)),
         ("schedule", answer.task.schedule),
         ("timezone", row["timezone"]),
         ("catch-up", row["catch_up"]),
+        *([("if-silent", row["if_silent"])] if row["if_silent"] else []),
+        *([("expires", local(row["expires_at"]))] if row["expires_at"] and answer.task.id else []),
         *(("next", f"{local(time(nominal, 'nominal_at'))}") for nominal in answer.next),
+        *events_lines(answer.task.spec),
     ]
     console.show_record(row, output, name_key="name", lines=lines)
     if not dry_run:
         chosen.note_unless_serving()
+
+
+def _called(task: wire.Task) -> str:
+    if not task.id:
+        return f"{task.spec.name} (not created: dry run)"
+    return task.id if task.spec.name == task.id else f"{task.spec.name} ({task.id})"
 
 
 def register(app: typer.Typer) -> None:

@@ -13,12 +13,13 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.errors import InvalidInput
 from turnkeeper.tomlfile import TomlFile, read_toml
 
-_SCHEDULES = ("cron", "every", "at", "in", "rrule")
+_SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 _ORDER = (
-    *_SCHEDULES, "timezone", "category", "channel", "prompt", "payload", "catch_up", "grace", "catch_up_window",
-    "max_catch_up", "overlap", "jitter", "exclude", "start_at", "end_at", "expires_at", "max_fires", "retries",
-    "pause_after_failures", "budget", "thread_id", "agent", "read_only", "paused", "tags",
+    *_SCHEDULES, "on", "filters", "debounce", "first", "if_silent", "timezone", "category", "channel", "prompt", "payload", "catch_up", "grace",
+    "catch_up_window", "max_catch_up", "overlap", "jitter", "exclude", "start_at", "end_at", "expires_at", "max_fires",
+    "retries", "pause_after_failures", "budget", "thread_id", "agent", "read_only", "ephemeral", "paused", "tags",
 )  # fmt: skip
+_APART = {"tags", "payload", "exclude", "budget", "filters"}
 _UNTOLD = {"agent": "agent0", "read_only": False, "paused": False, "max_catch_up": 1000}
 _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
@@ -37,6 +38,12 @@ class TaskTable(BaseModel):
     at: str | None = None
     in_: str | None = Field(None, alias="in")
     rrule: str | None = None
+    dynamic: bool | None = None
+    on: str | None = None
+    filters: list[str] = Field(default_factory=list)
+    debounce: str | None = None
+    first: str | None = None
+    if_silent: str | None = None
     exclude: list[str] = Field(default_factory=list)
     timezone: str | None = None
     payload: dict[str, Any] | str | None = None
@@ -56,6 +63,7 @@ class TaskTable(BaseModel):
     thread_id: str | None = None
     agent: str | None = None
     read_only: bool | None = None
+    ephemeral: bool | None = None
     paused: bool | None = None
     tags: dict[str, str] = Field(default_factory=dict)
 
@@ -119,8 +127,8 @@ def _read(path: Path) -> list[Declared]:
     tables = [file.validate_at(TaskTable, file.data["task"][number], ("task", number)) for number in range(count)]
     for number, table in enumerate(tables):
         given = [name for name in _SCHEDULES if getattr(table, "in_" if name == "in" else name) is not None]
-        if len(given) != 1:
-            what = "exactly one of cron, every, at, in, rrule is required"
+        if len(given) > 1 or not (given or table.on):
+            what = "one of cron, every, at, in, rrule, dynamic is required, or on"
             raise InvalidInput(what, where=file.where(("task", number, "name")))
     specs = [_spec(table, path.parent) for table in tables]
     return [Declared(spec=spec, file=file, number=number) for number, spec in enumerate(specs)]
@@ -128,10 +136,11 @@ def _read(path: Path) -> list[Declared]:
 
 def _spec(table: TaskTable, folder: Path) -> wire.TaskSpec:
     spec = wire.TaskSpec()
-    plain = table.model_dump(by_alias=True, exclude_none=True, exclude={"tags", "payload", "exclude", "budget"})
+    plain = table.model_dump(by_alias=True, exclude_none=True, exclude=_APART)
     for name, value in plain.items():
         setattr(spec, name, value)
     spec.budget.update(table.budget)
+    spec.filters.extend(table.filters)
     if table.exclude:
         # Imported only now: few tasks exclude anything, and reading calendars takes a library.
         exclusions = importlib.import_module("task_runner.cli.exclusions")
@@ -145,7 +154,8 @@ def _spec(table: TaskTable, folder: Path) -> wire.TaskSpec:
 
 def _table(spec: wire.TaskSpec) -> str:
     fields: dict[str, Any] = {field.name: value for field, value in spec.ListFields()}
-    fields["tags"], fields["budget"], fields["exclude"] = dict(spec.tags), dict(spec.budget), list(spec.exclude)
+    fields["tags"], fields["budget"] = dict(spec.tags), dict(spec.budget)
+    fields["exclude"], fields["filters"] = list(spec.exclude), list(spec.filters)
     if payload := fields.pop("payload_json", ""):
         # TOML has no null: such a payload stays JSON.
         fields["payload"] = payload if "null" in payload else json.loads(payload)

@@ -23,6 +23,8 @@ def apply(
 ) -> None:
     """Create or update the tasks that files declare; one that says nothing new is left alone.
 
+    With --prune: deletes the tasks that no file declares, but for loops, which nobody declares in files.
+
     Without an argument it reads the home's tasks folder. All or none: a mistake anywhere changes nothing.
 
     Example: task-runner apply tasks.toml --diff
@@ -76,7 +78,7 @@ def _applied(done: Any) -> dict[str, Any]:
 
 
 def _prune(chosen: Runner, before: dict[str, Any], declared: set[str], *, dry_run: bool) -> list[dict[str, Any]]:
-    gone = sorted(set(before) - declared)
+    gone = sorted(name for name in set(before) - declared if not before[name].id.startswith("loop-"))
     if not dry_run:
         for name in gone:
             chosen.call("DeleteTask", wire.DeleteTaskRequest(name=before[name].id))

@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from turnkeeper import console
 from turnkeeper.clock import parse_rfc3339, rfc3339
 
-_OPTIONAL_TEXTS = ("catch_up_window", "start_at", "end_at", "expires_at")
+_OPTIONAL_TEXTS = ("catch_up_window", "start_at", "end_at", "expires_at", "first", "if_silent")
 
 
 def time(message: Any, field: str) -> str | None:
@@ -44,6 +44,9 @@ def task_row(task: Any) -> dict[str, Any]:
         "overlap": spec.overlap,
         "jitter": spec.jitter or "0s",
         "exclude": list(spec.exclude),
+        "on": spec.on if spec.HasField("on") else None,
+        "filters": list(spec.filters),
+        "debounce": spec.debounce if spec.HasField("debounce") else None,
         "max_fires": spec.max_fires if spec.HasField("max_fires") else None,
         "retries": spec.retries,
         "pause_after_failures": spec.pause_after_failures if spec.HasField("pause_after_failures") else None,
@@ -51,6 +54,8 @@ def task_row(task: Any) -> dict[str, Any]:
         "thread_id": spec.thread_id,
         "agent": spec.agent,
         "read_only": spec.read_only,
+        "ephemeral": spec.ephemeral,
+        "created_by": _maker(spec.created_by) if spec.HasField("created_by") else None,
         "tags": dict(spec.tags),
         "state": task.state,
         "next_fire_at": time(task, "next_fire_at"),
@@ -62,10 +67,25 @@ def task_row(task: Any) -> dict[str, Any]:
         "paused_note": task.paused_note or None,
         "paused_until": time(task, "paused_until"),
         "reason": task.reason or None,
+        "iteration": task.iteration if task.kind == "dynamic" else None,
+        "armed_at": time(task, "armed_at"),
         "late_p95_s": task.late_p95_s,
         "revision": task.revision,
         "created_at": time(task, "created_at"),
     }
+
+
+def _maker(by: Any) -> dict[str, str]:
+    return {"turn_id": by.turn_id, "category": by.category, "agent": by.agent}
+
+
+def events_lines(spec: Any) -> list[tuple[str, str]]:
+    """Return what there is to say of the events that a task fires for."""
+    if not spec.HasField("on"):
+        return []
+    held = f" with {', '.join(spec.filters)}" if spec.filters else ""
+    window = f", at most once in {spec.debounce}" if spec.debounce not in {"", "0s"} else ""
+    return [("next", f"when {spec.on} comes{held}{window}")]
 
 
 def fire_row(fire: Any) -> dict[str, Any]:

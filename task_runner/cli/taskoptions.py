@@ -13,7 +13,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
-SCHEDULES = ("cron", "every", "at", "in", "rrule")
+SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 
 
 def _text(flag: str, help_: str) -> Any:
@@ -35,6 +35,12 @@ _OPTIONS: dict[str, Any] = {
     "at": _text("--at", "Once, at an ISO instant or a local wall time."),
     "in_": _text("--in", "Once, that long from now."),
     "rrule": _text("--rrule", "A recurrence rule: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9."),
+    "dynamic": Annotated[bool | None, typer.Option("--dynamic", help="Self-paced: each turn asks for the next.")],
+    "first": _text("--first", "Self-paced: how long until it wakes first; default 25m."),
+    "if_silent": _text("--if-silent", "Self-paced: end, wait or a duration, for a turn that asks for no next one."),
+    "on": _text("--on", "An event it fires for, beside a schedule or without one: turn_end, task.succeeded, your own."),
+    "filters": _texts("--filter", "Only if this holds of the event: key=value or key~=pattern."),
+    "debounce": _text("--debounce", "How long after an event the next ones go into its fire."),
     "exclude": _texts("--exclude", "A day, days as FROM..TO, or an .ics file: nothing is due then."),
     "prompt": _text("--prompt", "What the agent is to do."),
     "prompt_file": _text("--prompt-file", "The prompt's file; - is stdin."),
@@ -56,6 +62,7 @@ _OPTIONS: dict[str, Any] = {
     "thread_id": _text("--thread", "The thread; default the task's own."),
     "agent": _text("--agent", "Whose inbox; default agent0."),
     "read_only": Annotated[bool | None, typer.Option("--read-only/--no-read-only", help="Only tools that read.")],
+    "ephemeral": Annotated[bool | None, typer.Option("--ephemeral", help="Gone when the daemon stops.")],
     "tag": _texts("--tag", "A label, as key=value."),
 }
 
@@ -89,17 +96,31 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
         if pairs:
             spec.ClearField(field)  # type: ignore[arg-type]
             getattr(spec, field).update(tags_of(pairs) if field == "tags" else _limits_of(pairs))
+    _fill_on(spec, values)
     if excluded := values.pop("exclude", None):
         spec.ClearField("exclude")
         # Imported only now: few tasks exclude anything, and reading calendars takes a library.
         spec.exclude.extend(importlib.import_module("task_runner.cli.exclusions").read_exclusions(excluded, Path()))
     for field, value in values.items():
         setattr(spec, field, value)
+    for field in {"first", "if_silent"} - set(values) if not spec.dynamic else ():
+        spec.ClearField(field)  # what only a self-paced task has
+
+
+def _fill_on(spec: wire.TaskSpec, values: dict[str, Any]) -> None:
+    """Write what is given of events into a spec; an empty name takes them out of it."""
+    if values.get("on") == "":
+        del values["on"]
+        for field in ("on", "filters", "debounce"):
+            spec.ClearField(field)  # type: ignore[arg-type]
+    if filters := values.pop("filters", None):
+        spec.ClearField("filters")
+        spec.filters.extend(filters)
 
 
 def flags() -> str:
     """Return the options that give a schedule, for a message."""
-    return ", ".join(f"--{kind}" for kind in SCHEDULES)
+    return ", ".join(f"--{kind}" for kind in (*SCHEDULES, "on"))
 
 
 def tags_of(texts: Iterable[str], flag: str = "--tag") -> dict[str, str]:
