@@ -8,10 +8,12 @@ from agent_runtime.cli import (
     candidates,
     categories,
     conversation,
+    deviations,
     graph,
     inbox,
     interrupts,
     memory,
+    revalidation,
     send,
     serve,
     turns,
@@ -30,6 +32,8 @@ app.command("send")(send.send)
 app.add_typer(turns.app, name="turns")
 app.add_typer(interrupts.app, name="interrupts")
 app.add_typer(candidates.app, name="candidates")
+app.add_typer(deviations.app, name="deviations")
+app.add_typer(revalidation.app, name="revalidation")
 app.add_typer(categories.app, name="categories")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(memory.app, name="memory")

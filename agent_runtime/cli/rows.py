@@ -114,7 +114,64 @@ def page_row(page: wire.Page, *, with_body: bool = True) -> Row:
         "version": page.version,
         "updated_at": instant(page, "updated_at"),
     }
-    return row | {"body": page.body} if with_body else row
+    if not with_body:
+        return row
+    beside = [attachment_row(found) for found in page.attachments]
+    return row | {"sources": list(page.sources), "attachments": beside, "body": page.body}
+
+
+def attachment_row(found: wire.Attachment) -> Row:
+    """Return a file beside a page, without its bytes."""
+    return {
+        "page_id": found.page_id,
+        "name": found.name,
+        "content_type": found.content_type,
+        "size": found.size,
+        "sha256": found.sha256,
+        "origin": found.origin,
+        "lifecycle": found.lifecycle,
+        "added_at": instant(found, "added_at"),
+    }
+
+
+def deviation_row(found: wire.Deviation) -> Row:
+    """Return a deviation."""
+    return {
+        "deviation_id": found.deviation_id,
+        "kind": found.kind,
+        "channel": found.channel,
+        "page_id": found.page_id,
+        "page_version": found.page_version,
+        "says": found.says,
+        "found": found.found,
+        "source": found.source,
+        "candidate_id": found.candidate_id,
+        "why": found.why,
+        "origin": found.origin,
+        "lifecycle": found.lifecycle,
+        "turn_id": found.turn_id,
+        "task_name": found.task_name,
+        "created_at": instant(found, "created_at"),
+        "decided_at": instant(found, "decided_at"),
+        "note": found.note,
+    }
+
+
+def item_row(item: wire.RevalidationItem) -> Row:
+    """Return an item of the re-validation queue."""
+    return {
+        "item_id": item.item_id,
+        "page_id": item.page_id,
+        "cause": item.cause,
+        "cause_version": item.cause_version,
+        "via": item.via,
+        "state": item.state,
+        "result": item.result,
+        "turn_id": item.turn_id,
+        "note": item.note,
+        "queued_at": instant(item, "queued_at"),
+        "settled_at": instant(item, "settled_at"),
+    }
 
 
 def loaded(text: str) -> Any:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from agent_runtime.tools.asking import permission_request
 from agent_runtime.tools.calls import Runtime, call_of, spec
+from agent_runtime.tools.corpus import corpus_tools
 from agent_runtime.tools.memory import Channel, memory_tools
 from agent_runtime.tools.spec import ToolSpec
 from agent_runtime.world.model import PageDraft, SummaryDraft, slug
@@ -25,6 +26,7 @@ def toolbox(world: World) -> list[ToolSpec]:
         *_conversation(world),
         *memory_tools(world),
         *_proposals(world),
+        *corpus_tools(world),
         *_web(world),
         permission_request(),
     ]

@@ -98,7 +98,7 @@ def _measured(text: str) -> Iterator[_Fact]:
             if not (value and frame and frame[-1] == "#"):
                 frame.append("#" if value else token)
         if values and len(frame) - frame.count("#") > 1:
-            yield _Fact(subject=" ".join(frame), value=tuple(values), statement=sentence)
+            yield _Fact(subject=" ".join(frame), value=tuple(values), statement=" ".join(sentence.split()))
 
 
 def _number(token: str) -> str:

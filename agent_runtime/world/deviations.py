@@ -8,7 +8,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, desc, insert, select, update
+from sqlalchemy import Connection, Row, desc, func, insert, select, update
 
 from agent_runtime.model import TurnContext
 from agent_runtime.world.beside import deviations
@@ -151,7 +151,8 @@ def record(connection: Connection, place: Place, found: Difference, writer: Writ
             one = deviations.c.deviation_id == known.deviation_id
             connection.execute(update(deviations).where(one).values(candidate_id=place.candidate_id))
         return str(known.deviation_id), False
-    said = "\n".join((writer.turn_id, place.page_id, found.says, found.found, str(to_us(at))))
+    number = connection.execute(select(func.count()).select_from(deviations)).scalar_one()
+    said = "\n".join((writer.turn_id, place.page_id, found.says, found.found, str(to_us(at)), str(number)))
     row = {
         **place.__dict__,
         **found.__dict__,

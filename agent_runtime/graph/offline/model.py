@@ -21,6 +21,7 @@ from agent_runtime.graph.offline.pieces import pieces
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
 from agent_runtime.graph.offline.sweep import sweep
+from agent_runtime.graph.offline.walk import walk
 from agent_runtime.model import TurnContext
 from turnkeeper.clock import Clock
 
@@ -114,7 +115,12 @@ def _answer(messages: list[BaseMessage], turn: TurnContext | None, offered: Sequ
 
 def _rule(brief: Brief) -> Callable[[Brief, Done], Step]:
     """Return the job that a turn's category is for; an author's message is answered."""
-    jobs = (("summary.propose", digest), ("web.fetch", sweep), ("memory.forget", consolidate))
+    jobs = (
+        ("revalidation.next", walk),
+        ("summary.propose", digest),
+        ("web.fetch", sweep),
+        ("memory.forget", consolidate),
+    )
     fitting = (job for scope, job in jobs if brief.by_fire and scope in brief.scopes)
     return next(fitting, reply)
 

@@ -1,0 +1,312 @@
+"""Pages derived from what changed are held against it again: contradictions are recorded, and only an author closes one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from agent_runtime.world import deviations, revalidation
+from agent_runtime.world.beside import page_links
+from agent_runtime.world.deviations import Deviation, DeviationDraft, Resolution
+from agent_runtime.world.model import PageDraft
+from agent_runtime.world.revalidation import Item, Settlement
+from agent_runtime.world.world import World
+from tests.integration.world.conftest import Agent, Begin, Told, call
+from turnkeeper.database import Database
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+
+GARDEN = "Forty-two plots are let, three are free.\n\nThe garden opens every Saturday from April to October."
+LEAFLET = "Come and see us!\n\n- Forty-two plots are let,\n  three are free.\n- Cake is served.\n"
+POSTER = "Three free plots. Ask at the gate."
+CHANGED = GARDEN.replace("three are free", "five are free")
+
+
+def page(name: str, body: str, *sources: str) -> PageDraft:
+    return PageDraft(page_id=name, title=name.title(), body=body, sources=sources)
+
+
+@pytest.fixture
+async def corpus(world: World) -> None:
+    """A page, one derived from it, and one derived from that."""
+    for draft in (page("garden", GARDEN), page("leaflet", LEAFLET, "garden"), page("poster", POSTER, "leaflet")):
+        await world.put_page(draft)
+
+
+Queue = Callable[..., Any]
+
+
+@pytest.fixture
+def queue(database: Database) -> Queue:
+    async def read(*, everything: bool = False) -> list[Item]:
+        return await database.run(
+            lambda connection: revalidation.list_items(connection, include_settled=everything, limit=100)
+        )
+
+    return read
+
+
+@pytest.fixture
+def recorded(database: Database) -> Callable[..., Any]:
+    async def read() -> list[Deviation]:
+        return await database.run(lambda connection: deviations.list_deviations(connection, include_decided=True))
+
+    return read
+
+
+async def test_a_change_doubts_all_that_was_derived_from_it_and_nothing_else(
+    world: World, corpus: None, queue: Queue
+) -> None:
+    assert await queue() == []
+    put = await world.authors.put(page("garden", CHANGED))
+    assert put.queued == 2
+    found = [(item.page_id, item.cause, item.cause_version, item.via) for item in await queue()]
+    assert found == [("leaflet", "garden", 2, "garden"), ("poster", "garden", 2, "leaflet")]
+    await world.authors.put(page("elsewhere", "Unlinked."))
+    await world.authors.put(PageDraft(page_id="garden", title="Garden", body=CHANGED, tags=("new",)))
+    assert len(await queue()) == 2, "other tags change nothing that a page could be derived from"
+
+
+async def test_pages_derived_from_each_other_end(world: World, corpus: None, queue: Queue) -> None:
+    await world.put_page(page("garden", GARDEN, "poster"))
+    assert await queue() == []
+    await world.put_page(page("leaflet", "New."))
+    assert sorted(item.page_id for item in await queue()) == ["garden", "poster"]
+
+
+async def test_a_newer_change_replaces_what_waits_so_that_no_older_verdict_settles_it(
+    world: World, corpus: None, queue: Queue, begin: Begin
+) -> None:
+    await world.put_page(page("garden", CHANGED))
+    (leaflet, _) = await queue()
+    await world.put_page(page("garden", GARDEN))
+    context = begin(named="re-validation-walk")
+    with pytest.raises(Conflict, match="replaced already"):
+        await world.review.settle(call(context), Settlement(item_id=leaflet.item_id, result="holds"))
+    assert [(item.page_id, item.cause_version) for item in await queue()] == [("leaflet", 3), ("poster", 3)]
+
+
+async def test_the_walk_records_what_differs_proposes_the_change_and_keeps_what_holds(
+    agent: Agent, world: World, corpus: None, begin: Begin, queue: Queue, recorded: Any
+) -> None:
+    await world.put_page(page("garden", CHANGED))
+    await agent.run(begin(prompt="Walk the queue.", named="re-validation-walk", task_name="walk"))
+    assert await queue() == []
+    results = {item.page_id: (item.result, item.turn_id) for item in await queue(everything=True)}
+    assert results == {"leaflet": ("deviation", "turn-1"), "poster": ("holds", "turn-1")}
+    (one,) = await recorded()
+    assert (one.page_id, one.source, one.origin, one.lifecycle) == ("leaflet", "garden", "agent-produced", "open")
+    assert (one.says, one.found) == (
+        "Forty-two plots are let, three are free.",
+        "Forty-two plots are let, five are free.",
+    )
+    (candidate,) = await world.list_candidates()
+    assert candidate.body == LEAFLET.replace("let,\n  three", "let, five")
+    assert one.candidate_id == candidate.candidate_id, "the record that the boundary would have made is this one"
+    for part in ("Held 2 pages of 2", one.deviation_id, candidate.candidate_id, "Still valid: poster", "rule-based"):
+        assert part in agent.text
+    assert (await world.get_page("leaflet")).body == LEAFLET, "nothing is canonical but by the author's act"
+
+
+async def test_accepting_a_deviation_accepts_its_candidate_and_doubts_what_follows(
+    agent: Agent, world: World, corpus: None, begin: Begin, queue: Queue, recorded: Any
+) -> None:
+    await world.put_page(page("garden", CHANGED))
+    await agent.run(begin(named="re-validation-walk"))
+    (one,) = await recorded()
+    closed = await world.authors.resolve(Resolution(deviation_id=one.deviation_id, accept=True, note="yes"))
+    assert (closed.lifecycle, closed.note) == ("accepted", "yes")
+    leaflet = await world.get_page("leaflet")
+    assert ("five are free" in leaflet.body, leaflet.origin, leaflet.lifecycle) == (True, "agent-produced", "canonical")
+    assert [(item.page_id, item.cause) for item in await queue()] == [("poster", "leaflet")]
+    with pytest.raises(Conflict, match="accepted already"):
+        await world.authors.resolve(Resolution(deviation_id=one.deviation_id, accept=False))
+
+
+async def test_rejecting_the_candidate_closes_the_deviation_for_the_page_as_it_is(
+    agent: Agent, world: World, corpus: None, begin: Begin, recorded: Any
+) -> None:
+    await world.put_page(page("garden", CHANGED))
+    await agent.run(begin(named="re-validation-walk"))
+    (candidate,) = await world.list_candidates()
+    await world.decide_candidate(candidate.candidate_id, accept=False)
+    assert [one.lifecycle for one in await recorded()] == ["kept"]
+
+
+async def test_a_fire_walks_a_bounded_number_and_the_next_goes_on(
+    agent: Agent, world: World, begin: Begin, end: Callable[..., None], queue: Queue
+) -> None:
+    await world.put_page(page("garden", GARDEN))
+    for number in range(7):
+        await world.put_page(page(f"copy-{number}", f"Copy {number} of it.", "garden"))
+    await world.put_page(page("garden", CHANGED))
+    left = []
+    for number in range(4):
+        await agent.run(begin(f"turn-{number}", named="re-validation-walk"))
+        end(f"turn-{number}")
+        left.append(len(await queue()))
+    assert left == [4, 1, 0, 0]
+    assert agent.text == "", "with nothing in the queue there is nothing to say"
+
+
+async def test_the_same_verdict_again_changes_nothing(
+    world: World, corpus: None, begin: Begin, queue: Queue, recorded: Any
+) -> None:
+    await world.put_page(page("garden", CHANGED))
+    (item, _) = await queue()
+    context = begin(named="re-validation-walk")
+    draft = DeviationDraft(
+        page_id="leaflet",
+        says="Forty-two plots are let, three are free.",
+        found="five are free",
+        source="garden",
+        item_id=item.item_id,
+    )
+    first, again = [await world.review.record(call(context), draft) for _ in range(2)]
+    assert (first.result, first.repeated, again.repeated) == (again.result, False, True)
+    with pytest.raises(Conflict, match="settled already"):
+        await world.review.record(call(context, 2), draft)
+    assert len(await recorded()) == 1
+    assert len(await queue()) == 1
+
+
+async def test_an_open_deviation_is_told_once_and_a_closed_one_anew(
+    world: World, corpus: None, begin: Begin, recorded: Any
+) -> None:
+    draft = DeviationDraft(page_id="garden", says="three are free", found="none is free")
+    context = begin(named="re-validation-walk")
+    made = [(await world.review.record(call(context, number), draft)).result["deviation_id"] for number in (1, 2)]
+    assert made[0] == made[1]
+    await world.authors.resolve(Resolution(deviation_id=made[0], accept=False))
+    await world.review.record(call(context, 3), draft)
+    assert sorted(one.lifecycle for one in await recorded()) == ["kept", "open"]
+
+
+@pytest.mark.parametrize(
+    ("result", "refused"),
+    [("deviation", "no deviation"), ("candidate", "no change"), ("canonical", "is no result")],
+)
+async def test_a_verdict_without_what_it_speaks_of_is_refused(
+    world: World, corpus: None, begin: Begin, queue: Queue, result: str, refused: str
+) -> None:
+    await world.put_page(page("garden", CHANGED))
+    (item, _) = await queue()
+    with pytest.raises((Conflict, InvalidInput), match=refused):
+        await world.review.settle(
+            call(begin(named="re-validation-walk")), Settlement(item_id=item.item_id, result=result)
+        )
+    assert len(await queue()) == 2
+
+
+async def test_no_agent_calls_a_page_valid_while_a_deviation_of_it_is_open(
+    world: World, corpus: None, begin: Begin, queue: Queue
+) -> None:
+    await world.put_page(page("garden", CHANGED))
+    (item, _) = await queue()
+    context = begin(named="re-validation-walk")
+    found = DeviationDraft(page_id="leaflet", says="Cake is served.", found="No cake.", source="garden")
+    await world.review.record(call(context, 1), found)
+    with pytest.raises(Denied, match="only the author closes it"):
+        await world.review.settle(call(context, 2), Settlement(item_id=item.item_id, result="holds"))
+
+
+async def test_a_page_that_holds_is_linked_to_the_version_it_was_held_against(
+    world: World, corpus: None, begin: Begin, queue: Queue, database: Database
+) -> None:
+    await world.put_page(page("garden", GARDEN + "\n\nMore."))
+    (item, _) = await queue()
+    await world.review.settle(
+        call(begin(named="re-validation-walk")), Settlement(item_id=item.item_id, result="holds", note="same facts")
+    )
+    mine = select(page_links.c.page_version).where(page_links.c.page_id == "leaflet")
+    assert await database.run(lambda connection: connection.execute(mine).scalar()) == 2
+
+
+@pytest.mark.parametrize(
+    ("draft", "error", "where"),
+    [
+        (DeviationDraft(page_id="garden", says="nothing of the kind", found="x"), InvalidInput, "says"),
+        (DeviationDraft(page_id="garden", says="", found="x"), InvalidInput, "says"),
+        (DeviationDraft(page_id="garden", says="three are free", found=" "), InvalidInput, "found"),
+        (DeviationDraft(page_id="garden", says="three are free", found="three are free"), InvalidInput, "found"),
+        (DeviationDraft(page_id="garden", says="three are free", found="x\x00"), InvalidInput, "found"),
+        (DeviationDraft(page_id="garden", says="three are free", found="x", source="../x"), InvalidInput, "sources"),
+        (DeviationDraft(page_id="garden", says="three are free", found="x" * 1001), InvalidInput, "found"),
+        (DeviationDraft(page_id="garden", says="three are free", found="x", item_id="r-99"), NotFound, ""),
+        (DeviationDraft(page_id="garden", says="three are free", found="x", item_id="r-٣"), InvalidInput, "item"),
+        (DeviationDraft(page_id="nosuch", says="a", found="x"), NotFound, ""),
+    ],
+)
+async def test_what_is_no_deviation_is_refused_and_nothing_is_kept(
+    world: World, corpus: None, begin: Begin, recorded: Any, draft: DeviationDraft, error: Any, where: str
+) -> None:
+    with pytest.raises(error) as refused:
+        await world.review.record(call(begin(named="re-validation-walk")), draft)
+    assert refused.value.where == where
+    assert await recorded() == []
+
+
+async def test_an_agent_closes_nothing(world: World, corpus: None, begin: Begin, database: Database) -> None:
+    from agent_runtime.world.submit import submit
+
+    context = begin(named="conversation")
+    draft = DeviationDraft(page_id="garden", says="three are free", found="none is free")
+    made = await world.review.record(call(context), draft)
+    resolution = Resolution(deviation_id=made.result["deviation_id"], accept=False)
+    at = (await world.get_page("garden")).updated_at
+    with pytest.raises(Denied, match="only an author"):
+        await database.run(lambda connection: submit(connection, resolution, context, at=at, new_id=""))
+
+
+async def test_a_candidate_that_contradicts_its_page_or_its_source_leaves_a_record(
+    world: World, corpus: None, begin: Begin, recorded: Any, told: Told
+) -> None:
+    context = begin(named="conversation", started_by="author")
+    wrong = page("garden", GARDEN.replace("Saturday", "Sunday"))
+    made = await world.propose(call(context, 1), wrong)
+    (one,) = await recorded()
+    assert made.result["deviations"] == [one.deviation_id]
+    assert (one.origin, one.candidate_id, one.turn_id) == ("observed", made.result["candidate_id"], "turn-1")
+    assert one.says == "The garden opens every Saturday from April to October."
+    other = page("visit", "Key facts:\n\nThe garden opens every Friday from April to October.", "garden")
+    await world.propose(call(context, 2), other)
+    assert {(found.page_id, found.found) for found in await recorded()} == {
+        ("garden", "The garden opens every Sunday from April to October."),
+        ("garden", "The garden opens every Friday from April to October."),
+    }
+    harmless = await world.propose(call(context, 3), page("garden", GARDEN + "\n\nSlugs are not welcome."))
+    assert harmless.result["deviations"] == []
+    assert "Sunday" not in str(told), "events tell no text"
+
+
+async def test_a_page_that_changes_under_a_candidate_leaves_one_record(
+    world: World, corpus: None, begin: Begin, recorded: Any
+) -> None:
+    context = begin(named="conversation", started_by="author")
+    made = await world.propose(call(context), page("garden", GARDEN + "\n\nBring gloves."))
+    for body in ("One.", "Two."):
+        await world.put_page(page("garden", body))
+    (one,) = await recorded()
+    assert (one.kind, one.candidate_id, one.page_version) == ("stale-base", made.result["candidate_id"], 2)
+    with pytest.raises(Conflict, match="version 3"):
+        await world.authors.resolve(Resolution(deviation_id=one.deviation_id, accept=True))
+    assert [found.lifecycle for found in await recorded()] == ["open"], "a decision that fails decides nothing"
+    await world.decide_candidate(made.result["candidate_id"], accept=False)
+    assert [found.lifecycle for found in await recorded()] == ["kept"]
+
+
+async def test_scopes_are_checked_by_the_world_itself(world: World, corpus: None, begin: Begin) -> None:
+    context = begin(named="catch-up-summary")
+    draft = DeviationDraft(page_id="garden", says="three are free", found="x")
+    for number, refused in enumerate(
+        (
+            world.review.record(call(context, 1), draft),
+            world.review.settle(call(context, 2), Settlement(item_id="r-1", result="holds")),
+            world.review.next(call(context), 5),
+            world.review.corpus(call(context), "garden", 0),
+            world.review.attachment(call(context), "garden", "a.txt"),
+        )
+    ):
+        with pytest.raises(Denied, match="does not grant"):
+            await refused
+        assert number < 5
