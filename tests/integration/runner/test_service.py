@@ -216,3 +216,35 @@ async def test_preview_and_status_and_single_fires(rig: Rig, peer: Peer) -> None
         await rig.service.get_fire(wire.GetFireRequest(fire_id="nosuch"))
     with pytest.raises(NotFound):
         await rig.service.get_task(wire.GetTaskRequest(name="nosuch"))
+
+
+def simulated(rig: Rig, **fields) -> wire.SimulateRequest:
+    now = rig.clock.now()
+    request = wire.SimulateRequest(**fields)
+    getattr(request, "from").FromDatetime(now + timedelta(minutes=1))
+    request.to.FromDatetime(now + timedelta(hours=1))
+    return request
+
+
+async def test_simulate_tells_what_tasks_would_do_and_changes_nothing(rig: Rig) -> None:
+    for name, policy in (("digest", "skip"), ("other", "run-once")):
+        await rig.service.create_task(wire.CreateTaskRequest(spec=spec(name=name, every="10m", catch_up=policy)))
+    request = simulated(rig, names=["digest"])
+    down = request.down.add()
+    getattr(down, "from").FromDatetime(rig.clock.now() + timedelta(minutes=5))
+    down.to.FromDatetime(rig.clock.now() + timedelta(minutes=35))
+    answer = await rig.service.simulate(request)
+    assert [(row.outcome, row.count) for row in answer.rows] == [("skipped", 3), ("succeeded", 1), ("succeeded", 1)]
+    assert not answer.truncated
+    assert {row.task for row in (await rig.service.simulate(simulated(rig))).rows} == {"digest", "other"}
+    cut = await rig.service.simulate(simulated(rig, limit=4))
+    assert (len(cut.rows), cut.truncated) == (4, True)
+    assert not (await rig.service.list_fires(wire.ListFiresRequest(name="digest"))).fires
+
+
+async def test_simulate_refuses_what_is_no_span(rig: Rig) -> None:
+    request = simulated(rig)
+    getattr(request, "from").CopyFrom(request.to)
+    with pytest.raises(InvalidInput) as error:
+        await rig.service.simulate(request)
+    assert error.value.where == "to"
