@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from task_runner.cli import create, crontab, edit, explain, files, lifecycle, loop, serve, simulate, tasks, times
+from task_runner.cli import create, crontab, edit, emit, explain, files, lifecycle, loop, serve, simulate, tasks, times
 from turnkeeper import console
 
 
@@ -16,7 +16,7 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    for group in (serve, create, tasks, times, explain, lifecycle, edit, simulate, files, crontab, loop):
+    for group in (serve, create, tasks, times, explain, lifecycle, edit, simulate, files, crontab, loop, emit):
         group.register(app)
     return app
 
