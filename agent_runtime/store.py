@@ -394,4 +394,4 @@ def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
 
 
 def _by(trigger: Trigger) -> str:
-    return "fire" if trigger.source == "fire" else "author"
+    return trigger.source if trigger.source in {"fire", "agent"} else "author"

@@ -36,6 +36,7 @@ async def serve(home: Home) -> None:
         servicer: Any = Servicer(runner.service)
         add_SchedulesServicer_to_server(servicer, server.grpc)
         server.announce(schedules_pb2.DESCRIPTOR.services_by_name["Schedules"])
+        await runner.service.end_ephemeral()
         await runner.warm_up()
         await server.start()
         log.emit("process.started")
@@ -43,6 +44,7 @@ async def serve(home: Home) -> None:
             await _work_until(stop, runner, Progress(home, PROCESS, os.getpid()))
         finally:
             await server.stop(_STOP_GRACE_S)
+            await runner.service.end_ephemeral()
             log.emit("process.stopped", durable=True)
 
 

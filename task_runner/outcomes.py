@@ -24,6 +24,7 @@ from task_runner.planning import Planned, plan_tasks
 from task_runner.runtime import Runtime
 from task_runner.store import Session, Store
 from task_runner.trail import Event, Trail
+from task_runner.wakes import TAKEN_OVER, take_over
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
@@ -119,14 +120,21 @@ class Follower:
         """Record events and the position behind the last of them in one transaction."""
         now = self._clock.now()
         news = [news_of(event, now) for event in events if event.fire_id and event.state in _STATES]
+        written_to = {event.thread_id for event in events if _is_by_author(event)}
         last = events[-1]
 
-        def record(session: Session) -> Planned:
+        def record(session: Session) -> tuple[Planned, list[Fire]]:
             done = record_news(session, news, now)
+            over, needless = take_over(session, written_to, now) if written_to else (Planned(), [])
             session.follow.move(last.incarnation, last.sequence)
-            return done
+            return done + over, needless
 
-        await self._finish(await self._store.run(record))
+        done, needless = await self._store.run(record)
+        await self._finish(done)
+        for fire in needless:
+            # Where the runtime cannot be asked its turn runs, and asks for no other.
+            with suppress(TurnkeeperError):
+                await self._runtime.cancel(fire.fire_id, fire.attempt, TAKEN_OVER)
 
     async def _finish(self, done: Planned) -> None:
         self._failures = 0
@@ -219,6 +227,11 @@ def news_of(event: wire.TurnEvent, now: datetime) -> News:
         tokens=event.tokens_in + event.tokens_out,
         wake_after_s=event.wake_after_s if event.HasField("wake_after_s") else None,
     )
+
+
+def _is_by_author(event: wire.TurnEvent) -> bool:
+    """Tell whether an author's message began a turn; an answer to a question of the agent's goes on with one."""
+    return event.trigger == wire.TurnEvent.AUTHOR and event.state == wire.TurnEvent.STARTED and not event.fire_id
 
 
 def _of_turn(turn: wire.Turn, now: datetime) -> News:

@@ -195,6 +195,11 @@ class Service:
         now = self._clock.now()
         return await self._change(lambda session: wakes.reschedule(session, request.name, request.seconds, now))
 
+    async def end_ephemeral(self) -> None:
+        """Delete what lasts as long as a daemon: when one stops, and what a killed one left when the next starts."""
+        now = self._clock.now()
+        self._tell(await self._store.run(lambda session: wakes.end_ephemeral(session, now)))
+
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""
         request_id = check_request_id(request.request_id or self._entropy.hex(12))

@@ -15,9 +15,10 @@ from turnkeeper.tomlfile import TomlFile, read_toml
 
 _SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 _ORDER = (
-    *_SCHEDULES, "on", "filters", "debounce", "first", "if_silent", "timezone", "category", "channel", "prompt", "payload", "catch_up", "grace",
-    "catch_up_window", "max_catch_up", "overlap", "jitter", "exclude", "start_at", "end_at", "expires_at", "max_fires",
-    "retries", "pause_after_failures", "budget", "thread_id", "agent", "read_only", "ephemeral", "paused", "tags",
+    *_SCHEDULES, "on", "filters", "debounce", "first", "if_silent", "timezone", "category", "channel", "prompt",
+    "payload", "catch_up", "grace", "catch_up_window", "max_catch_up", "overlap", "jitter", "exclude", "start_at",
+    "end_at", "expires_at", "max_fires", "retries", "pause_after_failures", "budget", "thread_id", "agent",
+    "read_only", "ephemeral", "paused", "tags",
 )  # fmt: skip
 _APART = {"tags", "payload", "exclude", "budget", "filters"}
 _UNTOLD = {"agent": "agent0", "read_only": False, "paused": False, "max_catch_up": 1000}

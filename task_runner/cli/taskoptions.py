@@ -103,16 +103,18 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
         spec.exclude.extend(importlib.import_module("task_runner.cli.exclusions").read_exclusions(excluded, Path()))
     for field, value in values.items():
         setattr(spec, field, value)
-    for field in {"first", "if_silent"} - set(values) if not spec.dynamic else ():
-        spec.ClearField(field)  # what only a self-paced task has
+    if not spec.dynamic and not {"first", "if_silent"} & set(values):
+        spec.ClearField("first")  # what only a self-paced task has
+        spec.ClearField("if_silent")
 
 
 def _fill_on(spec: wire.TaskSpec, values: dict[str, Any]) -> None:
     """Write what is given of events into a spec; an empty name takes them out of it."""
     if values.get("on") == "":
         del values["on"]
-        for field in ("on", "filters", "debounce"):
-            spec.ClearField(field)  # type: ignore[arg-type]
+        spec.ClearField("on")
+        spec.ClearField("filters")
+        spec.ClearField("debounce")
     if filters := values.pop("filters", None):
         spec.ClearField("filters")
         spec.filters.extend(filters)

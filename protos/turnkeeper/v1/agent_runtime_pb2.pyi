@@ -284,12 +284,16 @@ class TurnEvent(_message.Message):
         FIRE: TurnEvent._Trigger.ValueType  # 1
         AUTHOR: TurnEvent._Trigger.ValueType  # 2
         ANSWER: TurnEvent._Trigger.ValueType  # 3
+        AGENT: TurnEvent._Trigger.ValueType  # 4
+        """another agent's message; told of a turn's start alone"""
 
     class Trigger(_Trigger, metaclass=_TriggerEnumTypeWrapper): ...
     TRIGGER_UNSPECIFIED: TurnEvent.Trigger.ValueType  # 0
     FIRE: TurnEvent.Trigger.ValueType  # 1
     AUTHOR: TurnEvent.Trigger.ValueType  # 2
     ANSWER: TurnEvent.Trigger.ValueType  # 3
+    AGENT: TurnEvent.Trigger.ValueType  # 4
+    """another agent's message; told of a turn's start alone"""
 
     class _State:
         ValueType = _typing.NewType("ValueType", _builtins.int)
