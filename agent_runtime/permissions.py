@@ -67,6 +67,7 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "loop.create": ScopeRule(channel=True),
         "loop.list": ScopeRule(),
         "loop.delete": ScopeRule(),
+        "event.emit": ScopeRule(),
     }
 )
 

@@ -5,7 +5,8 @@ within what the turn may do, and says which turn it was. A loop never gets more 
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Annotated, Any, Literal
@@ -30,7 +31,7 @@ from turnkeeper.home import Home
 from turnkeeper.rpc.channel import DEADLINE_S, connect
 from turnkeeper.rpc.errors import from_rpc
 
-LIST, DELETE = "loop.list", "loop.delete"
+LIST, DELETE, EMIT = "loop.list", "loop.delete", "event.emit"
 WAKEUP_TOOL = "schedule_loop_wakeup"
 DEFAULT_CATEGORY = "loop"  # of a loop that an author's turn makes
 LONGEST_SHOWN = 200  # characters of a prompt
@@ -47,6 +48,9 @@ class Wanted:
         prompt: what each of its turns is asked.
         every: an interval.
         cron: five fields; with neither, and no event, the loop is self-paced.
+        on: the name of the events it fires for, beside the times or without any.
+        filters: which of them: `field=value`, or `field~=pattern`.
+        debounce: how long after an event the next ones go into its fire.
         max_fires: how often it fires at most; 0 is no limit.
         read_only: its turns only read.
         category: that its turns run under.
@@ -56,6 +60,9 @@ class Wanted:
     prompt: str
     every: str = ""
     cron: str = ""
+    on: str = ""
+    filters: Sequence[str] = ()
+    debounce: str = ""
     max_fires: int = 0
     read_only: bool = False
     category: str = ""
@@ -119,6 +126,29 @@ class Loops:
         """
         _require(DELETE, "write", {"loop": loop}, call.context)
         return await self._once(call, DELETE, lambda: self._ended(call.context, loop, pause=pause))
+
+    async def emit(self, call: Call, name: str, data: Mapping[str, Any]) -> Result:
+        """Tell of an event, to every task that listens for it.
+
+        Raises:
+            Denied: not in scope, or the turn has ended.
+            InvalidInput: the name is none, or the runner's own; the data are no JSON object that it takes.
+            Unreachable: the runner does not answer.
+        """
+        context = call.context
+        _require(EMIT, "write", {"name": name}, context)
+        try:
+            data_json = json.dumps(data, allow_nan=False) if data else ""
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"are not JSON: {error}", where="data") from error
+        request = wire.EmitEventRequest(
+            name=name, data_json=data_json, event_id=f"call-{_digest(call)}", created_by=_maker(context)
+        )
+        return await self._once(call, EMIT, lambda: self._emitted(request))
+
+    async def _emitted(self, request: wire.EmitEventRequest) -> Result:
+        answer: wire.EmitEventResponse = await self._ask("EmitEvent", request)
+        return {"event": request.name, "event_id": answer.event_id, "listening_tasks": answer.matched}
 
     def _category(self, name: str, context: TurnContext) -> Category:
         own = context.category.name if context.started_by == "fire" else DEFAULT_CATEGORY
@@ -200,15 +230,19 @@ def _calendar(loops: Loops) -> list[ToolSpec]:
     async def create(
         prompt: Annotated[str, "what each turn of the loop is asked; it sees nothing of this thread"],
         runtime: Runtime,
+        *,
         every: Annotated[str, "an interval, such as 15m or 2h"] = "",
-        cron: Annotated[str, "five fields, such as 0 9 * * 1-5; with neither the loop paces itself"] = "",
+        cron: Annotated[str, "five fields, such as 0 9 * * 1-5; with no time and no event the loop paces itself"] = "",
+        on: Annotated[str, "an event's name, such as task.succeeded or turn_end, beside a time or without one"] = "",
+        where: Annotated[tuple[str, ...], "which events: field=value or field~=pattern, such as task=digest"] = (),
+        debounce: Annotated[str, "how long after an event the next ones go into its fire, such as 30s"] = "",
         recurring: Annotated[bool, "false: it fires once"] = True,
         max_fires: Annotated[int, "how often it fires at most; 0 is no limit"] = 0,
         read_only: Annotated[bool, "its turns only read"] = False,
         category: Annotated[str, "what its turns may do: no more than this turn may"] = "",
         channel: Annotated[str, "another channel, if the category reaches it; empty for the turn's own"] = "",
     ) -> Result:
-        """Make a loop: a prompt that comes again on its own thread, by an interval, by the calendar, or self-paced.
+        """Make a loop: a prompt that comes again on its own thread, at times, after events, or at its own pace.
 
         It ends by itself after seven days. There may be 25 of yours at a time.
         """
@@ -216,6 +250,9 @@ def _calendar(loops: Loops) -> list[ToolSpec]:
             prompt=prompt,
             every=every,
             cron=cron,
+            on=on,
+            filters=where,
+            debounce=debounce,
             max_fires=max_fires if recurring else 1,
             read_only=read_only,
             category=category,
@@ -235,7 +272,16 @@ def _calendar(loops: Loops) -> list[ToolSpec]:
         """Delete a loop that you made, or pause it. A turn of it that runs goes on to its end."""
         return await loops.delete(call_of(runtime), loop, pause=action == "pause")
 
+    async def emit(
+        name: Annotated[str, "what happened: a-z, 0-9, _, ., : and -"],
+        runtime: Runtime,
+        data: Annotated[dict[str, Any] | None, "a JSON object of a few facts, for the prompts of those tasks"] = None,
+    ) -> Result:
+        """Tell of an event of your own, to every task that listens for it."""
+        return await loops.emit(call_of(runtime), name, data or {})
+
     return [
+        spec(emit, scope=EMIT, effect="write"),
         spec(create, scope=LOOPS, effect="write", name="LoopCreate"),
         spec(listed, scope=LIST, effect="read", name="LoopList"),
         spec(delete, scope=DELETE, effect="write", name="LoopDelete"),
@@ -255,25 +301,33 @@ def _done(_connection: Connection, _context: TurnContext) -> None:
 def _spec(call: Call, wanted: Wanted, category: Category, *, read_only: bool) -> wire.TaskSpec:
     """Return the loop as the runner takes it; its name follows from the call, so that one call makes one loop."""
     context = call.context
-    by = wire.CreatedBy(turn_id=context.turn_id, category=context.category.name, agent=context.agent)
     made = wire.TaskSpec(
-        name=f"agent-loop-{hashlib.sha256(call.key.encode()).hexdigest()[:12]}",
+        name=f"agent-loop-{_digest(call)[:12]}",
         prompt=wanted.prompt,
         category=category.name,
         channel=wanted.channel or context.channel,
         agent=context.agent,
         read_only=wanted.read_only or read_only or context.read_only,
-        created_by=by,
+        created_by=_maker(context),
+        filters=wanted.filters,
     )
-    if sum(map(bool, (wanted.every, wanted.cron))) > 1:
+    if wanted.every and wanted.cron:
         raise InvalidInput("every and cron exclude each other", where="every", hint="give one of them, or neither")
-    if wanted.every or wanted.cron:
-        setattr(made, "every" if wanted.every else "cron", wanted.every or wanted.cron)
-    else:
+    for field in ("every", "cron", "on", "debounce", "max_fires"):
+        if value := getattr(wanted, field):
+            setattr(made, field, value)
+    if not (wanted.every or wanted.cron or wanted.on):
         made.dynamic = True
-    if wanted.max_fires:
-        made.max_fires = wanted.max_fires
     return made
+
+
+def _maker(context: TurnContext) -> wire.CreatedBy:
+    return wire.CreatedBy(turn_id=context.turn_id, category=context.category.name, agent=context.agent)
+
+
+def _digest(call: Call) -> str:
+    """Return what names a call to the runner: equal whenever the call is run again."""
+    return hashlib.sha256(call.key.encode()).hexdigest()[:32]
 
 
 def _told(made: wire.CreateTaskResponse) -> Result:
