@@ -10,7 +10,7 @@ from typing import TypeVar
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.loops import MOST_PER_AGENT, as_loop
 from task_runner.model import Definition, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, fire_id
-from task_runner.planner import pass_over, plan, supersede, withdraw
+from task_runner.planner import pass_over, plan, withdraw
 from task_runner.planning import Planned, plan_tasks, write_plans
 from task_runner.plans import Plan
 from task_runner.requests import frozen_request
@@ -18,6 +18,7 @@ from task_runner.schedules import timetable_of
 from task_runner.selfpaced import begun, edited, is_self_paced, resumed
 from task_runner.specs import Defaults, parse_spec
 from task_runner.store import Session
+from task_runner.superseding import supersede
 from task_runner.trail import Event, committed
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound

@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from task_runner.model import CatchUp, CreatedBy, Definition, EventTrigger, Overlap, Schedule, ScheduleKind
+from task_runner.declared import CreatedBy, EventTrigger
+from task_runner.model import CatchUp, Definition, Overlap, Schedule, ScheduleKind
 from turnkeeper.clock import from_us, to_us
 
 _INSTANTS = ("start_at", "end_at", "expires_at")

@@ -1,8 +1,9 @@
 """New ledger entries, and the same entries one step further. Pure."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
-from task_runner.model import CatchUp, Fire, Outcome, Task, fire_id
+from task_runner.model import COUNTED, CatchUp, Fire, Outcome, Task, fire_id
 from task_runner.replacing import replace
 from task_runner.runs import Run
 
@@ -82,3 +83,8 @@ def is_queued(fire: Fire) -> bool:
 def newly_missed(fire: Fire) -> int:
     """Return how many nominal times of an entry count as missed once it does not fire, that did not count before."""
     return 1 if fire.caught_up and fire.policy is CatchUp.RUN_ONCE else fire.count
+
+
+def returned_places(fires: Iterable[Fire]) -> int:
+    """Return how many places under the limit on fires are given back by settling these unsent."""
+    return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)

@@ -4,8 +4,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.declared import EventTrigger
 from task_runner.events import check_event_name, check_filters
-from task_runner.model import Definition, EventTrigger, ScheduleKind
+from task_runner.model import Definition, ScheduleKind
 from turnkeeper.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
 

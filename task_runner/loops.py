@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model import CatchUp, CreatedBy, Definition, Overlap, ScheduleKind
+from task_runner.declared import CreatedBy
+from task_runner.model import CatchUp, Definition, Overlap, ScheduleKind
 from task_runner.schedules import timetable_of
 from task_runner.selfpaced import DEFAULT_DELAY, END, LONGEST_DELAY, WAIT, check_if_silent, is_self_paced
 from turnkeeper.clock import rfc3339

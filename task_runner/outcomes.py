@@ -23,6 +23,7 @@ from task_runner.model import OPEN, Fire, Outcome
 from task_runner.planning import Planned, plan_tasks
 from task_runner.runtime import Runtime
 from task_runner.store import Session, Store
+from task_runner.telling import Moved, tell
 from task_runner.trail import Event, Trail
 from task_runner.wakes import TAKEN_OVER, take_over
 from turnkeeper.clock import Clock
@@ -161,7 +162,7 @@ class Follower:
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
     """Move fires on by turn events, then plan the tasks that this frees or stops; return the facts."""
     fires = session.fires.by_ids({item.fire_id for item in news})
-    before, events = dict(fires), list[Event]()
+    before, events, told = dict(fires), list[Event](), list[Moved]()
     ended: dict[str, list[Ended]] = {}
     for item in news:
         fire = fires.get(item.fire_id)
@@ -177,6 +178,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
             events.append(_fact(fire, moved, item.state))
+            told.append(Moved(moved, item.state, item.at))
         fires[item.fire_id] = moved
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
     session.fires.update(changed)
@@ -185,7 +187,8 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     )
     concerned = sorted({fire.task_id for fire in changed if _frees_or_stops(before[fire.fire_id], fire)})
     resumed = {fire.task_id for fire in changed if _goes_on(before[fire.fire_id], fire)}
-    return Planned(events=events) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
+    done = Planned(events=events) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
+    return done + tell(session, told, now)
 
 
 def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime) -> Planned:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from task_runner import selfpaced, triggering
 from task_runner.catchup import CaughtUp, catch_up, late_fires
-from task_runner.entries import fresh, is_queued, settled_skipped, skipped_run
+from task_runner.entries import fresh, is_queued, returned_places, settled_skipped, skipped_run
 from task_runner.jitter import due_of, put_off
 from task_runner.model import (
     COUNTED,
@@ -19,7 +19,6 @@ from task_runner.model import (
     UNDER_WAY,
     UNSENT,
     CatchUp,
-    EventTrigger,
     Fire,
     FireKind,
     Outcome,
@@ -162,7 +161,7 @@ def _plan_active(
 def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
     """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
     unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
-    task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - _returned(unsent))
+    task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - returned_places(unsent))
     if task.pacing is not None:
         task = replace(task, pacing=selfpaced.withdrawn(task, unsent, reason))
     return joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
@@ -173,34 +172,6 @@ def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: dateti
     run = run_between(timetable, snapshot.task.cursor_at, now)
     task = replace(snapshot.task, cursor_at=max(now, snapshot.task.cursor_at))
     return joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
-
-
-def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
-    """Settle the unsent fires whose nominal time a new schedule no longer names, or whose event it does not wait for.
-
-    Args:
-        snapshot: the task with its new definition.
-        timetable: its new nominal times.
-        now: the time.
-        on: the events it fired for before.
-    """
-    kept = snapshot.task.definition.on
-    same_event = kept is not None and on is not None and kept.event == on.event
-    paced = selfpaced.is_self_paced(snapshot.task.definition)
-    unsent = {Outcome.PENDING, Outcome.WAITING} if paced else {Outcome.PENDING}
-    gone = [
-        fire
-        for fire in snapshot.open
-        if fire.kind in COUNTED and fire.outcome in unsent
-        if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire.nominal_at))
-    ]
-    task = replace(snapshot.task, accepted=snapshot.task.accepted - _returned(gone))
-    superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
-    return Plan(task=task, changed=superseded, skipped=superseded)
-
-
-def _names(timetable: Timetable, at: datetime) -> bool:
-    return timetable.last_at_or_before(at) == at
 
 
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
@@ -342,7 +313,7 @@ def _assemble(
         snapshot.task,
         cursor_at=cursor,
         missed=snapshot.task.missed + caught.missed + lined.missed,
-        accepted=snapshot.task.accepted - _returned(settled),
+        accepted=snapshot.task.accepted - returned_places(settled),
         rewound_until=_still_rewound(snapshot.task, cursor),
     )
     opened = [row for row in rows if row.outcome in OPEN]
@@ -353,11 +324,6 @@ def _assemble(
         full = blocked and _room(task, tuple(opened)) == 0
         task = replace(task, wake_at=None if full else _wake(task, timetable, opened, now))
     return joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
-
-
-def _returned(fires: Iterable[Fire]) -> int:
-    """Return how many places under the limit on fires are given back by settling these unsent."""
-    return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
 
 
 def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:

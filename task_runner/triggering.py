@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
+from task_runner.declared import EventTrigger
 from task_runner.entries import is_queued, released, settled_skipped
 from task_runner.events import LIFECYCLE, Event
 from task_runner.model import (
@@ -19,7 +20,6 @@ from task_runner.model import (
     OPEN,
     UNDER_WAY,
     Definition,
-    EventTrigger,
     Fire,
     FireKind,
     Outcome,

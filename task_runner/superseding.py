@@ -1,0 +1,39 @@
+"""After an edit: what the new definition does not fire for any more. Pure."""
+
+from datetime import datetime
+
+from task_runner import selfpaced
+from task_runner.declared import EventTrigger
+from task_runner.entries import returned_places, settled_skipped
+from task_runner.model import COUNTED, FireKind, Outcome, Snapshot
+from task_runner.plans import Plan
+from task_runner.replacing import replace
+from task_runner.timetable import Timetable
+
+
+def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
+    """Settle the unsent fires whose nominal time a new schedule no longer names, or whose event it does not wait for.
+
+    Args:
+        snapshot: the task with its new definition.
+        timetable: its new nominal times.
+        now: the time.
+        on: the events it fired for before.
+    """
+    kept = snapshot.task.definition.on
+    same_event = kept is not None and on is not None and kept.event == on.event
+    paced = selfpaced.is_self_paced(snapshot.task.definition)
+    unsent = {Outcome.PENDING, Outcome.WAITING} if paced else {Outcome.PENDING}
+    gone = [
+        fire
+        for fire in snapshot.open
+        if fire.kind in COUNTED and fire.outcome in unsent
+        if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire.nominal_at))
+    ]
+    task = replace(snapshot.task, accepted=snapshot.task.accepted - returned_places(gone))
+    superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
+    return Plan(task=task, changed=superseded, skipped=superseded)
+
+
+def _names(timetable: Timetable, at: datetime) -> bool:
+    return timetable.last_at_or_before(at) == at
