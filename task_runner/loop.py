@@ -9,7 +9,7 @@ from functools import partial
 from sqlalchemy.exc import OperationalError
 
 from task_runner.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, quarantine
-from task_runner.rewind import LARGEST_LEAD, rewind
+from task_runner.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store import Session, Store
 from task_runner.trail import Event, Trail
 from turnkeeper.clock import Clock, rfc3339
@@ -119,6 +119,9 @@ class Loop:
         now = self._clock.now()
         while events := await self._store.run(lambda session: rewind(session, now)):
             self._trail.emit_all(events)
+        after = 0
+        while after := await self._store.run(partial(bring_back, now=now, after_entry=after)):
+            self._dispatch()
 
 
 def _first_trouble(error: OperationalError) -> str:

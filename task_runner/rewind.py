@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from task_runner.model import Fire, Revision, TaskState
+from task_runner.model import Fire, FireKind, Revision, TaskState
 from task_runner.planning import LARGEST_BATCH
 from task_runner.plans import Plan
 from task_runner.replacing import replace
@@ -17,6 +17,8 @@ from turnkeeper.clock import rfc3339
 
 # A cursor that lies further ahead of the clock than this was moved by a clock that was wrong.
 LARGEST_LEAD = timedelta(minutes=5)
+# Longer than this nothing waits that was refused, or failed, before it is tried again.
+LONGEST_BACKOFF = timedelta(minutes=10)
 _LARGEST_REWIND = 10_000
 _LEAST = timedelta(microseconds=1)
 
@@ -49,6 +51,29 @@ def rewind(session: Session, now: datetime) -> list[Event]:
             Event("cursor.moved", {"task_id": task.id, "to": rfc3339(now)}),
         ]
     return events
+
+
+def bring_back(session: Session, now: datetime, after_entry: int) -> int:
+    """Let unsent fires of one batch go as soon as they would have if the clock had always been right.
+
+    A scheduled fire still waits until it is due. Returns the number of the last entry looked at; 0 when there is none
+    left.
+    """
+    found = session.fires.ready_later(now, after_entry, LARGEST_BATCH)
+    moved = [(fire, _brought_back(fire, now)) for fire in found]
+    session.fires.update([back for fire, back in moved if back != fire])
+    return found[-1].entry_id if found else 0
+
+
+def _brought_back(fire: Fire, now: datetime) -> Fire:
+    assert fire.ready_at is not None
+    due_at = fire.due_at
+    if fire.kind is not FireKind.SCHEDULED and fire.nominal_at > now:
+        due_at = now + max(timedelta(0), fire.due_at - fire.nominal_at)  # no timetable names that time again
+    tried = fire.attempt > 1 or fire.refusals > 0
+    return replace(
+        fire, due_at=due_at, ready_at=min(fire.ready_at, max(due_at, now + LONGEST_BACKOFF if tried else now))
+    )
 
 
 def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now: datetime) -> None:

@@ -143,6 +143,9 @@ class Fires(Protocol):
     def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
         """Return at most `limit` fires that may be sent by `now`, caught-up ones or the others, oldest first."""
 
+    def ready_later(self, now: datetime, after_entry: int, limit: int) -> list[Fire]:
+        """Return at most `limit` fires that may be sent only later than `now`, with a greater number, in order."""
+
     def next_ready(self, *, caught_up: bool) -> datetime | None:
         """Return when the next fire of that sort may be sent."""
 

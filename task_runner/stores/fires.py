@@ -123,6 +123,11 @@ class SqliteFires:
         values = {"caught_up": caught_up, "now": to_us(now), "limit": limit}
         return self._outgoing(self._connection.execute(_READY, values))
 
+    def ready_later(self, now: datetime, after_entry: int, limit: int) -> list[Fire]:
+        """Return the fires that may be sent only later than `now`, in order."""
+        query = select(fires).where(fires.c.ready_us > to_us(now), fires.c.entry_id > after_entry)
+        return [fire_of(row) for row in self._connection.execute(query.order_by(fires.c.entry_id).limit(limit))]
+
     def next_ready(self, *, caught_up: bool) -> datetime | None:
         """Return when the next fire of that sort may be sent."""
         us = self._connection.execute(_NEXT_READY, {"caught_up": caught_up}).scalar()

@@ -7,6 +7,7 @@ test can lose the connection, the runner or an hour between any two of them.
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from google.rpc import code_pb2
@@ -22,7 +23,7 @@ from task_runner.model import Fire, Task
 from task_runner.outcomes import News, record_news
 from task_runner.planning import plan_due, plan_tasks
 from task_runner.requests import complete_request
-from task_runner.rewind import rewind
+from task_runner.rewind import bring_back, rewind
 from task_runner.specs import Defaults, parse_spec
 from task_runner.store import Outgoing
 from task_runner.stores.rows import fire_of
@@ -189,6 +190,9 @@ class World:
         """What the loop does each time round."""
         if self.stepped_back:
             while self.run(lambda session: rewind(session, self.now)):
+                pass
+            after = 0
+            while after := self.run(partial(bring_back, now=self.now, after_entry=after)):
                 pass
             self.stepped_back = False
         self.run(lambda session: plan_due(session, self.now, reachable=self.connected))
