@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -14,9 +15,11 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import Field
 
 from agent_runtime.graph.offline.consolidate import consolidate
 from agent_runtime.graph.offline.digest import digest
+from agent_runtime.graph.offline.loops import pace
 from agent_runtime.graph.offline.pieces import pieces
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
@@ -24,6 +27,7 @@ from agent_runtime.graph.offline.sweep import sweep
 from agent_runtime.graph.offline.walk import walk
 from agent_runtime.model import TurnContext
 from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy, SystemEntropy
 
 NAME = "offline"
 CHARS_PER_TOKEN = 4
@@ -42,10 +46,12 @@ class OfflineModel(BaseChatModel):
     Attributes:
         clock: waits for `delay_s`; not used otherwise.
         delay_s: what each answer takes; for demonstrations and tests of what happens in the middle of a turn.
+        entropy: throws the die of loops that ask for one.
     """
 
     clock: Any
     delay_s: float = 0.0
+    entropy: Any = Field(default_factory=SystemEntropy)
 
     @property
     def _llm_type(self) -> str:
@@ -62,6 +68,15 @@ class OfflineModel(BaseChatModel):
         del tool_choice  # the rules choose
         return self.bind(offered=[_name_of(tool) for tool in tools], **kwargs)
 
+    def _answer(
+        self,
+        messages: list[BaseMessage],
+        turn: TurnContext | None = None,
+        offered: Sequence[str] = (),
+        **_unused: Any,
+    ) -> ChatResult:
+        return _answer(messages, turn, offered, self.entropy)
+
     def _generate(
         self,
         messages: list[BaseMessage],
@@ -70,7 +85,7 @@ class OfflineModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         del stop, run_manager
-        return _answer(messages, kwargs.get("turn"), kwargs.get("offered", ()))
+        return self._answer(messages, **kwargs)
 
     async def _agenerate(
         self,
@@ -83,7 +98,7 @@ class OfflineModel(BaseChatModel):
         if self.delay_s > 0:
             clock: Clock = self.clock
             await clock.sleep(self.delay_s)
-        return _answer(messages, kwargs.get("turn"), kwargs.get("offered", ()))
+        return self._answer(messages, **kwargs)
 
     async def _astream(
         self,
@@ -94,7 +109,7 @@ class OfflineModel(BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         """Write the same answer piece by piece, at the speed of a fast reader; done only while somebody reads it."""
         del stop, run_manager
-        said = _answer(messages, kwargs.get("turn"), kwargs.get("offered", ())).generations[0].message
+        said = self._answer(messages, **kwargs).generations[0].message
         parts = pieces(said) if isinstance(said, AIMessage) else []
         clock: Clock = self.clock
         for part in parts:
@@ -102,9 +117,11 @@ class OfflineModel(BaseChatModel):
             yield part
 
 
-def _answer(messages: list[BaseMessage], turn: TurnContext | None, offered: Sequence[str]) -> ChatResult:
+def _answer(
+    messages: list[BaseMessage], turn: TurnContext | None, offered: Sequence[str], entropy: Entropy
+) -> ChatResult:
     window = _this_turn(messages)
-    brief = _brief(window, turn, frozenset(offered))
+    brief = replace(_brief(window, turn, frozenset(offered)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
     done = _exchanges(window)
     rule = _rule(brief)
     step = rule(brief, done)
@@ -116,6 +133,7 @@ def _answer(messages: list[BaseMessage], turn: TurnContext | None, offered: Sequ
 def _rule(brief: Brief) -> Callable[[Brief, Done], Step]:
     """Return the job that a turn's category is for; an author's message is answered."""
     jobs = (
+        ("loop.wakeup", pace),
         ("revalidation.next", walk),
         ("summary.propose", digest),
         ("web.fetch", sweep),
@@ -145,6 +163,7 @@ def _brief(window: list[BaseMessage], turn: TurnContext | None, offered: frozens
         by_fire=turn.started_by == "fire" and not turn.by_agent,
         nominal=_minute(turn.nominal_at) if turn.nominal_at else "",
         stands_for=turn.stands_for,
+        task=turn.task_name,
     )
 
 

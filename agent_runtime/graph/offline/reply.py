@@ -3,13 +3,14 @@
 from typing import Any
 
 from agent_runtime.graph.offline.extract import relevant
+from agent_runtime.graph.offline.loops import loop_orders, told_of_loops
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, orders, refusals, remember
 from agent_runtime.world.terms import terms
 
 RULE_BASED = "(Written by the rule-based offline model, which quotes and does not reason.)"
 UNDERSTOOD = (
     "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL, tell AGENT: TEXT, "
-    "restart: NOTES and propose page: TITLE: BODY."
+    "restart: NOTES, propose page: TITLE: BODY, loop 15m: PROMPT, loops, stop loop: ID and emit: EVENT."
 )
 MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
@@ -18,7 +19,7 @@ LONGEST_PAGE = 1_200
 def reply(brief: Brief, done: Done) -> Step:
     """Return the next step of a turn that answers a message."""
     if _is_order(brief.prompt):
-        return follow((orders, remember), _report, brief, done)
+        return follow((orders, loop_orders, remember), _report, brief, done)
     return follow((_look, _open), _answer, brief, done)
 
 
@@ -62,12 +63,15 @@ def _quoted(hearing: dict[str, Any], wanted: list[str]) -> list[str]:
 
 
 def _is_order(text: str) -> bool:
-    said = Brief(prompt=text)
-    return bool(orders(said, ()) or remember(said, ()))
+    return bool(_ordered(Brief(prompt=text)))
+
+
+def _ordered(brief: Brief) -> list[Request]:
+    return [*orders(brief, ()), *loop_orders(brief, ()), *remember(brief, ())]
 
 
 def _report(brief: Brief, done: Done) -> str:
-    missing = sorted({call.tool for call in (*orders(brief, ()), *remember(brief, ()))} - brief.offered)
+    missing = sorted({call.tool for call in _ordered(brief)} - brief.offered)
     lines = [line for exchange in done if exchange.ok for line in _told(exchange.tool, exchange.data)]
     lines += refusals(done)
     lines += [f"{tool} is not offered in this category." for tool in missing]
@@ -93,4 +97,4 @@ def _told(tool: str, data: dict[str, Any]) -> list[str]:
     if tool == "workspace_search":
         found = [f"- {page['page']}: {page['title']}: {page['snippet']}" for page in data.get("pages", [])]
         return found or ["No page holds these words."]
-    return []
+    return told_of_loops(tool, data)

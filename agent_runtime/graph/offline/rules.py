@@ -26,6 +26,8 @@ class Brief:
         by_fire: a fire started it; otherwise an author did.
         nominal: the instant the fire stands for, as text; empty for an author's turn.
         stands_for: how many fires it stands for, itself included.
+        task: the task of that fire.
+        draw: from 1 to 6, by chance.
     """
 
     prompt: str
@@ -36,6 +38,8 @@ class Brief:
     by_fire: bool = False
     nominal: str = ""
     stands_for: int = 1
+    task: str = ""
+    draw: int = 1
 
     def may(self, tool: str) -> bool:
         """Return whether a tool is offered and within the category's scopes."""
