@@ -1,7 +1,7 @@
 """Streams to whoever follows: turn events as the wire carries them, and a conversation as it grows."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 
 from sqlalchemy import Connection
@@ -42,7 +42,7 @@ def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
 
 async def watch_conversation(
     request: wire.WatchConversationRequest, store: Store, live: Live, clock: Clock, is_over: Callable[[], bool]
-) -> AsyncIterator[wire.ConversationTurn]:
+) -> AsyncGenerator[wire.ConversationTurn]:
     """Yield the newest turns of a channel, then each as it changes, whole; with `live`, what they say meanwhile.
 
     What a turn says comes before the turn that has it on record, and never after. A slow reader is sent less often.

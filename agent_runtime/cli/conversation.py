@@ -10,6 +10,8 @@ from agent_runtime.cli.following import Following, Found, Lost
 from agent_runtime.cli.reach import read
 from agent_runtime.cli.reader import Reader
 from agent_runtime.cli.rows import channel_row, conversation_row
+from agent_runtime.cli.screen import Screen
+from agent_runtime.cli.terminal import LOST, follow_on_terminal
 from agent_runtime.cli.words import shown
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, console, note, show_rows
@@ -59,10 +61,10 @@ def show(
     if not turns:
         raise NotFound(f"no conversation in channel {channel[:80]!r}", hint="see: agent-runtime conversation list")
     if output in PEOPLE:
-        reader = Reader(console(), wide=output is Output.WIDE)
+        out, wide = console(), output is Output.WIDE
+        reader = Screen(out, wide=wide) if out.is_terminal else Reader(out, wide=wide)
         for turn in turns:
             reader.take(turn)
-        reader.end()
     else:
         show_rows([conversation_row(turn) for turn in turns], (), output, name_key="turn_id")
 
@@ -70,6 +72,9 @@ def show(
 def follow_channel(channel: str, limit: int, output: Output) -> None:
     """Print each turn as it comes, and what is new of it, until Ctrl-C."""
     people = output in PEOPLE
+    if people and console().is_terminal and not console().is_dumb_terminal:
+        follow_on_terminal(channel, limit=limit, wide=output is Output.WIDE)
+        return
     following = Following(channel, limit=limit, live=people)
     following.start()
     note("following; Ctrl-C ends it")
@@ -79,7 +84,7 @@ def follow_channel(channel: str, limit: int, output: Output) -> None:
         if isinstance(event, TurnkeeperError):
             raise event
         if isinstance(event, Lost):
-            note("agent-runtime does not answer; this waits for it")
+            note(LOST)
         elif isinstance(event, Found):
             note("agent-runtime answers again")
         elif event is not None and people:

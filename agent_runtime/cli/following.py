@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,9 @@ Event = wire.ConversationTurn | Lost | Found | TurnkeeperError
 class Following:
     """Follows a channel in a thread of its own; `next` gives what came, in order."""
 
-    def __init__(self, channel: str, *, limit: int, live: bool) -> None:
+    def __init__(self, channel: str, *, limit: int, live: bool, on_event: Callable[[], None] | None = None) -> None:
+        """Take what to follow; `on_event` is called, in that thread, when there is something to take."""
+        self._on_event = on_event
         self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live)
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
         self._clock = SystemClock()
@@ -44,13 +46,15 @@ class Following:
     def next(self, timeout_s: float | None = None) -> Event | None:
         """Return what came next; None when nothing came in time."""
         try:
-            return self._waiting.get(timeout=timeout_s)
+            return self._waiting.get(timeout_s != 0.0, timeout_s)
         except queue.Empty:
             return None
 
     def _run(self) -> None:
         for event in self._events():
             self._waiting.put(event)
+            if self._on_event is not None:
+                self._on_event()
 
     def _events(self) -> Iterator[Event]:
         lost, shown = False, False

@@ -61,7 +61,8 @@ def news_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[New
     known = known or Known()
     found = [] if known.status else [News(kind="begun", turn=turn)]
     found += [News(kind="message", turn=turn, at=at) for at in range(known.messages, len(turn.messages))]
-    for at, candidate in enumerate(turn.candidates):
+    # What is proposed is shown after the words that go with it.
+    for at, candidate in enumerate(turn.candidates if turn.status != "running" else ()):
         if known.candidates.get(candidate.candidate_id) != candidate.lifecycle:
             found.append(News(kind="candidate", turn=turn, at=at))
     for at, interrupt in enumerate(turn.interrupts):
@@ -78,7 +79,7 @@ def known_of(turn: wire.ConversationTurn) -> Known:
     return Known(
         status=turn.status,
         messages=len(turn.messages),
-        candidates={one.candidate_id: one.lifecycle for one in turn.candidates},
+        candidates={one.candidate_id: one.lifecycle for one in turn.candidates if turn.status != "running"},
         interrupts={one.interrupt_id: _standing(one) for one in turn.interrupts},
     )
 

@@ -1,9 +1,9 @@
 """The wire's messages as rows with stable JSON keys. Pure."""
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
+from agent_runtime.cli.words import loaded
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import rfc3339
 
@@ -172,14 +172,6 @@ def item_row(item: wire.RevalidationItem) -> Row:
         "queued_at": instant(item, "queued_at"),
         "settled_at": instant(item, "settled_at"),
     }
-
-
-def loaded(text: str) -> Any:
-    """Return what a JSON text says; an empty object where it says nothing."""
-    try:
-        return json.loads(text or "{}")
-    except ValueError:
-        return {}
 
 
 def _trigger(mark: wire.TriggerMark) -> Row:

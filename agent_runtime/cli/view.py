@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from agent_runtime.cli.news import News, news_of
-from agent_runtime.cli.rows import Row, candidate_row, instant, interrupt_row, loaded
-from agent_runtime.cli.words import ID_DIGITS, asked, call_text, clipped, resolve_command, shown, span
+from agent_runtime.cli.rows import Row, candidate_row, instant, interrupt_row
+from agent_runtime.cli.words import ID_DIGITS, asked, call_text, clipped, loaded, resolve_command, shown, span
 from agent_runtime.conversation import mark_text
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import plain

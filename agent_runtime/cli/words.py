@@ -11,6 +11,7 @@ from turnkeeper.durations import format_rough
 
 ID_DIGITS = 10
 LONGEST_ARGUMENT = 60
+LONGEST_ANSWER = 1000
 
 
 def shown(at: str | None) -> str:
@@ -48,6 +49,34 @@ def clipped(text: str, most: int) -> str:
     """
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def answer_text(text: str) -> str:
+    """Write a tool's answer in a line: of a JSON object what its fields say, and of its lists how long they are.
+
+    >>> answer_text('{"pages": [{"page": "garden"}, {}], "more": false, "title": "Garden"}')
+    'pages: 2, more: false, title: Garden'
+    >>> answer_text("no such page")
+    'no such page'
+    """
+    value = loaded(text) if text.lstrip().startswith("{") else None
+    if not isinstance(value, dict) or not value:
+        return clipped(text, LONGEST_ANSWER)
+    return clipped(", ".join(f"{key}: {_field(one)}" for key, one in value.items()), LONGEST_ANSWER)
+
+
+def _field(value: object) -> str:
+    if isinstance(value, list):
+        return str(len(value))
+    return clipped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_ARGUMENT)
+
+
+def loaded(text: str) -> Any:
+    """Return what a JSON text says; an empty object where it says nothing."""
+    try:
+        return json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
 
 
 def resolve_command(interrupt: Mapping[str, Any]) -> str:

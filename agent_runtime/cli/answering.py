@@ -1,0 +1,182 @@
+"""What an author types while a conversation goes by: which of the things that wait is meant, and what becomes of it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agent_runtime.cli.rows import Row, candidate_row, interrupt_row
+from agent_runtime.cli.words import asked, clipped
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.errors import TurnkeeperError
+
+Does = Literal["approve", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]
+HELP = (
+    "a 1 approve or accept · r 1 why  reject · e 1 {…} approve with these arguments · t 1 text  answer · "
+    "w what waits · q quit · anything else is said to the agent (say … if it looks like one of these)"
+)
+_VERBS: dict[str, Does] = {
+    "a": "approve",
+    "approve": "approve",
+    "accept": "approve",
+    "r": "reject",
+    "reject": "reject",
+    "e": "edit",
+    "edit": "edit",
+    "t": "answer",
+    "answer": "answer",
+}
+_ALONE: dict[str, Does] = {"?": "help", "help": "help", "w": "list", "q": "quit", "quit": "quit"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Something that waits for the author, as it was shown: a decision binds to that."""
+
+    kind: Literal["interrupt", "candidate"]
+    row: Row
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return str(self.row[f"{self.kind}_id"])
+
+    @property
+    def text(self) -> str:
+        """What it is, in a line."""
+        return asked(self.row) if self.kind == "interrupt" else f"{self.row['kind']} “{self.row['title']}”"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What an author typed.
+
+    Attributes:
+        does: what is to be done; `problem` when it cannot be.
+        item: with what.
+        text: why, the answer, the arguments, what to say, or what the problem is.
+    """
+
+    does: Does
+    item: Item | None = None
+    text: str = ""
+
+
+class Waiting:
+    """What waits in the turns that were shown, numbered as it came; a number is never given to another thing."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, Item] = {}
+        self.numbers: dict[str, int] = {}
+        self._next = 1
+
+    def update(self, turn: wire.ConversationTurn) -> None:
+        """Take in a turn in its newest form."""
+        for interrupt in turn.interrupts:
+            item = Item(kind="interrupt", row=interrupt_row(interrupt))
+            self.put(item, waits=interrupt.status == "pending")
+        for candidate in turn.candidates:
+            item = Item(kind="candidate", row=candidate_row(candidate))
+            self.put(item, waits=candidate.lifecycle == "candidate")
+
+    def put(self, item: Item, *, waits: bool) -> None:
+        """Take in one thing that waits, or no longer does."""
+        number = self.numbers.get(item.id)
+        if not waits:
+            self._items.pop(number or 0, None)
+            self.numbers.pop(item.id, None)
+            return
+        if number is None:
+            number, self._next = self._next, self._next + 1
+            self.numbers[item.id] = number
+        self._items[number] = item
+
+    def get(self, number: int) -> Item | None:
+        """Return what waits under a number."""
+        return self._items.get(number)
+
+    def lines(self) -> list[str]:
+        """Return what waits, a line each."""
+        return [f"[{number}] {clipped(item.text, 100)}" for number, item in sorted(self._items.items())]
+
+
+def parse(line: str, waiting: Waiting) -> Command:
+    """Return what a line means. Pure.
+
+    >>> parse("r 7 too long", Waiting()).text, parse("read it again", Waiting()).does
+    ('nothing waits under 7; w shows what does', 'say')
+    """
+    line = line.strip()
+    verb, _, rest = line.partition(" ")
+    number, _, text = rest.strip().partition(" ")
+    if not line:
+        return Command(does="nothing")
+    if line in _ALONE:
+        return Command(does=_ALONE[line])
+    if verb == "say" and rest.strip():
+        return Command(does="say", text=rest.strip())
+    if verb not in _VERBS or not number.isascii() or not number.isdigit():
+        return Command(does="say", text=line)
+    item = waiting.get(int(number[:9]))
+    if item is None:
+        return Command(does="problem", text=f"nothing waits under {number[:9]}; w shows what does")
+    return _checked(_VERBS[verb], item, text.strip())
+
+
+def _checked(does: Does, item: Item, text: str) -> Command:
+    question = item.kind == "interrupt" and item.row["kind"] == "question"
+    problem = ""
+    if does == "edit":
+        problem = _edit_problem(item, text, question=question)
+    elif does == "answer" and not question:
+        problem = "that is no question; a or r decides it"
+    elif does == "answer" and not text:
+        problem = "what is the answer? t 1 text"
+    elif does in {"approve", "reject"} and question:
+        problem = "that is a question; answer it with t 1 text"
+    return Command(does="problem", text=problem) if problem else Command(does=does, item=item, text=text)
+
+
+def _edit_problem(item: Item, text: str, *, question: bool) -> str:
+    if item.kind == "candidate" or question:
+        return "only a tool call has arguments to change"
+    try:
+        fits = isinstance(json.loads(text), dict)
+    except ValueError:
+        fits = False
+    return "" if fits else 'arguments are a JSON object, as {"tier": "channel"}'
+
+
+def perform(command: Command, channel: str, request_id: str, change: Callable[[str, Any], Any]) -> str:
+    """Carry a command out; return in a line what came of it.
+
+    Args:
+        command: approve, reject, edit, answer or say.
+        channel: where something is said.
+        request_id: of what is said, so that it is taken once.
+        change: calls the runtime.
+    """
+    try:
+        if command.item is None:
+            request = wire.SendMessageRequest(channel=channel, text=command.text, request_id=request_id)
+            sent = change("SendMessage", request)
+            return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}"
+        if command.item.kind == "candidate":
+            accept = command.does == "approve"
+            decided = wire.DecideCandidateRequest(candidate_id=command.item.id, accept=accept, note=command.text)
+            return f"{change('DecideCandidate', decided).lifecycle}: {command.item.text}"
+        return _resolve(command, command.item, change)
+    except TurnkeeperError as error:
+        return f"not done: {error}"
+
+
+def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) -> str:
+    request = wire.ResolveInterruptRequest(
+        interrupt_id=item.id,
+        decision=command.does,
+        message=command.text if command.does in {"reject", "answer"} else "",
+        args_json=command.text if command.does == "edit" else "",
+        args_hash=item.row["args_hash"],  # of the arguments that were shown
+    )
+    change("ResolveInterrupt", request)
+    return f"{command.does}: {item.text}"
