@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from task_runner.bridge import Bridge
 from task_runner.cancelling import Canceller
 from task_runner.dispatch import Dispatcher, Pace
 from task_runner.loop import Loop
@@ -39,6 +40,7 @@ class Runner:
         loop: plans.
         dispatcher: sends.
         follower: takes outcomes in.
+        bridge: takes in what happens inside turns.
         canceller: asks for the end of turns that a fire wants ended.
         pruner: lets old history go.
         warm_up: makes the first fire as fast as the second.
@@ -48,6 +50,7 @@ class Runner:
     loop: Loop
     dispatcher: Dispatcher
     follower: Follower
+    bridge: Bridge
     canceller: Canceller
     pruner: Pruner
     warm_up: Callable[[], Awaitable[None]]
@@ -78,15 +81,12 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
         planned=planned,
     )
     loop = Loop(
-        store,
-        clock=clock,
-        trail=log,
-        failpoints=failpoints,
-        changed=changed,
-        planned=planned,
-        dispatch=dispatcher.wake,
-        reachable=lambda: dispatcher.connected,
-    )
+        store, clock=clock, trail=log, failpoints=failpoints, changed=changed, planned=planned,
+        dispatch=dispatcher.wake, reachable=lambda: dispatcher.connected,
+    )  # fmt: skip
+    wakes = Wakes(planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost)
+    follower = Follower(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
+    bridge = Bridge(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
     service = Service(
         store,
         runtime,
@@ -95,17 +95,16 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
         trail=log,
         defaults=_defaults(settings),
         tick=loop.tick,
-        changed=partial(_tell, changed, dispatcher.work),
+        changed=partial(_tell, changed, dispatcher.work, bridge.changed),
         serving=Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
     )
-    wakes = Wakes(planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost)
-    follower = Follower(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
     try:
         yield Runner(
             service=service,
             loop=loop,
             dispatcher=dispatcher,
             follower=follower,
+            bridge=bridge,
             canceller=Canceller(store, runtime, clock=clock, trail=log, work=dispatcher.asking),
             pruner=Pruner(store, clock=clock, trail=log, keep=timedelta(seconds=settings.keep_history)),
             warm_up=lambda: store.rehearse(partial(rehearse_a_fire, now=clock.now(), entropy=entropy)),

@@ -52,8 +52,10 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Progress) -
     """Run the parts until told to stop; a part that fails ends the process, which its supervisor starts again."""
     parts = [
         asyncio.create_task(part.run(), name=type(part).__name__)
-        for part in (runner.loop, runner.dispatcher, runner.follower, runner.canceller, runner.pruner)
-    ]
+        for part in (
+            runner.loop, runner.dispatcher, runner.follower, runner.bridge, runner.canceller, runner.pruner,
+        )
+    ]  # fmt: skip
     parts.append(asyncio.create_task(progress.run(SystemClock()), name="Progress"))
     stopping = asyncio.create_task(stop.wait())
     done, rest = await asyncio.wait([*parts, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -51,6 +51,11 @@ class Runtime(Protocol):
         it: it names the store, and the sequence behind which the events to come begin.
         """
 
+    def watch_events(
+        self, incarnation: str, after: int, names: Sequence[str]
+    ) -> AsyncGenerator[wire.BridgedEvent, None]:
+        """Yield what happens inside turns, of some names, in commit order after a sequence, then live."""
+
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
         """Return what the runtime knows of an attempt; None if it never heard of it."""
 
@@ -96,6 +101,20 @@ class GrpcRuntime:
             greeting = read_greeting(await call.initial_metadata())
             if greeting is not None and (greeting.incarnation, greeting.after) != (incarnation, after):
                 yield wire.TurnEvent(incarnation=greeting.incarnation, sequence=greeting.after)
+            async for event in call:
+                yield event
+        except grpc.RpcError as error:
+            raise from_rpc(error, PEER) from error
+        finally:
+            call.cancel()
+
+    async def watch_events(
+        self, incarnation: str, after: int, names: Sequence[str]
+    ) -> AsyncGenerator[wire.BridgedEvent, None]:
+        """Yield what happens inside turns."""
+        request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
+        call = self._stub.WatchEvents(request)
+        try:
             async for event in call:
                 yield event
         except grpc.RpcError as error:
