@@ -18,6 +18,8 @@ _SKIPPED = {
     "disabled": "The task was disabled then.",
     "deleted": "The task was deleted before it was sent.",
     "quarantined": "The task was quarantined before it was sent.",
+    "rescheduled": "It was committed and not yet sent when somebody said when it is to wake instead.",
+    "taken over": "Its author wrote into the thread before it was sent, and took over.",
     "superseded": "It was committed and not yet sent when an edit made a schedule that does not name it.",
 }
 _ENDS = {

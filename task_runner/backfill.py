@@ -9,6 +9,7 @@ from task_runner.changes import find_living
 from task_runner.model import OPEN, Fire, FireKind, Outcome, Revision, Task, TaskState, fire_id
 from task_runner.requests import frozen_request
 from task_runner.schedules import timetable_of
+from task_runner.selfpaced import is_self_paced
 from task_runner.specs import parse_instant
 from task_runner.store import Session
 from task_runner.trail import Event, committed
@@ -34,6 +35,9 @@ def backfill(
     task = find_living(session, asked.name)
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED, TaskState.PAUSED}:
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="resume or enable it first")
+    if is_self_paced(task.definition):
+        what = f"{task.definition.name!r} is self-paced: its schedule names no times"
+        raise InvalidInput(what, where="backfill", hint="fire it by hand: task-runner run")
     zone = task.definition.timezone
     start, end = (parse_instant(getattr(asked, name), zone, field=name) for name in ("from", "to"))
     if end <= start:

@@ -10,7 +10,9 @@ from task_runner.backfill import in_force
 from task_runner.changes import find
 from task_runner.jitter import due_of
 from task_runner.model import HALTED, UNDER_WAY, Definition, Fire, FireKind, Outcome, Overlap, Revision, Task, TaskState
+from task_runner.pacedaccount import paced_account
 from task_runner.schedules import describe, timetable_of
+from task_runner.selfpaced import is_self_paced
 from task_runner.specs import parse_instant
 from task_runner.store import Session
 from task_runner.views import show_fire, stamp
@@ -18,6 +20,7 @@ from turnkeeper.clock import rfc3339
 from turnkeeper.durations import format_duration
 
 _ONE_SECOND = timedelta(seconds=1)
+_NEWEST = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,7 @@ class Asked:
         now: the time.
         entries: the ledger entries that cover, or are named by, the time in question.
         open: the task's open entries.
+        newest: the task's newest entries, newest first, where it was self-paced.
     """
 
     task: Task
@@ -54,6 +58,7 @@ class Asked:
     now: datetime
     entries: Sequence[Fire]
     open: Sequence[Fire] = ()
+    newest: Sequence[Fire] = ()
 
     @property
     def revision(self) -> Revision:
@@ -70,13 +75,16 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
     else:
         timetable = timetable_of(task.definition)
         at = timetable.last_at_or_before(min(now, task.cursor_at)) or timetable.next_after(now) or now
+        at = now if is_self_paced(task.definition) else at
         at = max(at, task.created_at.replace(microsecond=0))
+    revisions = session.tasks.revisions(task.id)
     asked = Asked(
         task=task,
-        revisions=session.tasks.revisions(task.id),
+        revisions=revisions,
         at=at,
         now=now,
         entries=session.fires.touching(task.id, at, at),
+        newest=session.fires.history(task.id, _NEWEST) if is_self_paced(in_force(revisions, at).definition) else (),
         open=snapshot.open,
     )
     said = explained(asked)
@@ -91,6 +99,8 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
 
 def explained(asked: Asked) -> Said:
     """Return what became, or will become, of a time."""
+    if is_self_paced(asked.revision.definition) and asked.at >= asked.revisions[0].valid_from:
+        return _of_paced(asked)
     covering = next(
         (each for each in asked.entries if each.kind is FireKind.SCHEDULED and each.count and _covers(each, asked.at)),
         None,
@@ -98,6 +108,16 @@ def explained(asked: Asked) -> Said:
     beside = tuple(line for each in asked.entries if each is not covering for line in _beside(each))
     said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)
     return replace(said, lines=(_head(asked), *said.lines, *beside))
+
+
+def _of_paced(asked: Asked) -> Said:
+    """Explain a time of a task whose turns ask for the next one each."""
+    stopped = _stopped(asked.task) if asked.task.state not in {TaskState.DONE, TaskState.EXPIRED} else None
+    account = paced_account(asked.task, asked.revision.definition, asked.newest, asked.at, asked.now)
+    if stopped is not None:
+        account = account._replace(verdict=stopped.verdict, lines=(*account.lines, *stopped.lines))
+    beside = tuple(line for each in asked.entries if each.kind is not FireKind.WAKE for line in _beside(each))
+    return Said(verdict=account.verdict, lines=(_head(asked), *account.lines, *beside), entry=account.entry)
 
 
 def _covers(fire: Fire, at: datetime) -> bool:

@@ -85,7 +85,7 @@ def _heard_of(task: Task, turn: Ended) -> tuple[Task, str]:
         asked = timedelta(seconds=max(0, min(turn.wake_after_s, int(LONGEST_DELAY.total_seconds()))))
         cut = ", the longest there is" if turn.wake_after_s > LONGEST_DELAY.total_seconds() else ""
         said = f"{who} asked to be woken {format_duration(asked)} after its end{cut}"
-        return _armed(_without_setbacks(task), turn.at, asked, said)
+        return _asked(_without_setbacks(task), turn.at, asked, said)
     if fire.kind is not FireKind.WAKE:
         return task, ""
     if fire.outcome is not Outcome.SUCCEEDED:
@@ -99,16 +99,16 @@ def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
         return task, ""
     asleep = f"after {format_duration(DEFAULT_DELAY)}, as it asked for no other time"
     if turn.fire.reason == "paused":
-        return _armed(task, turn.at, DEFAULT_DELAY, f"{who} pauses, and goes on {asleep}")
+        return _armed(task, turn.at, DEFAULT_DELAY, f"{who} pauses, and goes on {asleep}"), ""
     if turn.fire.reason == "delivered" and if_silent == END:
         # Who reads an inbox in a terminal has no turn whose end could ask for anything.
-        return _armed(task, turn.at, DEFAULT_DELAY, f"{turn.fire.fire_id} was delivered; the next comes {asleep}")
+        return _armed(task, turn.at, DEFAULT_DELAY, f"{turn.fire.fire_id} was delivered; the next comes {asleep}"), ""
     why = f"{who} asked for no further wake"
     if if_silent == END:
         return replace(task, state=TaskState.DONE, reason=why, pacing=replace(pacing, why=why)), ""
     if if_silent == WAIT:
         return replace(task, pacing=replace(pacing, why=f"{why}: it waits for a reschedule")), ""
-    return _armed(task, turn.at, parse_duration(if_silent), f"{why}, and if_silent is {if_silent}")
+    return _armed(task, turn.at, parse_duration(if_silent), f"{why}, and if_silent is {if_silent}"), ""
 
 
 def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
@@ -117,25 +117,28 @@ def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
     task = replace(task, pacing=replace(pacing, setbacks=setbacks))
     if pacing.armed_at is None:
         why = f"{who} {turn.fire.outcome}: it is woken again {format_duration(DEFAULT_DELAY)} later"
-        task, _ = _armed(task, turn.at, DEFAULT_DELAY, why)
+        task = _armed(task, turn.at, DEFAULT_DELAY, why)
     if setbacks < (task.definition.pause_after_failures or MOST_SETBACKS):
         return task, ""
     last = turn.fire.reason or turn.fire.outcome.value
     return task, f"{setbacks} turns in a row failed or were cancelled, the last: {last}"
 
 
-def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str) -> tuple[Task, str]:
-    """Arm the next wake; hold back one that comes at once for ever."""
-    pacing = _pacing(task)
-    at_once = pacing.at_once + 1 if delay < AT_ONCE else 0
+def _asked(task: Task, ended_at: datetime, delay: timedelta, why: str) -> tuple[Task, str]:
+    """Arm the wake that a turn asked for; hold back one that is asked for at once for ever."""
+    at_once = _pacing(task).at_once + 1 if delay < AT_ONCE else 0
     if at_once > FREELY_AT_ONCE:
         why += f"; after {at_once} at once in a row it is put off to {format_duration(LEAST_THEN)}"
         delay = LEAST_THEN
-    armed_at = _bounded(task.definition, whole(ended_at + delay))
-    pacing = replace(pacing, armed_at=armed_at, why=why, at_once=at_once)
-    task = replace(task, pacing=pacing, cursor_at=max(task.cursor_at, ended_at))
+    task = _armed(task, ended_at, delay, why, at_once)
     pause = f"{at_once} wakes at once in a row: it looks as if nothing would ever end it"
     return task, pause if at_once >= MOST_AT_ONCE else ""
+
+
+def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str, at_once: int = 0) -> Task:
+    armed_at = _bounded(task.definition, whole(ended_at + delay))
+    pacing = replace(_pacing(task), armed_at=armed_at, why=why, at_once=at_once)
+    return replace(task, pacing=pacing, cursor_at=max(task.cursor_at, ended_at))
 
 
 def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:

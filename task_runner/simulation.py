@@ -1,7 +1,8 @@
 """The production planner on a virtual clock: what tasks would do over a span of time, with declared outages. Pure.
 
 Each task starts the span with nothing open. The runner plans and sends the moment it can; a turn succeeds after the
-time it is said to take. While the runner is down turns go on, and their outcomes are heard when it is back.
+time it is said to take. While the runner is down turns go on, and their outcomes are heard when it is back. What a turn
+of a self-paced task would ask for nobody knows: it asks for nothing, and `if_silent` decides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from task_runner import ledger
+from task_runner import ledger, selfpaced
+from task_runner.budgets import Ended
 from task_runner.ledger import TurnState
 from task_runner.model import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId
 from task_runner.overlap import CANCELS
@@ -88,12 +90,14 @@ class _Life:
     def begin(cls, task_id: str, definition: Definition, span: Span) -> "_Life":
         timetable = timetable_of(definition)
         before = span.start - _LEAST
+        pacing = selfpaced.begun(definition, span.start) if selfpaced.is_self_paced(definition) else None
         task = Task(
             id=TaskId(task_id),
             definition=definition,
             created_at=span.start,
             cursor_at=before,
-            wake_at=timetable.next_after(before),
+            wake_at=pacing.armed_at if pacing else timetable.next_after(before),
+            pacing=pacing,
         )
         return cls(task=task, timetable=timetable, span=span)
 
@@ -160,7 +164,18 @@ class _Life:
         for fire in self._in_order():
             if fire.outcome in UNDER_WAY and fire.fired_at is not None and fire.fired_at + self.span.turn <= now:
                 self.last_ended = fire.fired_at + self.span.turn
-                yield self._ended(fire, TurnState.SUCCEEDED, now)
+                row = self._ended(fire, TurnState.SUCCEEDED, now)
+                self._go_on(fire, self.last_ended, now)
+                yield row
+
+    def _go_on(self, fire: Fire, ended_at: datetime, now: datetime) -> None:
+        """Arm what follows a turn of a self-paced task."""
+        if self.task.pacing is not None:
+            done = ledger.turned(fire, TurnState.SUCCEEDED, now, attempt=fire.attempt)
+            turn = Ended(fire=done, at=ended_at, spent=self.span.turn, tokens=0)
+            self.task, _ = selfpaced.heard(self.task, [turn])
+            pacing = self.task.pacing
+            self.task = replace(self.task, wake_at=pacing.armed_at if pacing else None)
 
     def _cancel(self, now: datetime) -> Iterator[Row]:
         """End the turns that a fire which waits asks to end."""
