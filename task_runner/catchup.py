@@ -4,11 +4,20 @@ One rule for every cause - runner down, machine asleep, runtime unreachable, clo
 author - decides over the nominal times that fell due together with the task's own fires that never left.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from task_runner.entries import covering, fresh, newly_missed, settled_coalesced, settled_skipped, skipped_run
-from task_runner.model import CatchUp, Fire, Task
+from task_runner.entries import (
+    covering,
+    fresh,
+    is_queued,
+    newly_missed,
+    settled_coalesced,
+    settled_skipped,
+    skipped_run,
+)
+from task_runner.model import CatchUp, Fire, Outcome, Task
 from task_runner.replacing import replace
 from task_runner.runs import Due, Run, merged, run_between, run_of, single
 from task_runner.timetable import Timetable
@@ -66,6 +75,21 @@ def catch_up(task: Task, timetable: Timetable, due: Due, late: tuple[Fire, ...],
         skips=old.skips + decided.skips,
         changed=old.changed + decided.changed,
         missed=old.missed + decided.missed,
+    )
+
+
+def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
+    """Return those fires that stand for what was missed, and waited in line until that was longer ago than is let.
+
+    What came on time and waited is no miss, however long that took.
+    """
+    window = task.definition.catch_up_window
+    if window is None:
+        return ()
+    return tuple(
+        settled_skipped(fire, TOO_OLD, now)
+        for fire in unsent
+        if fire.caught_up and (fire.outcome is Outcome.WAITING or is_queued(fire)) and fire.last_at < now - window
     )
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from task_runner import selfpaced, triggering
-from task_runner.catchup import CaughtUp, catch_up, late_fires
-from task_runner.entries import fresh, is_queued, returned_places, settled_skipped, skipped_run
+from task_runner.catchup import CaughtUp, catch_up, late_fires, waited_too_long
+from task_runner.entries import fresh, is_queued, newly_missed, returned_places, settled_skipped, skipped_run
 from task_runner.jitter import due_of, put_off
 from task_runner.model import (
     COUNTED,
@@ -128,12 +128,17 @@ def _plan_active(
     task, rows = snapshot.task, _scheduled(snapshot.open)
     due_at = due_of(task.id, timetable, task.definition.jitter)
     due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
-    room, unsent = _room(task, _paced(snapshot.open)), _unsent(rows)
+    room = _room(task, _paced(snapshot.open))
+    aged = () if busy else waited_too_long(task, _unsent(rows), now)
+    unsent = tuple(row for row in _unsent(rows) if all(row.entry_id != old.entry_id for old in aged))
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
     if blocked:
         due = Due()
     late = _late(task, unsent, due, now, busy=busy)
     caught = catch_up(task, timetable, due, late, now)
+    if aged:
+        missed = caught.missed + sum(map(newly_missed, aged))
+        caught = replace(caught, changed=aged + caught.changed, missed=missed)
     if awaited:
         caught = replace(caught, changed=caught.changed + triggering.giving_way(unsent, now))
     caught, cursor = _within(caught, room, task, due)

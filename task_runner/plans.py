@@ -35,8 +35,8 @@ def joined(
 ) -> Plan:
     """Return a plan in which skipped entries that lie side by side, for one reason, are one entry.
 
-    The oldest of them grows, also one written earlier. A fire that grows into it keeps its identity in the ledger, as
-    coalesced, and covers nothing any more.
+    The oldest of them grows, also one written earlier. What was written before and grows into it stays in the ledger,
+    as coalesced, and covers nothing any more.
     """
     skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
     kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
@@ -44,7 +44,7 @@ def joined(
     for fire in skipped:
         if tail is not None and fire.reason == tail.reason and timetable.next_after(tail.last_at) == fire.first_at:
             tail = _grown(tail, fire)
-            if fire.fire_id:
+            if fire.entry_id:
                 kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
             continue
         if tail is not None and tail is not snapshot.tail:

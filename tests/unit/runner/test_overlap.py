@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from task_runner.ledger import TurnState
-from task_runner.model import CatchUp, Overlap
-from task_runner.planner import Lately, plan
+from task_runner.model import CatchUp, Outcome, Overlap
+from task_runner.planner import Lately, pass_over, plan, withdraw
 from task_runner.simulation import Outage, Span, simulated
 from tests.unit.runner.simulated import T0, Simulated, at, definition
 
@@ -145,3 +145,47 @@ def test_simulated_skip_tells_what_overlapped_from_what_an_outage_missed() -> No
     span = Span(start=T0, end=at(620), outages=down, turn=timedelta(seconds=150))
     rows = sorted(simulated("task-00000001", definition(overlap=Overlap.SKIP), span))
     assert [(row.reason, row.stands_for) for row in rows[1:]] == [("overlap", 2), ("", 8)]
+
+
+def test_what_waits_and_is_withdrawn_joins_the_skips_before_it_and_waits_no_more() -> None:
+    task = running(Overlap.COALESCE)
+    for stop, back in ((at(130), at(200)), (at(250), at(290))):
+        task.plan(stop)
+        task.write(withdraw(task.snapshot, task.timetable, "paused", stop, manual=False))
+        task.write(pass_over(task.snapshot, task.timetable, "paused", back))
+    assert task.entries() == [("running", "", 1), ("skipped", "paused", 3)]
+    assert [row.outcome for row in task.snapshot.open] == [Outcome.RUNNING]
+    task.check_coverage()
+
+
+@pytest.mark.parametrize(
+    ("overlap", "policy"),
+    [
+        (Overlap.COALESCE, ONCE), (Overlap.CANCEL_RUNNING, ONCE), (Overlap.QUEUE, ONCE), (Overlap.QUEUE, CatchUp.RUN_ALL),
+    ],
+)  # fmt: skip
+def test_what_was_missed_and_waited_beyond_its_window_does_not_go(overlap: Overlap, policy: CatchUp) -> None:
+    task = running(overlap, catch_up=policy, catch_up_window=timedelta(minutes=10))
+    task.plan(at(335))  # four were missed, and stand behind the turn that runs
+    assert sum(count for outcome, _, count in task.entries() if outcome in {"waiting", "pending"}) == 4
+    ends(task, 930, heard_at=930)
+    *_, (outcome, reason, count) = [row for row in task.entries() if row[1] == "catch_up_window"]
+    assert (outcome, reason, count) == ("skipped", "catch_up_window", 4)
+    assert task.task.missed >= 4
+    task.check_coverage()
+
+
+def test_what_came_on_time_and_waited_beyond_the_window_goes() -> None:
+    task = running(Overlap.COALESCE, catch_up_window=timedelta(minutes=10), end_at=at(150))
+    task.plan(at(120))
+    ends(task, 930, heard_at=930)
+    assert task.entries()[-1] == ("pending", "", 1), "having waited is no miss"
+
+
+@pytest.mark.parametrize(("policy", "count"), [(ONCE, 1), (CatchUp.RUN_ALL, 1)])
+def test_a_held_fire_is_not_sent_beyond_its_window(policy: CatchUp, count: int) -> None:
+    task = running(Overlap.QUEUE, every="60s", catch_up=policy, catch_up_window=timedelta(minutes=10), end_at=at(70))
+    task.turn(TurnState.HELD, at(61))
+    task.turn(TurnState.RELEASED, at(900))
+    task.plan(at(900))
+    assert task.entries() == [("skipped", "catch_up_window", count)]
