@@ -55,6 +55,7 @@ class Pruner:
                 break
             after = done.reached
             await self._clock.sleep(BETWEEN_BATCHES_S)
+        await self._store.run(lambda session: session.events.forget_before(before))
         if removed:
             self._trail.emit("history.pruned", entries=removed)
         return removed
@@ -103,4 +104,5 @@ def _prune(session: Session, task_id: str, old: Sequence[Fire]) -> int:
         session.fires.leave_tails({fire.entry_id for fire in covering})
         gone += [fire for fire in covering if fire.entry_id != into.entry_id]
     session.fires.remove({fire.entry_id for fire in gone})
+    session.events.forget([fire.entry_id for fire in gone if fire.kind is FireKind.EVENT])
     return len(gone)

@@ -23,6 +23,11 @@ def timetable_of(definition: Definition) -> Timetable:
     )
 
 
+def kind_of(definition: Definition) -> str:
+    """Return how a task is set off, in one word."""
+    return "hybrid" if definition.is_hybrid else definition.schedule.kind.value
+
+
 def describe(definition: Definition) -> str:
     """Return the schedule in words, and the events it fires for, without its bounds."""
     on = f"on {definition.on.event}" if definition.on else ""

@@ -19,7 +19,7 @@ from task_runner.loops import as_loop
 from task_runner.model import UNDER_WAY, Task, TaskState, check_request_id
 from task_runner.planning import Planned
 from task_runner.runtime import Runtime
-from task_runner.schedules import describe
+from task_runner.schedules import describe, kind_of
 from task_runner.specs import Defaults, parse_instant, parse_spec
 from task_runner.store import Glance, Session, Store
 from task_runner.trail import Event, Trail
@@ -82,7 +82,7 @@ class Service:
             raise Conflict(what, where="ephemeral", hint="start it: turnkeeper up")
         warnings = await self._categories.check({definition.category})
         if request.dry_run:
-            shown = wire.Task(spec=spec, schedule=describe(definition), kind=definition.schedule.kind.value)
+            shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
         done = await self._store.run(
             lambda session: changes.create(session, request.spec, self._defaults, now, self._entropy, loop=request.loop)
@@ -265,6 +265,7 @@ class Service:
             nominals=previewed(definition, start, count, of),
             timezone=definition.timezone,
             schedule=describe(definition),
+            on=definition.on.event if definition.on else None,
         )
 
     async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:

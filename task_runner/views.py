@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.jitter import due_of
 from task_runner.model import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
-from task_runner.schedules import describe, timetable_of
+from task_runner.schedules import describe, kind_of, timetable_of
 from task_runner.selfpaced import begun, edited, is_self_paced, wake_due
 from task_runner.specs import write_spec
 from task_runner.store import Glance
@@ -39,7 +39,7 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
     shown = wire.Task(
         id=task.id,
         spec=write_spec(task.definition, paused=task.state is TaskState.PAUSED),
-        kind=task.definition.schedule.kind.value,
+        kind=kind_of(task.definition),
         state=state_of(task, glance.open),
         schedule=describe(task.definition),
         fires=task.fires,

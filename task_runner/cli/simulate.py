@@ -46,7 +46,10 @@ def simulate(
     if not timedelta(0) < span.end - span.start <= LONGEST:
         raise InvalidInput("must be later than --from, by ten years at most", where="--to")
     drawing = _drawing(plot) if plot else None
-    found = (row for task in _tasks(runner(), names or []) for row in simulated(*task, span))
+    tasks = _tasks(runner(), names or [])
+    if on := sorted(definition.name for _, definition in tasks if definition.on):
+        console.note(f"events are not simulated: {', '.join(on)} would fire for them besides")
+    found = (row for task in tasks for row in simulated(*task, span))
     rows = sorted(found, key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
     if drawing and plot:
         drawing.draw(rows, span, plot)

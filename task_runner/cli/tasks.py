@@ -96,7 +96,7 @@ def _columns(now: datetime) -> list[console.Column]:
     return [
         console.Column("NAME", plain("name")),
         console.Column("SCHEDULE", plain("schedule")),
-        console.Column("NEXT", lambda row: local(row["next_fire_at"]) or "-"),
+        console.Column("NEXT", lambda row: local(row["next_fire_at"]) or ("event" if row["on"] else "-")),
         console.Column("LEFT", left),
         console.Column("LAST", lambda row: local(row["last_fire_at"]) or "-"),
         console.Column("RESULT", lambda row: row["last_outcome"] or "-"),

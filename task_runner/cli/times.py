@@ -49,6 +49,8 @@ def next_(
         console.Column("DUE", lambda row: local(row["due_at"]), wide=True),
     ]
     console.show_rows(rows, columns, output, name_key="nominal_at", footer=answer.schedule)
+    if answer.HasField("on"):
+        console.note(f"fires when {answer.on} comes{'' if not rows else ', beside these times'}")
 
 
 def history(

@@ -1222,8 +1222,11 @@ class PreviewScheduleResponse(_message.Message):
     NOMINALS_FIELD_NUMBER: _builtins.int
     TIMEZONE_FIELD_NUMBER: _builtins.int
     SCHEDULE_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
     timezone: _builtins.str
     schedule: _builtins.str
+    on: _builtins.str
+    """the events it fires for, at whatever time they come"""
     @_builtins.property
     def nominals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Nominal]: ...
     def __init__(
@@ -1232,12 +1235,15 @@ class PreviewScheduleResponse(_message.Message):
         nominals: _abc.Iterable[Global___Nominal] | None = ...,
         timezone: _builtins.str = ...,
         schedule: _builtins.str = ...,
+        on: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_on", b"_on", "on", b"on"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nominals", b"nominals", "schedule", b"schedule", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_on", b"_on", "nominals", b"nominals", "on", b"on", "schedule", b"schedule", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__on: _TypeAlias = _typing.Literal["on"]  # noqa: Y015
+    _WhichOneofArgType__on: _TypeAlias = _typing.Literal["_on", b"_on"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__on) -> _WhichOneofReturnType__on | None: ...
 
 Global___PreviewScheduleResponse: _TypeAlias = PreviewScheduleResponse  # noqa: Y015
 
