@@ -95,7 +95,8 @@ class Corpus:
     async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:  # noqa: N802
         """Write an author's page."""
         done = await self._authors.put(_draft(request), author=Author(drafting=request.draft))
-        message = page_message(done.page)
+        asked = wire.GetPageRequest(page_id=done.page.page_id)
+        message: wire.Page = await self._read(lambda connection: get_page(connection, asked))
         message.queued = done.queued
         return message
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from agent_runtime.cli import beside
+from agent_runtime.cli.importing import import_
 from agent_runtime.cli.reach import change, read
 from agent_runtime.cli.rows import Row, page_row
 from agent_runtime.cli.words import shown
@@ -14,6 +16,10 @@ from turnkeeper.console import Column, Output, OutputOption, note, show_record, 
 from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(help="The pages that agents read and propose to change.", rich_markup_mode=None)
+app.command("import")(import_)
+app.command("attach")(beside.attach)
+app.command("attachments")(beside.attachments)
+app.command("attachment")(beside.attachment)
 PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
 _LONGEST_TITLE = 200
 _LARGEST_BODY = 256 * 1024
@@ -31,21 +37,29 @@ _COLUMNS = (
 @app.command("list")
 def list_(
     tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
+    lifecycle: Annotated[str, typer.Option("--lifecycle", help="Only draft or canonical ones.")] = "",
+    origin: Annotated[
+        str, typer.Option("--origin", help="Only pages that were authored, imported, agent-produced or observed.")
+    ] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the workspace's pages.
 
-    Example: agent-runtime workspace list --tag release
+    Example: agent-runtime workspace list --tag release --origin imported
     """
-    pages = read("ListPages", wire.ListPagesRequest(tag=tag)).pages
+    pages = read("ListPages", wire.ListPagesRequest(tag=tag, lifecycle=lifecycle, origin=origin)).pages
     rows = [page_row(page, with_body=False) for page in pages]
-    footer = "" if rows else "no pages; put one: agent-runtime workspace put NAME --file FILE"
-    show_rows(rows, _COLUMNS, output, name_key="page_id", footer=footer)
+    none = (
+        "no such pages"
+        if tag or lifecycle or origin
+        else "no pages; put one: agent-runtime workspace put NAME --file FILE"
+    )
+    show_rows(rows, _COLUMNS, output, name_key="page_id", footer="" if rows else none)
 
 
 @app.command("show")
 def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
-    """Show a page with its origin, lifecycle and body.
+    """Show a page with its origin, lifecycle, what it is derived from, its attachments and its body.
 
     Example: agent-runtime workspace show garden
     """
@@ -59,21 +73,41 @@ def put(
     body: Annotated[str, typer.Option("--body", help="The body itself.")] = "",
     title: Annotated[str, typer.Option("--title", help="Else the body's first heading, else the page's name.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="May be given several times.")] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--source", help="A page or address it is derived from; else it keeps those that it has."),
+    ] = None,
+    draft: Annotated[bool, typer.Option("--draft", help="Not meant to stand yet: a draft, not canonical.")] = False,
+    attach: Annotated[list[Path] | None, typer.Option("--attach", help="A file to put beside it.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Write a page as its author: canonical at once. The version before it is kept.
+
+    What is derived from a page that changed waits for re-validation.
 
     Example: agent-runtime workspace put garden --file garden.md --tag outdoors
     """
     if bool(file) == bool(body):
         raise InvalidInput("wants a body: exactly one of --file and --body", where="workspace put")
     text = body or (sys.stdin.read() if file == "-" else _contents(Path(file)))
-    request = wire.PutPageRequest(page_id=page, title=title or _title(text, page), body=text, tags=tag or [])
-    row = page_row(change("PutPage", request))
+    files = [beside.read_file(page, path) for path in attach or []]  # before anything is written
+    request = wire.PutPageRequest(
+        page_id=page,
+        title=title or _title(text, page),
+        body=text,
+        tags=tag or [],
+        sources=source or [],
+        draft=draft,
+    )
+    made = change("PutPage", request)
+    for one in files:
+        change("PutAttachment", one)
+    row = page_row(made)
     if output in {Output.TABLE, Output.WIDE}:
-        note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}")
+        doubted = f"; {made.queued} derived from it wait for re-validation" if made.queued else ""
+        note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}{doubted}")
     else:
-        _show(row, output)
+        _show(row if not files else page_row(read("GetPage", wire.GetPageRequest(page_id=page))), output)
 
 
 def _contents(file: Path) -> str:
@@ -96,6 +130,7 @@ def _title(body: str, page: str) -> str:
 
 
 def _show(row: Row, output: Output) -> None:
+    beside_it = "\n".join(f"{one['name']}  {one['content_type']}, {one['size']} bytes" for one in row["attachments"])
     lines = [
         ("page", row["page_id"]),
         ("title", row["title"]),
@@ -104,6 +139,8 @@ def _show(row: Row, output: Output) -> None:
         ("origin", row["origin"]),
         ("version", str(row["version"])),
         ("updated", shown(row["updated_at"])),
+        ("sources", "\n".join(row["sources"])),
+        ("attachments", beside_it),
         ("body", row["body"]),
     ]
     show_record(row, output, name_key="page_id", lines=[(key, value) for key, value in lines if value])

@@ -1,0 +1,309 @@
+"""The workspace by command: pages, imports, attachments, deviations and the queue, over a runtime in this process."""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from agent_runtime.categories import Categories
+from agent_runtime.cli import app
+from agent_runtime.cli.folder import parse, read_folder
+from agent_runtime.cli.importing import batches
+from agent_runtime.corpus import Corpus
+from agent_runtime.model import TurnContext
+from agent_runtime.stores.open import open_database
+from agent_runtime.stores.tables import turns
+from agent_runtime.world.deviations import DeviationDraft
+from agent_runtime.world.effects import Call
+from agent_runtime.world.model import PageDraft
+from agent_runtime.world.world import World
+from tests.integration.world.conftest import row_of
+from tests.support.clock import ManualClock
+from turnkeeper.clock import SystemClock
+from turnkeeper.console import run
+from turnkeeper.console.bar import bar
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.home import Home
+from turnkeeper.settings import Settings
+
+EVIL = "rm\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\r\x9b31m"
+RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\r")
+
+
+class Served(Corpus):
+    """The service's methods over a world on a loop of its own, called as the commands call a daemon, without a wire."""
+
+    def __init__(self, home: Home) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._database = open_database(home)
+        self.world = World(self._database, SystemClock(), SystemEntropy(), lambda _event, _fields: None)
+        self._authors, self._read = self.world.authors, self.world.read
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    def stop(self) -> None:
+        self._database.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Door:
+    """How a command reaches it."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def __getattr__(self, method: str) -> Any:
+        return lambda request: self._served.wait(getattr(self._served, method)(request, None))
+
+    def close(self) -> None:
+        """Do nothing: a command closes its channel, and this is none."""
+
+
+@pytest.fixture
+def served(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    made = Served(home)
+    monkeypatch.setattr("agent_runtime.cli.reach.runtime", lambda: Door(made))
+    monkeypatch.setenv("NO_COLOR", "1")
+    yield made
+    made.stop()
+
+
+class Commands:
+    def __init__(self, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+        self._home, self._capsys = home, capsys
+        self.out = self.err = ""
+
+    def __call__(self, *argv: str | Path, code: int = 0) -> str:
+        self._capsys.readouterr()
+        found = run(app, ["--home", str(self._home.root), *map(str, argv)])
+        self.out, self.err = self._capsys.readouterr()
+        assert found == code, f"{argv} exited with {found}: {self.out}{self.err}"
+        return self.out
+
+    def json(self, *argv: str | Path) -> Any:
+        return json.loads(self(*argv, "-o", "json"))
+
+
+@pytest.fixture
+def ar(served: Served, home: Home, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(home, capsys)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A folder of Markdown: a page with front matter, one below, one derived from both."""
+    folder = tmp_path / "notes"
+    (folder / "deep").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "no.md").write_text("hidden")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    front = "---\ntitle: 'The garden'\ntags:\n  - Outdoors\n  - plots\nother: kept out\n---\n"
+    (folder / "Garden.md").write_text(front + "Plots: 42\n")
+    (folder / "deep" / "Über uns.md").write_text("# About us\r\n\r\nWe dig.\r\n", newline="")
+    (folder / "a-leaflet.md").write_text("---\nsources: [garden, deep/Über uns.md]\n---\nPlots: 42\n")
+    return folder
+
+
+def test_a_folder_becomes_pages_and_again_nothing_changes(ar: Commands, notes: Path) -> None:
+    rows = ar.json("workspace", "import", notes)
+    assert {row["page_id"]: row["outcome"] for row in rows} == {
+        "garden": "new", "deep-ber-uns": "new", "a-leaflet": "new",
+    }  # fmt: skip
+    (leaflet, about, garden) = ar.json("workspace", "list", "--origin", "imported")
+    assert (garden["title"], garden["tags"], garden["lifecycle"]) == ("The garden", ["outdoors", "plots"], "canonical")
+    assert about["title"] == "About us"
+    shown = ar.json("workspace", "show", leaflet["page_id"])
+    assert shown["sources"] == ["deep-ber-uns@1", "garden@1"]
+    assert ar.json("workspace", "show", "garden")["body"] == "Plots: 42\n"
+    before = ar.json("workspace", "list")
+    ar("workspace", "import", notes)
+    assert "3 pages: 0 new, 0 changed, 3 unchanged; 1 files are no Markdown" in ar.err
+    assert ar.json("workspace", "list") == before
+
+
+def test_a_changed_file_is_a_new_version_and_doubts_what_is_derived_from_it(ar: Commands, notes: Path) -> None:
+    ar("workspace", "import", notes)
+    (notes / "Garden.md").write_text("Plots: 40\n")
+    ar("workspace", "import", notes, "--dry-run")
+    assert "would import 3 pages: 0 new, 1 changed, 2 unchanged; 1 queued" in ar.err
+    assert ar.json("revalidation", "list") == []
+    assert "garden" in ar("workspace", "import", notes)
+    assert "1 queued for re-validation" in ar.err
+    (item,) = ar.json("revalidation", "list", "--page", "garden")
+    assert (item["page_id"], item["cause"], item["cause_version"]) == ("a-leaflet", "garden", 2)
+    assert "1 waiting" in (ar("revalidation", "list"), ar.err)[1]
+
+
+def test_what_cannot_be_imported_is_named_and_nothing_is(ar: Commands, notes: Path) -> None:
+    (notes / "link.md").symlink_to(notes / "Garden.md")
+    os.mkfifo(notes / "pipe.md")
+    (notes / "latin.md").write_bytes(b"caf\xe9")
+    (notes / "big.md").write_text("x" * (300 * 1024))
+    (notes / "nul.md").write_text("a\x00b")
+    (notes / "empty.md").write_text(" \n")
+    (notes / "garden!.md").write_text("twice")
+    (notes / "lost.md").write_text("---\nsources: nowhere\n---\nText")
+    (notes / f"evil{EVIL.replace('/', '')}.md").write_bytes(b"\xff")
+    ar("workspace", "import", notes, code=2)
+    for part in (
+        "link.md: is a symbolic link", "pipe.md: is not a plain file", "latin.md: is not UTF-8 at byte 3",
+        "big.md: is larger than", "nul.md: holds a NUL", "empty.md: holds no text",
+        "garden!.md: would be the page garden", "lost.md: is derived from nowhere", "9 files cannot be imported",
+    ):  # fmt: skip
+        assert part in ar.err
+    assert not any(raw in ar.err for raw in RAW)
+    assert ar.json("workspace", "list") == []
+
+
+@pytest.mark.parametrize("what", ["missing", "file", "empty"])
+def test_a_folder_that_is_none_is_refused(ar: Commands, tmp_path: Path, what: str) -> None:
+    place = tmp_path / "place"
+    if what == "file":
+        place.write_text("x")
+    elif what == "empty":
+        place.mkdir()
+    ar("workspace", "import", place, code=3 if what == "missing" else 2)
+    assert str(place) in ar.err
+
+
+def test_a_circle_of_sources_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("---\nsources: b\n---\nA")
+    (tmp_path / "b.md").write_text("---\nsources: a\n---\nB")
+    (problem,) = read_folder(tmp_path).problems
+    assert "is derived from itself" in problem
+
+
+def test_an_import_of_many_goes_in_batches_that_fit_the_wire_and_keeps_the_order() -> None:
+    pages = [parse(f"{number}.md", "x" * 200_000) for number in range(12)]
+    sent = list(batches(pages))
+    assert [page for batch in sent for page in batch] == pages
+    assert all(sum(len(page.body) for page in batch) <= 1 << 20 for batch in sent)
+    assert [len(batch) for batch in batches([parse(f"{number}.md", "x") for number in range(250)])] == [100, 100, 50]
+
+
+async def test_a_batch_with_one_bad_page_writes_none(world: Any) -> None:
+    good, bad = (
+        PageDraft(page_id="good", title="t", body="b"),
+        PageDraft(page_id="bad", title="t", body="b", tags=("!",)),
+    )
+    with pytest.raises(Exception, match="tags"):
+        await world.authors.import_pages([good, bad])
+    assert await world.list_pages() == []
+
+
+def test_a_bar_comes_after_a_second_and_only_on_a_terminal(clock: ManualClock) -> None:
+    import io
+
+    from rich.console import Console
+
+    for terminal in (True, False):
+        out = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+        with bar("importing", 10, clock=clock, out=out) as count:
+            count(2)
+            assert out.file.getvalue() == ""  # type: ignore[attr-defined]
+            clock.advance(2)
+            count(3)
+        assert ("importing" in out.file.getvalue()) is terminal  # type: ignore[attr-defined]
+
+
+def test_pages_are_put_with_sources_drafts_and_files_and_found_again(ar: Commands, tmp_path: Path) -> None:
+    data = tmp_path / "plots.csv"
+    data.write_text("plot,free\n1,yes\n")
+    ar("workspace", "put", "garden", "--body", "Plots: 42", "--attach", str(data))
+    made = ar.json("workspace", "put", "leaflet", "--body", "Plots: 42", "--source", "garden", "--draft")
+    assert (made["lifecycle"], made["sources"]) == ("draft", ["garden@1"])
+    assert [row["page_id"] for row in ar.json("workspace", "list", "--lifecycle", "draft")] == ["leaflet"]
+    assert ar.json("workspace", "list", "--lifecycle", "draft", "--origin", "imported") == []
+    ar("workspace", "put", "leaflet", "--body", "Plots: 42")
+    assert ar.json("workspace", "show", "leaflet")["sources"] == ["garden@1"], "what names none keeps its own"
+    ar("workspace", "put", "leaflet", "--body", "x", "--draft", code=4)
+    ar("workspace", "put", "garden", "--body", "Plots: 40")
+    assert "1 derived from it wait for re-validation" in ar.err
+    (beside,) = ar.json("workspace", "show", "garden")["attachments"]
+    assert (beside["name"], beside["content_type"], beside["origin"]) == ("plots.csv", "text/csv", "authored")
+    ar("workspace", "list", "--lifecycle", "candidate", code=2)
+    assert "candidates list" in ar.err
+
+
+def test_files_lie_beside_pages(ar: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "photo"
+    file.write_bytes(b"\x00\x01")
+    ar("workspace", "attach", "garden", file, code=3)
+    ar("workspace", "put", "garden", "--body", "x")
+    ar("workspace", "attach", "garden", file)
+    (row,) = ar.json("workspace", "attachments", "garden")
+    assert (row["name"], row["content_type"], row["size"]) == ("photo", "application/octet-stream", 2)
+    copy = tmp_path / "copy"
+    ar("workspace", "attachment", "garden", "photo", "--to", str(copy))
+    assert copy.read_bytes() == b"\x00\x01"
+    ar("workspace", "attachment", "garden", "photo", "--to", str(copy), code=4)
+    ar("workspace", "attachment", "garden", "nosuch", code=3)
+    assert "there are: photo" in ar.err
+    (tmp_path / "large").write_bytes(b"x" * (2 * 1024 * 1024 + 1))
+    (tmp_path / "link").symlink_to(file)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("large", "link", "pipe"):
+        ar("workspace", "attach", "garden", tmp_path / name, code=2)
+    ar("workspace", "attach", "garden", file, "--name", "../x", code=2)
+    ar("workspace", "attach", "garden", file, "--type", "no type", code=2)
+
+
+@pytest.fixture
+def deviation(served: Served, home: Home) -> str:
+    """A deviation that a turn recorded, every text of it hostile."""
+    world, category = served.world, Categories.load(home, Settings()).get("conversation")
+
+    async def record() -> str:
+        context = TurnContext(
+            turn_id="turn-1", thread_id="thread-1", channel="general", agent="agent0", category=category,
+            fire_id="fire-1", task_name=f"walk{EVIL}",
+        )  # fmt: skip
+        await world.authors.put(PageDraft(page_id="garden", title="Garden" + EVIL.replace("\r", ""), body=EVIL))
+        row = row_of(context, ManualClock())
+        await world.write(lambda connection: connection.execute(insert(turns).values(row)))
+        draft = DeviationDraft(page_id="garden", says=EVIL.strip(), found=f"other {EVIL}", why=EVIL)
+        made = await world.review.record(Call(context=context, key="k"), draft)
+        return str(made.result["deviation_id"])
+
+    return str(served.wait(record()))
+
+
+def test_deviations_are_listed_shown_and_closed_by_the_author(ar: Commands, deviation: str) -> None:
+    assert deviation in ar("deviations", "list")
+    assert "1 open; decide with" in ar.err
+    assert ar.json("deviations", "list", "--channel", "elsewhere") == []
+    assert ar.json("deviations", "show", deviation[:6])["lifecycle"] == "open"
+    ar("deviations", "resolve", deviation, code=2)
+    ar("deviations", "resolve", deviation, "--accept", "--keep-canonical", code=2)
+    ar("deviations", "resolve", "d-none", "--accept", code=3)
+    ar("deviations", "resolve", deviation, "--accept", "--note", "so be it")
+    assert "no page is changed by this" in ar.err
+    assert ar.json("deviations", "list") == []
+    (closed,) = ar.json("deviations", "list", "--all")
+    assert (closed["lifecycle"], closed["note"]) == ("accepted", "so be it")
+    ar("deviations", "resolve", deviation, "--keep-canonical", code=4)
+
+
+def test_nothing_that_was_written_commands_the_terminal(ar: Commands, deviation: str, tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text(EVIL)
+    ar("workspace", "attach", "garden", file, "--name", "evil\u202egnp.exe")
+    for command in (
+        ("workspace", "list"), ("workspace", "show", "garden"), ("workspace", "attachments", "garden"),
+        ("deviations", "list", "-o", "wide"), ("deviations", "show", deviation),
+        ("deviations", "resolve", deviation, "--keep-canonical", "--note", EVIL), ("revalidation", "list"),
+    ):  # fmt: skip
+        ar(*command)
+        assert not [raw for raw in RAW if raw in ar.out + ar.err], command
+    assert "\\x1b]0;pwned" in ar("deviations", "show", deviation)
