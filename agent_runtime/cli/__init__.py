@@ -16,6 +16,8 @@ from agent_runtime.cli import (
     revalidation,
     send,
     serve,
+    threads,
+    triage,
     turns,
     workspace,
 )
@@ -29,6 +31,8 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.add_typer(conversation.app, name="conversation")
 app.command("send")(send.send)
+app.command("triage")(triage.triage)
+app.add_typer(threads.app, name="threads")
 app.add_typer(turns.app, name="turns")
 app.add_typer(interrupts.app, name="interrupts")
 app.add_typer(candidates.app, name="candidates")

@@ -173,8 +173,9 @@ def _candidate(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
         ("reject", f'agent-runtime candidates reject {short} --note "why"'),
     ]
     sources = [("from", ", ".join(row["sources"]))] if row["sources"] else []
-    body += ["", _pairs(sources, commands)]
-    return _panel(Group(*body), "proposes", kind, short, numbers.get(short), "yellow")
+    number = numbers.get(short)
+    body += ["", _pairs(sources, [*_here(number, f"a {number} · r {number} why"), *commands])]
+    return _panel(Group(*body), "proposes", kind, short, number, "yellow")
 
 
 def _interrupt(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
@@ -191,15 +192,23 @@ def _interrupt(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
         body.append(Text.assemble((plain(row["tool"]), "bold"), needs))
         body += [Text(plain(row["question"]), "dim")] if row["question"] else []
         body.append(Padding(_Lines(_arguments(row["args"]), 0 if wide else ARGUMENT_LINES), (0, 0, 0, 2)))
+    number = numbers.get(str(row["interrupt_id"]))
+    body += ["", _pairs([], _ways(row, number))]
+    return _panel(Group(*body), "asks you", str(row["kind"]), short, number, "bold yellow")
+
+
+def _ways(row: Row, number: int | None) -> list[tuple[str, str]]:
+    """Return how what is asked can be answered: by keys, where there are any, and by commands."""
     answer = resolve_command(row)
+    if row["kind"] == "question":
+        return [*_here(number, f"t {number} text"), ("answer", answer)]
     stem = answer.removesuffix("--approve")
-    others = (
-        [("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")] if row["kind"] != "question" else []
-    )
-    body += ["", _pairs([], [("answer" if row["kind"] == "question" else "approve", answer), *others])]
-    return _panel(
-        Group(*body), "asks you", str(row["kind"]), short, numbers.get(str(row["interrupt_id"])), "bold yellow"
-    )
+    keys = _here(number, f"a {number} · r {number} why · e {number} {{…}}")
+    return [*keys, ("approve", answer), ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
+
+
+def _here(number: int | None, keys: str) -> list[tuple[str, str]]:
+    return [("here", keys)] if number is not None else []
 
 
 def _arguments(args: Row) -> Text:

@@ -27,6 +27,12 @@ def conversation_row(turn: wire.ConversationTurn) -> Row:
         "trigger": _trigger(turn.trigger) if turn.HasField("trigger") else None,
         "messages": [_message(message) for message in turn.messages],
         "interrupts": [interrupt_row(interrupt) for interrupt in turn.interrupts],
+        "candidates": [candidate_row(candidate) for candidate in turn.candidates],
+        "error": turn.error,
+        "category": turn.category,
+        "agent": turn.agent,
+        "tokens_in": turn.tokens_in,
+        "tokens_out": turn.tokens_out,
     }
 
 
@@ -58,6 +64,27 @@ def turn_row(turn: wire.Turn) -> Row:
         "summary": turn.summary,
         "error": turn.error,
         "cancel_requested": turn.cancel_requested,
+        "tokens_in": turn.tokens_in,
+        "tokens_out": turn.tokens_out,
+    }
+
+
+def thread_row(thread: wire.Thread) -> Row:
+    """Return a thread."""
+    return {
+        "thread_id": thread.thread_id,
+        "channel": thread.channel,
+        "agent": thread.agent,
+        "task_name": thread.task_name,
+        "category": thread.category,
+        "status": thread.status,
+        "turns": thread.turns,
+        "waiting": thread.waiting,
+        "tokens_in": thread.tokens_in,
+        "tokens_out": thread.tokens_out,
+        "first_at": instant(thread, "first_at"),
+        "last_at": instant(thread, "last_at"),
+        "last_turn_id": thread.last_turn_id,
     }
 
 

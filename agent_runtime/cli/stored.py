@@ -40,6 +40,10 @@ class Stored:
         """Answer turns."""
         return self._list(lambda connection: reading.list_turns(connection, request), wire.ListTurnsResponse())
 
+    def ListThreads(self, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:  # noqa: N802
+        """Answer threads."""
+        return self._list(lambda connection: reading.list_threads(connection, request), wire.ListThreadsResponse())
+
     def ListInterrupts(self, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:  # noqa: N802
         """Answer what authors are asked."""
         empty = wire.ListInterruptsResponse()

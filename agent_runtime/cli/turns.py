@@ -15,7 +15,7 @@ from turnkeeper.errors import NotFound
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or the beginning of it.")]
 _MOST_LOOKED_AT = 1000
-_COLUMNS = (
+TURN_COLUMNS = (
     Column("TURN", lambda row: str(row["turn_id"])),
     Column("STATUS", lambda row: str(row["status"])),
     Column("TRIGGER", lambda row: str(row["task_name"] or row["trigger"])),
@@ -23,6 +23,7 @@ _COLUMNS = (
     Column("CATEGORY", lambda row: str(row["category"])),
     Column("STARTED", lambda row: shown(row["started_at"])),
     Column("TOOK", lambda row: span(row["started_at"], row["ended_at"]), right=True),
+    Column("TOKENS", lambda row: f"{row['tokens_in'] + row['tokens_out']:,}", right=True),
     Column("THREAD", lambda row: str(row["thread_id"]), wide=True),
     Column("AGENT", lambda row: str(row["agent"]), wide=True),
     Column("FIRE", lambda row: str(row["fire_id"] or "-"), wide=True),
@@ -44,8 +45,8 @@ def list_(
     Example: agent-runtime turns list --status failed -n 10
     """
     request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=status, limit=limit)
-    rows = [turn_row(turn) for turn in read("ListTurns", request).turns]
-    show_rows(rows, _COLUMNS, output, name_key="turn_id", footer="" if rows else "no such turns")
+    rows = turn_rows(request)
+    show_rows(rows, TURN_COLUMNS, output, name_key="turn_id", footer="" if rows else "no such turns")
 
 
 @app.command("show")
@@ -80,6 +81,12 @@ def cancel(
         note("it was over already, and stays as it is")
 
 
+def turn_rows(request: wire.ListTurnsRequest) -> list[Row]:
+    """Return the rows of the turns that are asked for."""
+    answer: Any = read("ListTurns", request)
+    return [turn_row(turn) for turn in answer.turns]
+
+
 def _find(given: str, ask: Ask) -> wire.Turn:
     try:
         exact: wire.Turn = ask("GetTurn", wire.GetTurnRequest(turn_id=given))
@@ -108,6 +115,7 @@ def _lines(row: Row) -> list[tuple[str, str]]:
         ("started", shown(row["started_at"])),
         ("ended", shown(row["ended_at"])),
         ("took", span(row["started_at"], row["ended_at"])),
+        ("tokens", f"{row['tokens_in']:,} read, {row['tokens_out']:,} written"),
         ("summary", row["summary"]),
         ("error", row["error"]),
     ]

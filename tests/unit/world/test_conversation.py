@@ -105,6 +105,12 @@ def test_the_json_has_the_keys_that_scripts_rely_on() -> None:
         "trigger",
         "messages",
         "interrupts",
+        "candidates",
+        "error",
+        "category",
+        "agent",
+        "tokens_in",
+        "tokens_out",
     ]
     assert row["trigger"] == {
         "kind": "scheduled", "task": "daily-digest", "fire_id": "f1", "nominal_at": "2026-11-20T14:00:00Z",

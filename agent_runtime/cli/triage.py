@@ -1,0 +1,90 @@
+"""`agent-runtime triage`: what waits for the author, one after the other."""
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from agent_runtime.cli.answering import Command, Item, Waiting, parse, perform
+from agent_runtime.cli.news import News
+from agent_runtime.cli.panels import Safe, blocks
+from agent_runtime.cli.reach import change
+from agent_runtime.cli.rows import candidate_row, interrupt_row
+from agent_runtime.cli.view import news_lines
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import console, note
+from turnkeeper.entropy import SystemEntropy
+
+_WAYS = "[a]pprove or accept, [r]eject why, [e]dit {…}, [t]ext answer, Enter skips, [q]uit: "
+_SHORT = ("a", "r", "e", "t")
+
+
+def triage(channel: Annotated[str, typer.Argument(help="Only what waits in this channel.")] = "") -> None:
+    """Go through what waits for you: questions, tool calls past a category, and what agents proposed.
+
+    Example: agent-runtime triage general
+    """
+    done = skipped = 0
+    for number, turn in enumerate(_waiting(channel), start=1):
+        waiting = Waiting()
+        waiting.update(turn)
+        _show(turn)
+        said = _ask(waiting)
+        if said is None:
+            break
+        if said.item is None:
+            skipped += 1
+            continue
+        note(perform(said, channel, SystemEntropy().hex(32), change))
+        done = number - skipped
+    note(f"{done} decided, {skipped} left" if done or skipped else "nothing waits for you")
+
+
+def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:
+    """Yield turns that hold one thing that waits, each."""
+    asked: Any = change("ListInterrupts", wire.ListInterruptsRequest(channel=channel))
+    for interrupt in asked.interrupts:
+        yield wire.ConversationTurn(turn_id=interrupt.turn_id, status="interrupted", interrupts=[interrupt])
+    proposed: Any = change("ListCandidates", wire.ListCandidatesRequest(channel=channel))
+    for candidate in reversed(proposed.candidates):
+        yield wire.ConversationTurn(turn_id=candidate.turn_id, status="succeeded", candidates=[candidate])
+
+
+def _show(turn: wire.ConversationTurn) -> None:
+    out = console()
+    news = News(kind="interrupt" if turn.interrupts else "candidate", turn=turn)
+    item = _item(turn)
+    cause = " · ".join(part for part in (item.row["channel"], item.row["task_name"], turn.turn_id) if part)
+    out.print()
+    if out.is_terminal:
+        out.print(Safe(cause), style="dim")
+        for block in blocks(news, numbers={}, wide=False):
+            out.print(Safe(block))
+    else:
+        for line in news_lines(news, width=out.width, wide=False):
+            out.print(line, soft_wrap=True)
+
+
+def _item(turn: wire.ConversationTurn) -> Item:
+    if turn.interrupts:
+        return Item(kind="interrupt", row=interrupt_row(turn.interrupts[0]))
+    return Item(kind="candidate", row=candidate_row(turn.candidates[0]))
+
+
+def _ask(waiting: Waiting) -> Command | None:
+    """Return what the author decides on the one thing that waits; without an item: skip; None: leave."""
+    while True:
+        print(_WAYS, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        verb, _, rest = line.strip().partition(" ")
+        if not line or verb in {"q", "quit"}:
+            return None
+        if not verb or verb in {"s", "skip"}:
+            return Command(does="nothing")
+        command = (
+            parse(f"{verb} 1 {rest}", waiting) if verb in _SHORT else Command(does="problem", text="a, r, e, t or q")
+        )
+        if command.item is not None:
+            return command
+        note(command.text)
