@@ -878,10 +878,16 @@ class Channel(_message.Message):
     TURNS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     LAST_AT_FIELD_NUMBER: _builtins.int
+    PROPOSED_FIELD_NUMBER: _builtins.int
+    DEVIATIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     turns: _builtins.int
     waiting: _builtins.int
     """decisions that wait for the author"""
+    proposed: _builtins.int
+    """candidates that wait for the author; they hold up no turn"""
+    deviations: _builtins.int
+    """likewise contradictions"""
     @_builtins.property
     def last_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -891,10 +897,12 @@ class Channel(_message.Message):
         turns: _builtins.int = ...,
         waiting: _builtins.int = ...,
         last_at: _timestamp_pb2.Timestamp | None = ...,
+        proposed: _builtins.int = ...,
+        deviations: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_at", b"last_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_at", b"last_at", "name", b"name", "turns", b"turns", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deviations", b"deviations", "last_at", b"last_at", "name", b"name", "proposed", b"proposed", "turns", b"turns", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1047,6 +1055,7 @@ class ConversationTurn(_message.Message):
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
     SPEECH_FIELD_NUMBER: _builtins.int
+    DEVIATIONS_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     status: _builtins.str
@@ -1077,6 +1086,10 @@ class ConversationTurn(_message.Message):
         only to who asked for it; the turn as a whole follows when that is on disk.
         """
 
+    @_builtins.property
+    def deviations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Deviation]:
+        """contradictions that the turn came upon, and what became of them"""
+
     def __init__(
         self,
         *,
@@ -1095,10 +1108,11 @@ class ConversationTurn(_message.Message):
         tokens_out: _builtins.int = ...,
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
         speech: Global___Speech | None = ...,
+        deviations: _abc.Iterable[Global___Deviation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "speech", b"speech", "started_at", b"started_at", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidates", b"candidates", "category", b"category", "ended_at", b"ended_at", "error", b"error", "interrupts", b"interrupts", "messages", b"messages", "speech", b"speech", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidates", b"candidates", "category", b"category", "deviations", b"deviations", "ended_at", b"ended_at", "error", b"error", "interrupts", b"interrupts", "messages", b"messages", "speech", b"speech", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
