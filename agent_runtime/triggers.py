@@ -16,7 +16,13 @@ from turnkeeper.clock import parse_rfc3339, rfc3339
 from turnkeeper.errors import InvalidInput
 
 Source = Literal["fire", "message", "agent"]
-SENDERS: Mapping[str, str] = {"fire": "task-runner", "message": "author"}
+# What an envelope says of a trigger: its kind and its sender. What a loop fires says that it is a loop's.
+POSTED: Mapping[tuple[str, str], Source] = {
+    ("fire", "task-runner"): "fire",
+    ("loop-tick", "agentloop"): "fire",
+    ("message", "author"): "message",
+}
+_LOOP = "loop-"  # begins the id of a task that is a loop
 # What a message between agents is called in its turn's row, by what began the exchange.
 AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 _INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
@@ -143,7 +149,7 @@ class Unread:
 def identify(envelope: Envelope) -> Unread | None:
     """Return what an unreadable envelope says of itself; None where it cannot be one that was accepted."""
     source, _, rest = envelope.idempotency_key.partition(":")
-    if source != envelope.kind or SENDERS.get(envelope.kind) != envelope.sender or not rest:
+    if POSTED.get((envelope.kind, envelope.sender)) != source or not rest:
         return None
     fire_id, _, attempt = rest.rpartition(":") if source == "fire" else ("", "", "0")
     if not (attempt.isascii() and attempt.isdecimal() and len(attempt) < _LONGEST_ATTEMPT) or not (
@@ -185,11 +191,12 @@ def message_key(request_id: str) -> str:
 
 def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope:
     """Return the envelope that carries a trigger to its agent."""
+    kind, sender = posted_as(trigger)
     return Envelope(
         id=envelope_id,
-        sender=trigger.sender or SENDERS[trigger.source],
+        sender=sender,
         to=trigger.agent,
-        kind="message" if trigger.source == "agent" else trigger.source,
+        kind=kind,
         thread=trigger.thread_id,
         idempotency_key=trigger.key,
         text=trigger.prompt,
@@ -198,20 +205,30 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
     )
 
 
+def posted_as(trigger: Trigger) -> tuple[str, str]:
+    """Return the kind and the sender of the envelope that carries a trigger."""
+    if trigger.source == "fire":
+        return ("loop-tick", "agentloop") if trigger.task_id.startswith(_LOOP) else ("fire", "task-runner")
+    return ("message", trigger.sender or "author")
+
+
 def from_envelope(envelope: Envelope) -> Trigger:
     """Read a trigger back. Raises InvalidInput for an envelope that :func:`to_envelope` did not make."""
     between_agents = envelope.kind == "message" and envelope.meta.get("source") == "agent"
-    if not between_agents and SENDERS.get(envelope.kind) != envelope.sender:
+    posted = (envelope.kind, envelope.sender)
+    if not between_agents and posted not in POSTED:
         raise InvalidInput(f"a {envelope.kind} from {envelope.sender} is not taken here", where="kind")
     if between_agents and [envelope.sender, envelope.to].count(FIRST_AGENT) != 1:
         raise InvalidInput(f"agents write to {FIRST_AGENT}, and {FIRST_AGENT} to them", where="from")
     if "prompt" in envelope.meta:
         raise InvalidInput("lacks or adds fields", where="meta")
     trigger = from_meta(envelope.meta | {"prompt": envelope.text})
-    told = (trigger.key, trigger.thread_id, trigger.agent, trigger.sender or SENDERS.get(trigger.source))
-    source = "agent" if between_agents else envelope.kind
-    given = (envelope.idempotency_key, envelope.thread, envelope.to, envelope.sender)
-    if trigger.source != source or told != given:
+    told = (trigger.key, trigger.thread_id, trigger.agent, trigger.sender)
+    given = (envelope.idempotency_key, envelope.thread, envelope.to, envelope.sender if between_agents else "")
+    source = "agent" if between_agents else POSTED[posted]
+    # Before loops had a sender of their own, the runner was theirs too.
+    as_before = source == "fire" and posted == ("fire", "task-runner")
+    if trigger.source != source or told != given or not (posted == posted_as(trigger) or as_before):
         raise InvalidInput("says one thing in its fields and another in its meta", where="meta")
     if trigger.sealed().digest != trigger.digest or (trigger.key, trigger.turn_id) != _derived(trigger):
         raise InvalidInput("is not what was accepted", where="digest")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from turnkeeper.settings import Settings
 
 FIRST_AGENT = "agent0"
-NOT_AGENTS = frozenset({"author", "task-runner"})  # they send, and have no inbox
+NOT_AGENTS = frozenset({"author", "task-runner", "agentloop"})  # they send, and have no inbox
 
 
 def hosted(settings: "Settings") -> list[str]:

@@ -1,0 +1,161 @@
+"""A turn of a self-paced loop says when the next is to come; the runner hears it with the outcome, and only then."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from langchain_core.messages import AIMessage
+
+from agent_runtime.model import Category, TurnContext
+from agent_runtime.pacing import Pacing
+from agent_runtime.triggers import from_envelope, identify, to_envelope
+from agent_runtime.world.effects import Call
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import STATES, Bench
+from tests.support.scripted import calls
+from turnkeeper.bus.inbox import Inbox
+from turnkeeper.clock import SystemClock
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput
+from turnkeeper.files import SystemFiles
+
+LOOP = "loop-0000000a"
+
+
+@pytest.fixture
+def paced(bench: Bench) -> Bench:
+    bench.category("work", tools=["loop.wakeup", "tool:note", "tool:block", "tool:fail"])
+    return bench
+
+
+def wake(delay: object, reason: str = "not done yet") -> tuple[str, dict[str, object]]:
+    return "schedule_loop_wakeup", {"delay_seconds": delay, "reason": reason}
+
+
+def of_loop(**changes: object) -> dict[str, object]:
+    return {"fire_id": f"{LOOP}@1~w1", "task_id": LOOP, "task_name": LOOP, "thread_id": LOOP, "kind": "wake"} | changes
+
+
+async def answers(bench: Bench) -> list[str]:
+    """Return what the tools of the newest turn answered."""
+    *_, turn = await bench.conversation()
+    return [message.text for message in turn.messages if message.role == "tool"]
+
+
+async def test_what_a_turn_asked_for_reaches_the_runner_with_its_outcome(paced: Bench) -> None:
+    paced.script["go"] = [calls(wake(90.2)), AIMessage("one step done")]
+    event = await paced.run(**of_loop())
+    assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 91)
+    assert "91 s after the end of this turn" in (await answers(paced))[0]
+    assert await paced.history() == ["STARTED", "SUCCEEDED"], "nothing is said in the middle of it"
+
+
+async def test_at_once_is_after_the_turn_and_not_calling_is_the_end(paced: Bench) -> None:
+    paced.script["go"] = [calls(wake(0))]
+    assert (await paced.run(**of_loop())).wake_after_s == 0
+    event = await paced.run(2, prompt="enough", **of_loop(fire_id=f"{LOOP}@2~w2"))
+    assert not event.HasField("wake_after_s")
+
+
+async def test_the_last_call_of_a_turn_counts(paced: Bench) -> None:
+    paced.script["go"] = [calls(wake(60)), calls(wake(5)), AIMessage("done")]
+    assert (await paced.run(**of_loop())).wake_after_s == 5
+
+
+async def test_a_crash_neither_loses_nor_doubles_it(paced: Bench) -> None:
+    paced.script["go"] = [calls(wake(7), ("block", {})), AIMessage("done")]
+    receipt = await paced.service.Fire(paced.fire(**of_loop()), None)
+    await paced.blocked.wait()
+    await paced.crash()
+    await paced.blocked.wait()
+    await paced.crash()
+    paced.go.set()
+    event = await paced.stopped(receipt.turn_id)
+    assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 7)
+    assert await paced.history() == ["STARTED", "SUCCEEDED"]
+
+
+async def test_a_later_call_stands_although_an_earlier_one_is_run_again(paced: Bench) -> None:
+    paced.script["go"] = [calls(("block", {})), AIMessage("done")]
+    receipt = await paced.service.Fire(paced.fire(**of_loop()), None)
+    await paced.blocked.wait()
+    runtime, category = paced.runtime, Category(name="work", tools=frozenset({"loop.wakeup"}))
+    turn = TurnContext(turn_id=receipt.turn_id, thread_id=LOOP, channel="main", agent="agent0", category=category)
+    for key, delay in (("first", 60), ("second", 5), ("first", 60)):
+        await Pacing(runtime.store, runtime.clock).wake(Call(context=turn, key=key), delay)
+    paced.go.set()
+    assert (await paced.stopped(receipt.turn_id)).wake_after_s == 5
+
+
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+async def test_a_turn_that_comes_to_no_good_end_asks_for_nothing(paced: Bench, how: str) -> None:
+    paced.script["go"] = [calls(wake(7)), calls(("fail" if how == "fail" else "block", {}))]
+    receipt = await paced.service.Fire(paced.fire(**of_loop()), None)
+    if how == "cancel":
+        await paced.blocked.wait()
+        await paced.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
+    event = await paced.stopped(receipt.turn_id)
+    assert event.state in {STATES.FAILED, STATES.CANCELLED}
+    assert not event.HasField("wake_after_s")
+
+
+@pytest.mark.parametrize("delay", [-1, math.nan, math.inf, 7 * 86_400 + 1, "soon", None])
+async def test_what_is_no_time_to_come_within_a_week_is_refused_to_the_model(paced: Bench, delay: object) -> None:
+    paced.script["go"] = [calls(wake(delay)), AIMessage("I see")]
+    event = await paced.run(**of_loop())
+    assert (event.state, event.HasField("wake_after_s")) == (STATES.SUCCEEDED, False)
+    (told,) = await answers(paced)
+    assert "delay_seconds" in told
+    assert "number" in told
+
+
+async def test_an_authors_turn_has_no_loop_to_wake_and_is_told_so(bench: Bench) -> None:
+    bench.category("conversation", tools=["loop.wakeup"])
+    bench.script["again, please"] = [calls(wake(5))]
+    sent = await bench.send("again, please")
+    event = await bench.stopped(sent.turn_id)
+    assert not event.HasField("wake_after_s")
+    assert "the author began this turn" in (await answers(bench))[0]
+    assert "LoopCreate" in (await answers(bench))[0]
+
+
+async def test_a_turn_of_a_task_that_paces_itself_by_the_clock_is_told_that_it_may_change_nothing(paced: Bench) -> None:
+    paced.script["go"] = [calls(wake(5))]
+    event = await paced.run(kind="scheduled")
+    assert event.wake_after_s == 5
+    assert "digest-a was not woken as a self-paced task" in (await answers(paced))[0]
+
+
+async def test_a_turn_that_only_reads_or_acts_only_with_its_author_goes_on_by_itself(bench: Bench) -> None:
+    bench.category("work", tools=["loop.wakeup"], autonomous=False)
+    bench.script["go"] = [calls(wake(5))]
+    event = await bench.run(read_only=True, **of_loop())
+    assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 5)
+
+
+async def test_out_of_scope_it_asks_the_author(bench: Bench) -> None:
+    bench.script["go"] = [calls(wake(5))]
+    assert (await bench.run(**of_loop())).state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert asked.missing_scope == "loop.wakeup"
+
+
+async def test_a_loops_fire_says_in_its_envelope_that_it_is_a_loops(bench: Bench) -> None:
+    await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI", **of_loop()), None)
+    files, clock, entropy = SystemFiles(), SystemClock(), SystemEntropy()
+    reader = Inbox(bench.home.inbox("codex"), files=files, clock=clock, entropy=entropy, settles_keys=True)
+    (item,) = reader.claim(10)
+    envelope = item.envelope
+    assert (envelope.sender, envelope.kind, envelope.thread) == ("agentloop", "loop-tick", LOOP)
+    trigger = from_envelope(envelope)
+    assert (trigger.source, trigger.task_id, trigger.fire_id) == ("fire", LOOP, f"{LOOP}@1~w1")
+    assert from_envelope(replace(envelope, sender="task-runner", kind="fire")) == trigger, "from an earlier version"
+    as_of_task = replace(trigger, task_id="task-0000000a").sealed()
+    forged = replace(
+        to_envelope(as_of_task, envelope_id=envelope.id, at=envelope.at), sender="agentloop", kind="loop-tick"
+    )
+    for wrong in (forged, replace(envelope, sender="task-runner"), replace(envelope, kind="fire")):
+        with pytest.raises(InvalidInput):
+            from_envelope(wrong)
+    assert identify(envelope) == identify(replace(envelope, sender="task-runner", kind="fire"))
+    assert identify(replace(envelope, kind="message")) is None
