@@ -12,6 +12,7 @@ from task_runner.overlap import CANCELS
 from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.store import Glance, Outgoing
+from task_runner.stores.prepared import Prepared, among, listed
 from task_runner.stores.rows import changes_of_fire, fire_of, progress_of, row_of_fire
 from task_runner.stores.schema import fires, outbox, tasks
 from task_runner.stores.tasks import LARGEST_LOOKUP
@@ -50,11 +51,11 @@ class SqliteFires:
         self._insert(new)
         self.update(changed)
         if frozen:
-            self._connection.execute(_FREEZE, frozen)
+            _FREEZE.run_each(self._connection, frozen)
         for plan in plans:
             self._restore(plan.restored)
         if progress:
-            self._connection.execute(_MOVE_TASK, progress)
+            _MOVE_TASK.run_each(self._connection, progress)
         return written
 
     def add(self, fire: Fire, request: bytes) -> Fire:
@@ -78,7 +79,7 @@ class SqliteFires:
             if request is not None and fire.outcome in OPEN
         ]
         if frozen:
-            self._connection.execute(insert(outbox), frozen)
+            _FREEZE_NEW.run_each(self._connection, frozen)
         return numbered
 
     def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
@@ -99,17 +100,18 @@ class SqliteFires:
         """Replace entries by their numbers."""
         if not changed:
             return
-        self._connection.execute(_REPLACE, [changes_of_fire(fire) for fire in changed])
+        _REPLACE.run_each(self._connection, [changes_of_fire(fire) for fire in changed])
         settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
         if settled:
-            self._connection.execute(_LET_GO, settled)
+            _LET_GO.run_each(self._connection, settled)
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
         """Return the entries of those fire ids."""
         ids, found = list(fire_ids), dict[str, Fire]()
         for start in range(0, len(ids), LARGEST_LOOKUP):
             part = ids[start : start + LARGEST_LOOKUP]
-            found |= {row.fire_id: fire_of(row) for row in self._connection.execute(_BY_IDS, {"ids": part})}
+            fires_found = map(fire_of, _BY_IDS.rows(self._connection, ids=listed(part)))
+            found |= {fire.fire_id: fire for fire in fires_found}
         return found
 
     def by_request(self, task_id: str, request_id: str) -> Fire | None:
@@ -120,8 +122,7 @@ class SqliteFires:
 
     def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
         """Return the fires that may be sent by `now`, oldest first."""
-        values = {"caught_up": caught_up, "now": to_us(now), "limit": limit}
-        return self._outgoing(self._connection.execute(_READY, values))
+        return _outgoing(_READY.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
 
     def ready_later(self, now: datetime, after_entry: int, limit: int) -> list[Fire]:
         """Return the fires that may be sent only later than `now`, in order."""
@@ -130,12 +131,12 @@ class SqliteFires:
 
     def next_ready(self, *, caught_up: bool) -> datetime | None:
         """Return when the next fire of that sort may be sent."""
-        us = self._connection.execute(_NEXT_READY, {"caught_up": caught_up}).scalar()
+        us = _NEXT_READY.value(self._connection, caught_up=caught_up)
         return None if us is None else from_us(us)
 
     def unanswered(self, after_entry: int, limit: int) -> list[Outgoing]:
         """Return the fires that were sent and not answered."""
-        return self._outgoing(self._connection.execute(_UNANSWERED, {"after": after_entry, "limit": limit}))
+        return _outgoing(_UNANSWERED.rows(self._connection, after=after_entry, limit=limit))
 
     def tasks_under_way(self) -> list[str]:
         """Return the ids of the tasks that have a fire under way."""
@@ -150,12 +151,11 @@ class SqliteFires:
 
     def catching_up(self) -> int:
         """Return how many caught-up fires are under way."""
-        return self._connection.execute(_CATCHING_UP).scalar_one()
+        return int(_CATCHING_UP.value(self._connection))
 
     def open_fires(self, after_entry: int, limit: int) -> list[Fire]:
         """Return the open fires that have been sent, in order."""
-        rows = self._connection.execute(_OPEN, {"after": after_entry, "limit": limit})
-        return [fire_of(row) for row in rows]
+        return [fire_of(row) for row in _OPEN.rows(self._connection, after=after_entry, limit=limit)]
 
     def history(self, task_id: str, limit: int) -> list[Fire]:
         """Return a task's newest entries, newest first."""
@@ -231,11 +231,11 @@ class SqliteFires:
             self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids)))
 
     def _last_entry(self) -> int:
-        return self._connection.execute(_LAST_ENTRY).scalar() or 0
+        return _LAST_ENTRY.value(self._connection) or 0
 
     def _insert(self, new: Sequence[Fire]) -> None:
         if new:
-            self._connection.execute(insert(fires), [row_of_fire(fire) for fire in new])
+            _ADD.run_each(self._connection, [row_of_fire(fire) for fire in new])
 
     def _restore(self, restored: Sequence[Fire]) -> None:
         for fire in restored:
@@ -243,8 +243,9 @@ class SqliteFires:
             values = {key: row[key] for key in ("covers", "first_us", "last_us")}
             self._connection.execute(update(fires).where(fires.c.fire_id == fire.fire_id), values)
 
-    def _outgoing(self, rows: Any) -> list[Outgoing]:
-        return [Outgoing(fire=fire_of(row), request=row.request) for row in rows]
+
+def _outgoing(rows: Sequence[tuple[Any, ...]]) -> list[Outgoing]:
+    return [Outgoing(fire=fire_of(row), request=row[-1]) for row in rows]
 
 
 def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
@@ -255,34 +256,36 @@ def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
     return next(mine.entry_id for mine, theirs in zip(numbered, plan.new, strict=True) if theirs is plan.tail)
 
 
-_LAST_ENTRY = select(func.max(fires.c.entry_id))
-_REPLACE = update(fires).where(fires.c.entry_id == bindparam("number"))
-_LET_GO = delete(outbox).where(outbox.c.entry_id == bindparam("number"))
-_FREEZE = insert(outbox).prefix_with("OR IGNORE")
-_MOVE_TASK = update(tasks).where(tasks.c.id == bindparam("task")).values(tail_entry=bindparam("tail"))
-_BY_IDS = select(fires).where(fires.c.fire_id.in_(bindparam("ids", expanding=True)))
+_LAST_ENTRY = Prepared(select(func.max(fires.c.entry_id)))
+_ADD = Prepared(insert(fires))
+_REPLACE = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
+_LET_GO = Prepared(delete(outbox).where(outbox.c.entry_id == bindparam("number")))
+_FREEZE_NEW = Prepared(insert(outbox))
+_FREEZE = Prepared(insert(outbox).prefix_with("OR IGNORE"))
+_MOVE_TASK = Prepared(update(tasks).where(tasks.c.id == bindparam("task")).values(tail_entry=bindparam("tail")))
+_BY_IDS = Prepared(select(fires).where(among(fires.c.fire_id, "ids")))
 _SENDABLE = select(fires, outbox.c.request).join(outbox, outbox.c.entry_id == fires.c.entry_id)
-_READY = (
+_READY = Prepared(
     _SENDABLE.where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
     .where(fires.c.ready_us <= bindparam("now"))
     .order_by(fires.c.ready_us, fires.c.entry_id)
     .limit(bindparam("limit"))
 )
-_NEXT_READY = select(func.min(fires.c.ready_us)).where(
-    fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up")
+_NEXT_READY = Prepared(
+    select(func.min(fires.c.ready_us)).where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
 )
-_UNANSWERED = (
+_UNANSWERED = Prepared(
     _SENDABLE.where(fires.c.is_open, fires.c.outcome == Outcome.SENT.value, fires.c.entry_id > bindparam("after"))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )
-_CATCHING_UP = (
+_CATCHING_UP = Prepared(
     select(func.count())
     .select_from(fires)
     .where(fires.c.is_open, fires.c.caught_up, fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
 )
 _REACHED = [outcome.value for outcome in OPEN - {Outcome.WAITING, Outcome.PENDING, Outcome.SENT}]
-_OPEN = (
+_OPEN = Prepared(
     select(fires)
     .where(fires.c.is_open, fires.c.outcome.in_(_REACHED), fires.c.entry_id > bindparam("after"))
     .order_by(fires.c.entry_id)

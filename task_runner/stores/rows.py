@@ -91,7 +91,7 @@ def fire_of(row: Any) -> Fire:
         entry_id, task_id, fire_id, request_id, kind, outcome, _, reason, nominal_us, due_us, covers, first_us, last_us,
         attempt, policy, caught_up, released, send_by_us, ready_us, refusals, fired_us, accepted_us, started_us,
         ended_us, turn_id, retries, spent_us, tokens,
-    ) = tuple(row)[:COLUMNS_OF_A_FIRE]  # fmt: skip
+    ) = row[:COLUMNS_OF_A_FIRE]  # fmt: skip
     nominal_at = from_us(nominal_us)
 
     def usual(us: int) -> datetime:

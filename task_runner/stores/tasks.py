@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import make_dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -10,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from task_runner.codec import decode_definition
 from task_runner.model import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
 from task_runner.store import Totals
+from task_runner.stores.prepared import Prepared, among, listed
 from task_runner.stores.rows import fire_of, row_of_task, task_of
 from task_runner.stores.schema import fires, revisions, tasks
 from turnkeeper.clock import from_us, to_us
@@ -31,11 +34,11 @@ class SqliteTasks:
             return
         rows = [row_of_task(task) for task in new]
         try:
-            self._connection.execute(_ADD, rows)
+            _ADD.run_each(self._connection, rows)
         except IntegrityError as error:
             raise _taken_name(new[0] if len(new) == 1 else None) from error
-        self._connection.execute(
-            _ADD_REVISION,
+        _ADD_REVISION.run_each(
+            self._connection,
             [
                 {"task_id": row["id"], "revision": row["revision"], "definition": row["definition"]}
                 | {"valid_from_us": row["created_us"]}
@@ -84,7 +87,7 @@ class SqliteTasks:
         except IntegrityError as error:
             raise _taken_name(task) from error
         revision = {"task_id": task.id, "revision": task.revision, "definition": values["definition"]}
-        self._connection.execute(_ADD_REVISION, revision | {"valid_from_us": to_us(valid_from)})
+        _ADD_REVISION.run_each(self._connection, [revision | {"valid_from_us": to_us(valid_from)}])
 
     def revisions(self, task_id: str) -> list[Revision]:
         """Return all revisions of a task, oldest first."""
@@ -107,12 +110,11 @@ class SqliteTasks:
 
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return the ids of the tasks to be planned by `now`, earliest first."""
-        query = select(tasks.c.id).where(tasks.c.wake_us <= to_us(now)).order_by(tasks.c.wake_us).limit(limit)
-        return list(self._connection.execute(query).scalars())
+        return _DUE.values(self._connection, now=to_us(now), limit=limit)
 
     def next_wake(self) -> datetime | None:
         """Return when the next task needs planning."""
-        us = self._connection.execute(_NEXT_WAKE).scalar()
+        us = _NEXT_WAKE.value(self._connection)
         return None if us is None else from_us(us)
 
     def ahead_of(self, at: datetime, limit: int) -> list[str]:
@@ -133,7 +135,7 @@ class SqliteTasks:
             counts[fire.task_id][1] += fire.kind in COUNTED
         if counts:
             values = [{"task": task, "all": all_, "scheduled": some} for task, (all_, some) in counts.items()]
-            self._connection.execute(_RECORD_ACCEPTED, values)
+            _RECORD_ACCEPTED.run_each(self._connection, values)
 
     def made_by(self, agent: str) -> int:
         """Return how many tasks that an agent made have not ended."""
@@ -166,14 +168,15 @@ class SqliteTasks:
         )
 
     def _snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
-        rows = self._connection.execute(_BY_IDS, {"ids": list(ids)}).all()
+        rows = [_Row(*row) for row in _BY_IDS.rows(self._connection, ids=listed(ids))]
         opened: dict[str, list[Fire]] = defaultdict(list)
-        for row in self._connection.execute(_OPEN_OF, {"ids": list(ids)}):
-            opened[row.task_id].append(fire_of(row))
+        for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
+            opened[fire.task_id].append(fire)
         numbers = [row.tail_entry for row in rows if row.tail_entry is not None]
         tails: dict[int, Fire] = {}
         if numbers:
-            tails = {row.entry_id: fire_of(row) for row in self._connection.execute(_ENTRIES, {"numbers": numbers})}
+            found = map(fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers)))
+            tails = {fire.entry_id: fire for fire in found}
         return [
             Snapshot(
                 task=task_of(row),
@@ -205,18 +208,20 @@ def _taken_name(task: Task | None) -> AlreadyExists:
     return AlreadyExists(what, where="name", hint="choose another name")
 
 
-_ADD = insert(tasks)
-_ADD_REVISION = insert(revisions)
-_NAMED = select(tasks).where(tasks.c.name.in_(bindparam("names", expanding=True)), tasks.c.state != "deleted")
-_NEXT_WAKE = select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None))
-_BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
-_OPEN_OF = (
-    select(fires)
-    .where(fires.c.is_open, fires.c.task_id.in_(bindparam("ids", expanding=True)))
-    .order_by(fires.c.nominal_us, fires.c.entry_id)
+_Row: Any = make_dataclass("_Row", tasks.c.keys(), slots=True)
+_ADD = Prepared(insert(tasks))
+_ADD_REVISION = Prepared(insert(revisions))
+_DUE = Prepared(
+    select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
 )
-_ENTRIES = select(fires).where(fires.c.entry_id.in_(bindparam("numbers", expanding=True)))
-_RECORD_ACCEPTED = (
+_NAMED = select(tasks).where(tasks.c.name.in_(bindparam("names", expanding=True)), tasks.c.state != "deleted")
+_NEXT_WAKE = Prepared(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)))
+_BY_IDS = Prepared(select(tasks).where(among(tasks.c.id, "ids")))
+_OPEN_OF = Prepared(
+    select(fires).where(fires.c.is_open, among(fires.c.task_id, "ids")).order_by(fires.c.nominal_us, fires.c.entry_id)
+)
+_ENTRIES = Prepared(select(fires).where(among(fires.c.entry_id, "numbers")))
+_RECORD_ACCEPTED = Prepared(
     update(tasks)
     .where(tasks.c.id == bindparam("task"))
     .values(fires=tasks.c.fires + bindparam("all"), accepted=tasks.c.accepted + bindparam("scheduled"))
