@@ -12,7 +12,7 @@ from task_runner.overlap import CANCELS
 from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.store import Glance, Outgoing
-from task_runner.stores.prepared import Prepared, among, listed
+from task_runner.stores.prepared import Prepared, among, listed, one_of
 from task_runner.stores.rows import changes_of_fire, fire_of, progress_of, row_of_fire
 from task_runner.stores.schema import fires, outbox, tasks
 from task_runner.stores.tasks import LARGEST_LOOKUP
@@ -282,12 +282,12 @@ _UNANSWERED = Prepared(
 _CATCHING_UP = Prepared(
     select(func.count())
     .select_from(fires)
-    .where(fires.c.is_open, fires.c.caught_up, fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
+    .where(fires.c.is_open, fires.c.caught_up, one_of(fires.c.outcome, UNDER_WAY))
 )
-_REACHED = [outcome.value for outcome in OPEN - {Outcome.WAITING, Outcome.PENDING, Outcome.SENT}]
+_REACHED = OPEN - {Outcome.WAITING, Outcome.PENDING, Outcome.SENT}
 _OPEN = Prepared(
     select(fires)
-    .where(fires.c.is_open, fires.c.outcome.in_(_REACHED), fires.c.entry_id > bindparam("after"))
+    .where(fires.c.is_open, one_of(fires.c.outcome, _REACHED), fires.c.entry_id > bindparam("after"))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )

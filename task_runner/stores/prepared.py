@@ -5,11 +5,11 @@ On the way of every fire, what SQLAlchemy does between the two costs more than S
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.sql import Executable
@@ -31,7 +31,8 @@ class Prepared:
 
     def rows(self, connection: Connection, **values: Any) -> list[tuple[Any, ...]]:
         """Return what a query finds, as SQLite has it: flags are 0 and 1."""
-        return self._execute(connection, values).fetchall()
+        found: list[tuple[Any, ...]] = self._execute(connection, values).fetchall()
+        return found
 
     def values(self, connection: Connection, **values: Any) -> list[Any]:
         """Return the first column of what a query finds."""
@@ -59,8 +60,7 @@ class Prepared:
         """Return the text for rows of these names, and the parameters that stand in the statement."""
         if names not in self._made:
             statement: Any = self._statement
-            options = {"render_postcompile": True}
-            compiled = statement.compile(dialect=_DIALECT, column_keys=names or None, compile_kwargs=options)
+            compiled = statement.compile(dialect=_DIALECT, column_keys=names or None)
             # A parameter that a caller forgets is the driver's error, not a null.
             given = {name: value for name, value in compiled.params.items() if value is not None}
             self._made[names] = str(compiled), given
@@ -70,6 +70,11 @@ class Prepared:
 def among(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
     """Return that a column is one of the values that :func:`listed` makes of those passed as parameter `name`."""
     return column.in_(select(func.json_each(bindparam(name)).table_valued("value").c.value))
+
+
+def one_of(column: ColumnElement[Any], values: Iterable[str]) -> ColumnElement[bool]:
+    """Return that a column is one of some values that never change."""
+    return or_(*(column == value for value in sorted(values)))
 
 
 def listed(values: Collection[str] | Collection[int]) -> str:
