@@ -1,11 +1,14 @@
 """An author's message: which thread it continues, that it is taken once, and what is pending there."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from agent_runtime.assembly import Runtime
+from agent_runtime.pacing import WAKES
+from agent_runtime.records import TurnRecord
 from agent_runtime.requests import read_label, read_message, read_request_id
 from agent_runtime.stores import queries
 from agent_runtime.triggers import message_key
@@ -19,6 +22,15 @@ class _Place:
 
     thread_id: str
     repeated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What an author is told of the thread that his message goes to."""
+
+    continues: bool
+    pending: Sequence[str]
+    takes_over: str
 
 
 class Messages:
@@ -36,13 +48,14 @@ class Messages:
         trigger = read_message(request, self._runtime.categories.get, thread_id=place.thread_id, request_id=request_id)
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, place.thread_id)
-        before, pending = await self._runtime.store.read(lambda connection: _look(connection, place, trigger.turn_id))
+        look = await self._runtime.store.read(lambda connection: _look(connection, place, trigger.turn_id))
         return wire.SendMessageResponse(
             turn_id=receipt.trigger.turn_id,
             thread_id=place.thread_id,
             duplicate=not receipt.fresh,
-            continues=before,
-            pending_interrupts=pending,
+            continues=look.continues,
+            pending_interrupts=look.pending,
+            takes_over=look.takes_over,
         )
 
     async def _place(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> _Place:
@@ -80,7 +93,17 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
         raise Conflict(what, where="thread_id", hint="send into that channel")
 
 
-def _look(connection: Connection, place: _Place, turn_id: str) -> tuple[bool, list[str]]:
-    before = queries.newest_on_thread(connection, place.thread_id, besides=turn_id) is not None
+def _look(connection: Connection, place: _Place, turn_id: str) -> _Look:
+    before = queries.newest_on_thread(connection, place.thread_id, besides=turn_id)
     waiting = queries.open_interrupts(connection, place.thread_id)
-    return before, [item.interrupt_id for item in waiting if item.status == "pending" and item.kind != "pause"]
+    return _Look(
+        continues=before is not None,
+        pending=[item.interrupt_id for item in waiting if item.status == "pending" and item.kind != "pause"],
+        takes_over=before.task_name if before is not None and _paces_itself(before) else "",
+    )
+
+
+def _paces_itself(turn: TurnRecord) -> bool:
+    """Tell whether a turn is of a self-paced loop that would go on after it, as far as is known here."""
+    ended_well = turn.status in {"succeeded", "silent"}
+    return turn.kind in WAKES and not (ended_well and turn.wake_after_s is None)

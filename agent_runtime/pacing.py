@@ -18,7 +18,7 @@ from turnkeeper.errors import Denied, InvalidInput
 
 WAKEUP = "loop.wakeup"
 LONGEST_WAKE_S = 7 * 86_400
-_WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
+WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
 
 
 class Pacing:
@@ -85,6 +85,6 @@ def _read_delay(asked: float) -> int:
 def _woken(turn: TurnRecord, delay_s: int) -> Mapping[str, Any]:
     when = f"{delay_s} s after the end of this turn" if delay_s else "as soon as this turn has ended"
     told = {"wake_after_s": delay_s, "next": f"the next iteration begins {when}; end your turn now"}
-    if turn.kind not in _WAKES:
+    if turn.kind not in WAKES:
         told["note"] = f"{turn.task_name} was not woken as a self-paced task: if it is none, this changes nothing"
     return told

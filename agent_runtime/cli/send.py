@@ -46,6 +46,8 @@ def send(
     )
     sent = change("SendMessage", request)
     note(f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}")
+    if sent.takes_over:
+        note(f"this takes over {sent.takes_over}, which paced itself there: it ends")
     if sent.pending_interrupts:
         count = len(sent.pending_interrupts)
         note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: agent-runtime interrupts list")

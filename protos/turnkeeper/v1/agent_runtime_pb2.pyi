@@ -829,11 +829,14 @@ class SendMessageResponse(_message.Message):
     DUPLICATE_FIELD_NUMBER: _builtins.int
     CONTINUES_FIELD_NUMBER: _builtins.int
     PENDING_INTERRUPTS_FIELD_NUMBER: _builtins.int
+    TAKES_OVER_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     duplicate: _builtins.bool
     continues: _builtins.bool
     """the thread had turns before"""
+    takes_over: _builtins.str
+    """the self-paced task that went on there until now, and ends by this message"""
     @_builtins.property
     def pending_interrupts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what the author is asked on that thread"""
@@ -846,10 +849,11 @@ class SendMessageResponse(_message.Message):
         duplicate: _builtins.bool = ...,
         continues: _builtins.bool = ...,
         pending_interrupts: _abc.Iterable[_builtins.str] | None = ...,
+        takes_over: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continues", b"continues", "duplicate", b"duplicate", "pending_interrupts", b"pending_interrupts", "thread_id", b"thread_id", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continues", b"continues", "duplicate", b"duplicate", "pending_interrupts", b"pending_interrupts", "takes_over", b"takes_over", "thread_id", b"thread_id", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

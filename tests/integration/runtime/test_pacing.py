@@ -119,6 +119,31 @@ async def test_an_authors_turn_has_no_loop_to_wake_and_is_told_so(bench: Bench) 
     assert "LoopCreate" in (await answers(bench))[0]
 
 
+async def test_an_author_who_writes_into_its_thread_is_told_that_it_ends_and_the_runner_hears_of_the_turn(
+    paced: Bench,
+) -> None:
+    paced.category("conversation")
+    paced.script["go"] = [calls(wake(60))]
+    ended = await paced.run(**of_loop())
+    sent = await paced.send("stop, I do it myself")
+    assert (sent.thread_id, sent.takes_over) == (LOOP, LOOP)
+    after = await paced.events(until=lambda event: event.turn_id == sent.turn_id, after=ended.sequence)
+    started = after[-1]
+    assert (started.state, started.trigger, started.thread_id) == (STATES.STARTED, wire.TurnEvent.AUTHOR, LOOP)
+    await paced.stopped(sent.turn_id)
+    assert (await paced.send("and now?")).takes_over == "", "it ended before"
+
+
+@pytest.mark.parametrize(("kind", "script"), [("wake", []), ("scheduled", [wake(60)])])
+async def test_nothing_is_taken_over_where_nothing_goes_on_by_itself(
+    paced: Bench, kind: str, script: list[tuple[str, dict[str, object]]]
+) -> None:
+    paced.category("conversation")
+    paced.script["go"] = [calls(one) for one in script]
+    await paced.run(**of_loop(kind=kind))
+    assert (await paced.send("hello")).takes_over == ""
+
+
 async def test_a_turn_of_a_task_that_paces_itself_by_the_clock_is_told_that_it_may_change_nothing(paced: Bench) -> None:
     paced.script["go"] = [calls(wake(5))]
     event = await paced.run(kind="scheduled")
