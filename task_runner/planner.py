@@ -4,7 +4,7 @@ Catch-up decides what fires at all, overlap decides when; the rest is bookkeepin
 next moment at which anything can change.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -153,12 +153,7 @@ def _plan_active(
     if overlapped is not None:
         caught = replace(caught, skips=(overlapped, *caught.skips))
     if task.definition.jitter:
-        caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
-        lined = replace(
-            lined,
-            new=tuple(put_off(fire, task, due_at) for fire in lined.new),
-            changed=tuple(put_off(fire, task, due_at) for fire in lined.changed),
-        )
+        caught, lined = _put_off(caught, lined, task, due_at)
     made = _assemble(snapshot, timetable, cursor, caught, lined, now=now, blocked=blocked)
     return replace(made, restored=restored) if restored else made
 
@@ -177,6 +172,15 @@ def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: dateti
     run = run_between(timetable, snapshot.task.cursor_at, now)
     task = replace(snapshot.task, cursor_at=max(now, snapshot.task.cursor_at))
     return joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
+
+
+def _put_off(
+    caught: CaughtUp, lined: Lined, task: Task, due_at: Callable[[datetime], datetime]
+) -> tuple[CaughtUp, Lined]:
+    """Let everything that goes go when it is due, which jitter puts off."""
+    new, changed = (tuple(put_off(fire, task, due_at) for fire in fires) for fires in (lined.new, lined.changed))
+    caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
+    return caught, replace(lined, new=new, changed=changed)
 
 
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:

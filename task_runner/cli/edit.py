@@ -26,7 +26,7 @@ def edit(
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
-    """Change a task from now on; what is not given stays as it is.
+    """Change a task from now on; what is not given stays as it is, and none takes a value away: --max-fires none.
 
     The old schedule is planned up to now first: nothing in the past becomes due by an edit.
 

@@ -13,6 +13,17 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
+NONE = "none"
+"""What an option is given to take its value away again."""
+# The fields that may have no value, and those of their options that are called otherwise.
+_OPTIONAL = frozenset(
+    {
+        "exclude", "payload", "catch_up_window", "max_catch_up", "grace", "jitter", "start_at", "end_at", "expires_at",
+        "max_fires", "retries", "pause_after_failures", "budget", "thread_id", "tag", "first", "if_silent", "debounce",
+        "filters",
+    }
+)  # fmt: skip
+_FIELDS = {"payload": "payload_json", "tag": "tags"}
 SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 
 
@@ -21,7 +32,11 @@ def _text(flag: str, help_: str) -> Any:
 
 
 def _number(flag: str, help_: str) -> Any:
-    return Annotated[int | None, typer.Option(flag, help=help_)]
+    return Annotated[int | None, typer.Option(flag, help=help_, parser=_number_or_none, metavar="NUMBER")]
+
+
+def _number_or_none(text: str) -> int | str:
+    return NONE if text == NONE else int(text)
 
 
 def _texts(flag: str, help_: str) -> Any:
@@ -83,7 +98,7 @@ def takes_task_options(command: F) -> F:
 
 def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
     """Write the options that were given into a spec. Raises InvalidInput for those that exclude each other."""
-    values = {name.rstrip("_"): value for name, value in given.items() if value is not None}
+    values = _cleared(spec, {name.rstrip("_"): value for name, value in given.items() if value is not None})
     if len([name for name in SCHEDULES if name in values]) > 1:
         raise InvalidInput("give exactly one schedule", where="schedule", hint=f"one of {flags()}")
     if "prompt" in values and "prompt_file" in values:
@@ -118,6 +133,14 @@ def _fill_on(spec: wire.TaskSpec, values: dict[str, Any]) -> None:
     if filters := values.pop("filters", None):
         spec.ClearField("filters")
         spec.filters.extend(filters)
+
+
+def _cleared(spec: wire.TaskSpec, values: dict[str, Any]) -> dict[str, Any]:
+    """Take away what is given as none; return the rest."""
+    gone = {name for name, value in values.items() if name in _OPTIONAL and value in (NONE, [NONE])}
+    for name in gone:
+        spec.ClearField(_FIELDS.get(name, name))  # type: ignore[arg-type]
+    return {name: value for name, value in values.items() if name not in gone}
 
 
 def flags() -> str:

@@ -42,6 +42,25 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     assert json.loads(command("show", "digest", "-o", "json")[1])["cron"] == "0 9 * * *"
 
 
+def test_an_edit_takes_a_value_away_that_is_given_as_none(command) -> None:
+    plain = ("create", "plain", "--every", "1h", *REST)
+    full = (
+        "--catch-up-window", "2h", "--max-catch-up", "3", "--grace", "7s", "--jitter", "1m", "--start", "2026-03-01",
+        "--end", "2026-12-01", "--expires", "2026-12-02", "--max-fires", "5", "--retries", "1",
+        "--pause-after-failures", "2", "--budget", "turns_per_day=5", "--tag", "a=b", "--exclude", "2026-12-25",
+        "--payload", '{"a": 1}', "--thread", "other",
+    )  # fmt: skip
+    command(*plain)
+    command("create", "full", "--every", "1h", *REST, *full)
+    assert command("edit", "full", *(value if place % 2 == 0 else "none" for place, value in enumerate(full)))[0] == 0
+    shown = [json.loads(command("show", name, "-o", "json")[1]) for name in ("plain", "full")]
+    changes = {key for key in shown[0] if shown[0][key] != shown[1][key]}
+    assert changes - {"anchor_at", "created_at", "next_fire_at", "due_at"} == {"id", "name", "thread_id", "revision"}
+    assert shown[1]["thread_id"] == shown[1]["id"], "its own again"
+    assert command("create", "third", "--every", "1h", *REST, "--max-fires", "none")[0] == 0
+    assert command("edit", "full", "--max-fires", "few")[0] == 2
+
+
 WRONG = [
     (("edit", "digest"), "nothing to change"),
     (("edit", "digest", "--cron", "61 * * * *"), "61"),
