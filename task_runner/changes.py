@@ -1,7 +1,7 @@
 """What authors do to tasks, each inside one transaction."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
@@ -119,9 +119,19 @@ def update(
 
 
 def apply(
-    session: Session, specs: Sequence[wire.TaskSpec], defaults: Defaults, now: datetime, entropy: Entropy
+    session: Session,
+    specs: Sequence[wire.TaskSpec],
+    defaults: Defaults,
+    now: datetime,
+    entropy: Entropy,
+    *,
+    keep: Collection[str] | None = None,
 ) -> list[Changed]:
-    """Create or update each of several tasks; all or none. Raises InvalidInput naming the task that is wrong."""
+    """Create or update each of several tasks; all or none. Raises InvalidInput naming the task that is wrong.
+
+    Where `keep` is given, every living task is deleted that is neither declared nor named there, but for loops; what
+    was deleted comes last.
+    """
     names = [spec.name for spec in specs]
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise InvalidInput(f"{twice!r} is declared twice", where="name")
@@ -132,7 +142,18 @@ def apply(
     for spec in specs:
         if spec.name in existing:
             done[spec.name] = _named(spec, partial(update, session, spec.name, spec, defaults, now))
-    return [done[name] for name in names]
+    gone = [] if keep is None else _prune(session, {*names, *keep}, now)
+    return [*(done[name] for name in names), *gone]
+
+
+def _prune(session: Session, declared: Collection[str], now: datetime) -> list[Changed]:
+    """Delete every living task of none of those names, but for loops; return what went, by name."""
+    gone = sorted(
+        task.definition.name
+        for task in session.tasks.listed()
+        if task.definition.name not in declared and not task.id.startswith("loop-")
+    )
+    return [replace(stop(session, name, TaskState.DELETED, "", now), action="deleted") for name in gone]
 
 
 def stop(

@@ -3,7 +3,7 @@
 The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -134,22 +134,22 @@ class Service:
         return answer
 
     async def apply_tasks(self, request: wire.ApplyTasksRequest) -> wire.ApplyTasksResponse:
-        """Create or update each of several tasks in one transaction, all or none."""
+        """Create or update each of several tasks, and with `prune` delete the others, in one transaction."""
         now = self._clock.now()
         warnings = await self._categories.check({spec.category for spec in request.specs if spec.category})
         if request.dry_run:
-            done = await self._store.rehearse(self._apply(request.specs, now))
+            done = await self._store.rehearse(self._apply(request, now))
         else:
-            done = await self._store.run(self._apply(request.specs, now))
+            done = await self._store.run(self._apply(request, now))
             self._tell([event for change in done for event in change.events])
         applied = [
             wire.Applied(
-                name=spec.name,
+                name=change.task.definition.name,
                 action=change.action,
                 changed_fields=change.fields,
-                warnings=warnings if change.action != "unchanged" else (),
+                warnings=warnings if change.action in {"created", "updated"} else (),
             )
-            for spec, change in zip(request.specs, done, strict=True)
+            for change in done
         ]
         return wire.ApplyTasksResponse(applied=applied)
 
@@ -301,8 +301,9 @@ class Service:
             status.runtime_connected = self._serving.connected()
         return status
 
-    def _apply(self, specs: Sequence[wire.TaskSpec], now: datetime) -> Callable[[Session], list[Changed]]:
-        return lambda session: changes.apply(session, specs, self._defaults, now, self._entropy)
+    def _apply(self, request: wire.ApplyTasksRequest, now: datetime) -> Callable[[Session], list[Changed]]:
+        keep = set(request.also_declared) if request.prune else None
+        return lambda session: changes.apply(session, request.specs, self._defaults, now, self._entropy, keep=keep)
 
     async def _stop(self, name: str, state: TaskState, note: str) -> wire.Task:
         now = self._clock.now()

@@ -11,6 +11,8 @@ from turnkeeper.locking import is_held
 from turnkeeper.rpc.channel import Caller
 
 PROCESS = "task-runner"
+# What takes long for what it is: thousands of tasks in one transaction.
+_DEADLINES_S = {"ApplyTasks": 120.0}
 NOT_RUNNING = "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"
 
 
@@ -27,7 +29,7 @@ class Runner:
     def call(self, method: str, request: Any) -> Any:
         """Call an operation, named as on the wire. Raises TurnkeeperError."""
         if self._caller is not None:
-            return getattr(self._caller, method)(request)
+            return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
         # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
         local = importlib.import_module("task_runner.local")
         try:
@@ -37,7 +39,7 @@ class Runner:
                 raise
             self.serving = True  # it started a moment ago
             self._caller = Caller(self._home.socket(PROCESS), SchedulesStub, PROCESS)
-            return getattr(self._caller, method)(request)
+            return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
 
     def note_unless_serving(self) -> None:
         """Say plainly that nothing fires while no daemon runs."""

@@ -9,9 +9,11 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.api import Runner, runner
 from turnkeeper import console
+from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.errors import Conflict, InvalidInput
 
-_PER_REQUEST = 2000
+# As large as a request may be, but for what stands around the tasks in it.
+_PER_REQUEST = LARGEST_BYTES // 2
 
 
 def apply(
@@ -31,17 +33,18 @@ def apply(
     """
     chosen = runner()
     declared = _declarations().read_declarations(paths or [console.home().tasks])
-    before = {task.spec.name: task for task in _all_tasks(chosen)} if diff or prune else {}
+    before = {task.spec.name: task for task in _all_tasks(chosen)} if diff else {}
     if prune and not declared:
         raise InvalidInput("nothing is declared", where="--prune", hint="delete the tasks by name")
     rehearsed = dry_run or diff
     rows: list[dict[str, Any]] = []
     with console.status(f"applying {len(declared)} tasks"):
-        for start in range(0, len(declared), _PER_REQUEST):
-            part = declared[start : start + _PER_REQUEST]
-            rows += [_applied(done) for done in _apply(chosen, part, dry_run=rehearsed)]
-    if prune:
-        rows += _prune(chosen, before, {each.spec.name for each in declared}, dry_run=rehearsed)
+        for part in (parts := _parts(declared)):
+            request = wire.ApplyTasksRequest(specs=[each.spec for each in part], dry_run=rehearsed)
+            if prune and part is parts[-1]:
+                request.prune = True
+                request.also_declared.extend(each.spec.name for other in parts[:-1] for each in other)
+            rows += [_applied(done) for done in _apply(chosen, part, request)]
     for warning in sorted({warning for row in rows for warning in row["warnings"]}):
         console.note(f"warning: {warning}")
     if diff:
@@ -56,8 +59,19 @@ def apply(
     chosen.note_unless_serving()
 
 
-def _apply(chosen: Runner, declared: list[Any], *, dry_run: bool) -> Any:
-    request = wire.ApplyTasksRequest(specs=[each.spec for each in declared], dry_run=dry_run)
+def _parts(declared: list[Any]) -> list[list[Any]]:
+    """Return what is declared in parts that each fit into one request, and so into one transaction."""
+    parts, room = list[list[Any]](), 0
+    for each in declared:
+        size = each.spec.ByteSize()
+        if not parts or size > room:
+            parts, room = [*parts, []], _PER_REQUEST
+        parts[-1].append(each)
+        room -= size
+    return parts
+
+
+def _apply(chosen: Runner, declared: list[Any], request: wire.ApplyTasksRequest) -> Any:
     try:
         return chosen.call("ApplyTasks", request).applied
     except InvalidInput as error:
@@ -75,14 +89,6 @@ def _applied(done: Any) -> dict[str, Any]:
         "changed": list(done.changed_fields),
         "warnings": list(done.warnings),
     }
-
-
-def _prune(chosen: Runner, before: dict[str, Any], declared: set[str], *, dry_run: bool) -> list[dict[str, Any]]:
-    gone = sorted(name for name in set(before) - declared if not before[name].id.startswith("loop-"))
-    if not dry_run:
-        for name in gone:
-            chosen.call("DeleteTask", wire.DeleteTaskRequest(name=before[name].id))
-    return [{"name": name, "action": "deleted", "changed": [], "warnings": []} for name in gone]
 
 
 def changes_of(old: Any, new: Any, fields: list[str]) -> list[dict[str, str]]:

@@ -882,18 +882,28 @@ class ApplyTasksRequest(_message.Message):
 
     SPECS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    PRUNE_FIELD_NUMBER: _builtins.int
+    ALSO_DECLARED_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
+    prune: _builtins.bool
+    """also delete every task that is declared neither here nor in `also_declared`; never a loop"""
     @_builtins.property
     def specs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskSpec]: ...
+    @_builtins.property
+    def also_declared(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names that other requests of the same apply declare"""
+
     def __init__(
         self,
         *,
         specs: _abc.Iterable[Global___TaskSpec] | None = ...,
         dry_run: _builtins.bool = ...,
+        prune: _builtins.bool = ...,
+        also_declared: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "specs", b"specs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_declared", b"also_declared", "dry_run", b"dry_run", "prune", b"prune", "specs", b"specs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -909,7 +919,7 @@ class Applied(_message.Message):
     CHANGED_FIELDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     action: _builtins.str
-    """created, updated, unchanged"""
+    """created, updated, unchanged, deleted"""
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property

@@ -228,6 +228,30 @@ def test_apply_shows_each_value_that_changes_and_prunes_what_no_file_declares(co
     assert command("apply", str(path), "--prune")[0] == 2
 
 
+def test_a_prune_deletes_nothing_where_a_declaration_is_wrong_and_never_a_loop(command, tmp_path) -> None:
+    path = tmp_path / "tasks.toml"
+    path.write_text(TABLE.format("a", "1h") + TABLE.format("b", "1h"))
+    command("apply", str(path))
+    assert command("loop", "create", "15m", "p")[0] == 0
+    path.write_text(TABLE.format("a", "2h") + TABLE.format("c", "sometimes"))
+    assert command("apply", str(path), "--prune")[0] == 2
+    assert len(command("list", "-o", "name")[1].splitlines()) == 3
+    path.write_text(TABLE.format("a", "2h"))
+    assert "1 updated, 1 deleted" in command("apply", str(path), "--prune")[2]
+    left = command("list", "-o", "name")[1].splitlines()
+    assert sorted(name.split("-")[0] for name in left) == ["a", "loop"]
+
+
+def test_what_fits_into_no_one_request_is_pruned_by_the_last(command, tmp_path, monkeypatch) -> None:
+    path = tmp_path / "tasks.toml"
+    path.write_text("".join(TABLE.format(name, "1h") for name in "abcd"))
+    command("apply", str(path))
+    monkeypatch.setattr("task_runner.cli.files._PER_REQUEST", 50)
+    path.write_text("".join(TABLE.format(name, "2h") for name in "abc"))
+    assert "3 updated, 1 deleted" in command("apply", str(path), "--prune")[2]
+    assert command("list", "-o", "name")[1] == "a\nb\nc\n"
+
+
 def test_what_the_runner_refuses_in_a_file_names_file_line_and_key(command, tmp_path) -> None:
     for count in (1, 3):
         path = tmp_path / f"{count}.toml"

@@ -84,6 +84,31 @@ async def test_a_budget_that_is_reached_pauses_the_task_with_the_reason(
     assert task.paused_note.startswith(says)
 
 
+@pytest.mark.parametrize(
+    ("budget", "turns", "says"),
+    [
+        ({"seconds_per_day": 50}, 2, "budget: seconds_per_day is 50, 60 used on 2026-03-02"),
+        ({"seconds_per_fire": 31}, 0, ""),
+        ({"seconds_per_fire": 30}, 1, "budget: seconds_per_fire is 30, 30 used by task-"),
+    ],
+)
+async def test_the_time_that_turns_take_counts(rig: Rig, peer: Peer, budget, turns, says) -> None:
+    await rig.create(budget=budget)
+    async with rig.running():
+        for number in range(1, 3):
+            await rig.pass_time(60)
+            await rig.trail.saw("fire.accepted", number)
+            await peer.play(peer.received[-1].fire_id, State.STARTED)
+            await rig.trail.saw("fire.running", number)
+            rig.clock.advance(30)
+            await peer.play(peer.received[-1].fire_id, State.SUCCEEDED)
+            await rig.trail.saw("fire.settled", number)
+            assert ((await rig.task()).state == "paused") is (number == turns)
+            if number == turns:
+                break
+    assert (await rig.task()).paused_note.startswith(says)
+
+
 async def test_a_days_budget_is_whole_again_on_the_next_day(rig: Rig, peer: Peer) -> None:
     await rig.create(every="1d", budget={"turns_per_day": 2})
     async with rig.running():
