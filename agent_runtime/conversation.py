@@ -28,6 +28,7 @@ def project(
     *,
     first: bool,
     proposed: Iterable[wire.Candidate] = (),
+    deviations: Iterable[wire.Deviation] = (),
 ) -> wire.ConversationTurn:
     """Return one turn as the conversation shows it.
 
@@ -37,6 +38,7 @@ def project(
         interrupts: what its author was asked, in order; bounded pauses ask nobody and are left out.
         first: no earlier turn belongs to the same fire; only such a turn carries the mark of its trigger.
         proposed: what it proposed.
+        deviations: contradictions that it came upon.
     """
     said = [_message(record) for record in sorted(messages, key=lambda record: record.position)]
     asked = [interrupt_message(record) for record in interrupts if record.kind != "pause"]
@@ -57,6 +59,7 @@ def project(
         tokens_in=turn.tokens_in,
         tokens_out=turn.tokens_out,
         candidates=proposed,
+        deviations=deviations,
     )
 
 

@@ -14,7 +14,7 @@ from agent_runtime.stores.tables import turns
 from agent_runtime.triggers import AGENT_KINDS
 from agent_runtime.world import queries as world
 from agent_runtime.world.model import Candidate
-from agent_runtime.world.wire import candidate_message
+from agent_runtime.world.wire import candidate_message, deviation_message
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
 
@@ -23,13 +23,15 @@ LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 
 def list_channels(connection: Connection, _request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
     """Answer which channels have a conversation, the newest first."""
-    counts = _visible_turns(connection)
+    counts, waiting = _visible_turns(connection), talk.undecided(connection)
     found = [
         wire.Channel(
             name=channel.name,
             turns=counts.get(channel.name, 0),
             waiting=channel.waiting,
             last_at=stamp(channel.last_at),
+            proposed=waiting.candidates.get(channel.name, 0),
+            deviations=waiting.deviations.get(channel.name, 0),
         )
         for channel in queries.list_channels(connection)
     ]
@@ -47,7 +49,7 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
     ids = [turn.turn_id for turn in found]
     said, asked = queries.messages_of(connection, ids), queries.interrupts_of(connection, ids)
     first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
-    proposed = world.candidates_of(connection, ids)
+    proposed, found_out = world.candidates_of(connection, ids), talk.deviations_of(connection, ids)
     return [
         project(
             turn,
@@ -55,6 +57,7 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
             asked[turn.turn_id],
             first=turn.number in first or not turn.fire_id,
             proposed=[_shortened(candidate) for candidate in proposed.get(turn.turn_id, ())],
+            deviations=[deviation_message(deviation) for deviation in found_out.get(turn.turn_id, ())],
         )
         for turn in found
     ]

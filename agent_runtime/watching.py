@@ -137,7 +137,8 @@ async def _listening(
 
 
 def _may_be_decided(turn: wire.ConversationTurn) -> bool:
-    return any(candidate.lifecycle == "candidate" for candidate in turn.candidates)
+    open_ = any(deviation.lifecycle == "open" for deviation in turn.deviations)
+    return open_ or any(candidate.lifecycle == "candidate" for candidate in turn.candidates)
 
 
 def _lines(turn: wire.ConversationTurn) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_runtime.cli.rows import Row, candidate_row, interrupt_row
+from agent_runtime.cli.rows import Row, candidate_row, deviation_row, interrupt_row
 from agent_runtime.cli.words import asked, clipped
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import TurnkeeperError
@@ -33,7 +33,7 @@ _ALONE: dict[str, Does] = {"?": "help", "help": "help", "w": "list", "q": "quit"
 class Item:
     """Something that waits for the author, as it was shown: a decision binds to that."""
 
-    kind: Literal["interrupt", "candidate"]
+    kind: Literal["interrupt", "candidate", "deviation"]
     row: Row
 
     @property
@@ -44,7 +44,11 @@ class Item:
     @property
     def text(self) -> str:
         """What it is, in a line."""
-        return asked(self.row) if self.kind == "interrupt" else f"{self.row['kind']} “{self.row['title']}”"
+        if self.kind == "interrupt":
+            return asked(self.row)
+        if self.kind == "deviation":
+            return f"{self.row['page_id']}: {self.row['says']} / {self.row['found']}"
+        return f"{self.row['kind']} “{self.row['title']}”"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ class Command:
 
     Attributes:
         does: what is to be done; `problem` when it cannot be.
-        item: with what.
+        item: with what; for a deviation, approve accepts what was found and reject keeps the page.
         text: why, the answer, the arguments, what to say, or what the problem is.
     """
 
@@ -78,6 +82,10 @@ class Waiting:
         for candidate in turn.candidates:
             item = Item(kind="candidate", row=candidate_row(candidate))
             self.put(item, waits=candidate.lifecycle == "candidate")
+
+        for deviation in turn.deviations:
+            item = Item(kind="deviation", row=deviation_row(deviation))
+            self.put(item, waits=deviation.lifecycle == "open")
 
     def put(self, item: Item, *, waits: bool) -> None:
         """Take in one thing that waits, or no longer does."""
@@ -138,7 +146,7 @@ def _checked(does: Does, item: Item, text: str) -> Command:
 
 
 def _edit_problem(item: Item, text: str, *, question: bool) -> str:
-    if item.kind == "candidate" or question:
+    if item.kind != "interrupt" or question:
         return "only a tool call has arguments to change"
     try:
         fits = isinstance(json.loads(text), dict)
@@ -165,6 +173,10 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
             accept = command.does == "approve"
             decided = wire.DecideCandidateRequest(candidate_id=command.item.id, accept=accept, note=command.text)
             return f"{change('DecideCandidate', decided).lifecycle}: {command.item.text}"
+        if command.item.kind == "deviation":
+            accept = command.does == "approve"
+            settled = wire.ResolveDeviationRequest(deviation_id=command.item.id, accept=accept, note=command.text)
+            return f"{change('ResolveDeviation', settled).lifecycle}: {command.item.text}"
         return _resolve(command, command.item, change)
     except TurnkeeperError as error:
         return f"not done: {error}"

@@ -12,7 +12,7 @@ from agent_runtime.cli.reader import Reader
 from agent_runtime.cli.rows import channel_row, conversation_row
 from agent_runtime.cli.screen import Screen
 from agent_runtime.cli.terminal import LOST, follow_on_terminal
-from agent_runtime.cli.words import shown
+from agent_runtime.cli.words import shown, waiting_line
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, console, note, show_rows
 from turnkeeper.errors import NotFound, TurnkeeperError
@@ -26,6 +26,8 @@ _COLUMNS = (
     Column("CHANNEL", lambda row: str(row["channel"])),
     Column("TURNS", lambda row: str(row["turns"]), right=True),
     Column("WAITING", lambda row: str(row["waiting"] or "-"), right=True),
+    Column("PROPOSED", lambda row: str(row["proposed"] or "-"), right=True),
+    Column("DEVIATIONS", lambda row: str(row["deviations"] or "-"), right=True),
     Column("LAST", lambda row: shown(row["last_at"])),
 )
 
@@ -37,9 +39,9 @@ def list_(output: OutputOption = Output.TABLE) -> None:
     Example: agent-runtime conversation list
     """
     channels = read("ListChannels", wire.ListChannelsRequest()).channels
-    waiting = sum(channel.waiting for channel in channels)
-    footer = f"{waiting} decision{'s' if waiting > 1 else ''} waiting: agent-runtime interrupts list" if waiting else ""
     rows = [channel_row(channel) for channel in channels]
+    counts = {name: sum(row[name] for row in rows) for name in ("waiting", "proposed", "deviations")}
+    footer = waiting_line(**counts)
     show_rows(rows, _COLUMNS, output, name_key="channel", footer=footer if rows else "no conversations yet")
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.cli.news import News
-from agent_runtime.cli.rows import Row, candidate_row, instant, interrupt_row
+from agent_runtime.cli.rows import Row, candidate_row, deviation_row, instant, interrupt_row
 from agent_runtime.cli.view import cause, standing, status_style
 from agent_runtime.cli.words import ID_DIGITS, answer_text, call_text, clipped, loaded, resolve_command, shown
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -68,6 +68,8 @@ def blocks(news: News, *, numbers: Numbers, wide: bool) -> list[RenderableType]:
         return list(_message(news, wide=wide))
     if news.kind == "candidate":
         return [_candidate(candidate_row(news.candidate), numbers, wide=wide)]
+    if news.kind == "deviation":
+        return [_deviation(deviation_row(news.deviation), numbers)]
     if news.kind == "interrupt":
         return [_interrupt(interrupt_row(news.interrupt), numbers, wide=wide)]
     if news.kind == "ended":
@@ -176,6 +178,20 @@ def _candidate(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
     number = numbers.get(short)
     body += ["", _pairs(sources, [*_here(number, f"a {number} · r {number} why"), *commands])]
     return _panel(Group(*body), "proposes", kind, short, number, "yellow")
+
+
+def _deviation(row: Row, numbers: Numbers) -> RenderableType:
+    short, page = str(row["deviation_id"]), f"{row['page_id']}@{row['page_version']}"
+    if row["lifecycle"] != "open":
+        word = "✓ what was found is accepted" if row["lifecycle"] == "accepted" else "✓ the page stands"
+        return _labelled("", Text(plain(f"{word}: {page}: {clipped(row['says'], 120)}"), "green"))
+    number = numbers.get(short)
+    facts = [(page, row["says"]), ("found", row["found"])]
+    facts += [(name, row[name]) for name in ("source", "why") if row[name]]
+    stem = f"agent-runtime deviations resolve {short}"
+    here = _here(number, f"a {number} accept · r {number} keep the page")
+    commands = [*here, ("keep", f"{stem} --keep-canonical"), ("accept", f"{stem} --accept")]
+    return _panel(_pairs(facts, commands), "contradicts", str(row["kind"]), short, number, "yellow")
 
 
 def _interrupt(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:

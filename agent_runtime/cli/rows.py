@@ -28,6 +28,7 @@ def conversation_row(turn: wire.ConversationTurn) -> Row:
         "messages": [_message(message) for message in turn.messages],
         "interrupts": [interrupt_row(interrupt) for interrupt in turn.interrupts],
         "candidates": [candidate_row(candidate) for candidate in turn.candidates],
+        "deviations": [deviation_row(deviation) for deviation in turn.deviations],
         "error": turn.error,
         "category": turn.category,
         "agent": turn.agent,
@@ -42,6 +43,8 @@ def channel_row(channel: wire.Channel) -> Row:
         "channel": channel.name,
         "turns": channel.turns,
         "waiting": channel.waiting,
+        "proposed": channel.proposed,
+        "deviations": channel.deviations,
         "last_at": instant(channel, "last_at"),
     }
 

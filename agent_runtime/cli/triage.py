@@ -10,7 +10,7 @@ from agent_runtime.cli.answering import Command, Item, Waiting, parse, perform
 from agent_runtime.cli.news import News
 from agent_runtime.cli.panels import Safe, blocks
 from agent_runtime.cli.reach import change
-from agent_runtime.cli.rows import candidate_row, interrupt_row
+from agent_runtime.cli.rows import candidate_row, deviation_row, interrupt_row
 from agent_runtime.cli.view import news_lines
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console, note
@@ -21,7 +21,7 @@ _SHORT = ("a", "r", "e", "t")
 
 
 def triage(channel: Annotated[str, typer.Argument(help="Only what waits in this channel.")] = "") -> None:
-    """Go through what waits for you: questions, tool calls past a category, and what agents proposed.
+    """Go through what waits for you: questions, tool calls past a category, proposals, contradictions.
 
     Example: agent-runtime triage general
     """
@@ -49,12 +49,15 @@ def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:
     proposed: Any = change("ListCandidates", wire.ListCandidatesRequest(channel=channel))
     for candidate in reversed(proposed.candidates):
         yield wire.ConversationTurn(turn_id=candidate.turn_id, status="succeeded", candidates=[candidate])
+    found: Any = change("ListDeviations", wire.ListDeviationsRequest(channel=channel))
+    for deviation in reversed(found.deviations):
+        yield wire.ConversationTurn(turn_id=deviation.turn_id, status="succeeded", deviations=[deviation])
 
 
 def _show(turn: wire.ConversationTurn) -> None:
     out = console()
-    news = News(kind="interrupt" if turn.interrupts else "candidate", turn=turn)
     item = _item(turn)
+    news = News(kind=item.kind, turn=turn)
     cause = " · ".join(part for part in (item.row["channel"], item.row["task_name"], turn.turn_id) if part)
     out.print()
     if out.is_terminal:
@@ -69,6 +72,8 @@ def _show(turn: wire.ConversationTurn) -> None:
 def _item(turn: wire.ConversationTurn) -> Item:
     if turn.interrupts:
         return Item(kind="interrupt", row=interrupt_row(turn.interrupts[0]))
+    if turn.deviations:
+        return Item(kind="deviation", row=deviation_row(turn.deviations[0]))
     return Item(kind="candidate", row=candidate_row(turn.candidates[0]))
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agent_runtime.cli.news import News, news_of
-from agent_runtime.cli.rows import Row, candidate_row, instant, interrupt_row
+from agent_runtime.cli.rows import Row, candidate_row, deviation_row, instant, interrupt_row
 from agent_runtime.cli.words import ID_DIGITS, asked, call_text, clipped, loaded, resolve_command, shown, span
 from agent_runtime.conversation import mark_text
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -37,6 +37,8 @@ def news_lines(news: News, *, width: int, wide: bool) -> list[Text]:
         return list(_message(news.message, room, wide=wide))
     if news.kind == "candidate":
         return list(_candidate(candidate_row(news.candidate)))
+    if news.kind == "deviation":
+        return list(_deviation(deviation_row(news.deviation)))
     if news.kind == "interrupt":
         return list(_interrupt(interrupt_row(news.interrupt), room))
     if news.kind == "ended":
@@ -128,6 +130,19 @@ def _candidate(candidate: Row) -> Iterator[Text]:
         yield _indented(f"read it:   agent-runtime candidates show {short}")
         yield _indented(f"decide:    agent-runtime candidates accept {short}")
         yield _indented(f'       or: agent-runtime candidates reject {short} --note "why"')
+
+
+def _deviation(row: Row) -> Iterator[Text]:
+    short = str(row["deviation_id"])
+    about = f"{row['page_id']} says “{row['says']}”, found “{row['found']}”"
+    yield _labelled("deviation", f"{about}  [{row['kind']}, {row['lifecycle']}]", "bold yellow")
+    if row["source"]:
+        yield _indented(f"source:    {row['source']}")
+    if row["why"]:
+        yield _indented(f"why:       {row['why']}")
+    if row["lifecycle"] == "open":
+        yield _indented(f"decide:    agent-runtime deviations resolve {short} --keep-canonical")
+        yield _indented(f"       or: agent-runtime deviations resolve {short} --accept")
 
 
 def _interrupt(interrupt: Row, room: int) -> Iterator[Text]:

@@ -85,6 +85,21 @@ def resolve_command(interrupt: Mapping[str, Any]) -> str:
     return f'{command} --answer "…"' if interrupt["kind"] == "question" else f"{command} --approve"
 
 
+def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
+    """Return in one line what waits for the author, and where to decide it; empty when nothing does.
+
+    >>> waiting_line(waiting=2, proposed=1, deviations=0)
+    '2 decisions waiting: agent-runtime interrupts list; 1 proposal: agent-runtime triage'
+    """
+    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime interrupts list"] if waiting else []
+    open_ = [_many(number, name) for number, name in ((proposed, "proposal"), (deviations, "deviation")) if number]
+    return "; ".join(parts + ([f"{' and '.join(open_)}: agent-runtime triage"] if open_ else []))
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
 def asked(interrupt: Mapping[str, Any]) -> str:
     """Return in one line what an author is asked."""
     if interrupt["kind"] == "question":

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, or_, select
+from sqlalchemy import Connection, Row, Table, func, or_, select
 
 from agent_runtime.records import TurnRecord
 from agent_runtime.stores.queries import LARGEST_PAGE, UNFINISHED, bearing_on_thread, get_turn
 from agent_runtime.stores.tables import interrupts, turns
+from agent_runtime.world.beside import deviations
+from agent_runtime.world.deviations import Deviation, to_deviation
+from agent_runtime.world.tables import candidates
 from turnkeeper.clock import from_us
 
 
@@ -32,6 +35,14 @@ class ThreadRecord:
     first_at: datetime
     tokens_in: int
     tokens_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undecided:
+    """How much waits for the author that holds up no turn, by channel."""
+
+    candidates: dict[str, int]
+    deviations: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +112,28 @@ def _thread(connection: Connection, row: Row[Any]) -> ThreadRecord:
         tokens_in=row.tokens_in,
         tokens_out=row.tokens_out,
     )
+
+
+def deviations_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[Deviation]]:
+    """Return the contradictions that turns came upon, in order, by turn; a turn that came upon none is left out."""
+    query = select(deviations).where(deviations.c.turn_id.in_(turn_ids))
+    found: dict[str, list[Deviation]] = {}
+    for row in connection.execute(query.order_by(deviations.c.created_at_us, deviations.c.deviation_id)):
+        found.setdefault(row.turn_id, []).append(to_deviation(row))
+    return found
+
+
+def undecided(connection: Connection) -> Undecided:
+    """Return how many candidates and contradictions wait for the author, by channel."""
+    return Undecided(
+        candidates=_open_by_channel(connection, candidates, "candidate"),
+        deviations=_open_by_channel(connection, deviations, "open"),
+    )
+
+
+def _open_by_channel(connection: Connection, table: Table, lifecycle: str) -> dict[str, int]:
+    query = select(table.c.channel, func.count().label("number")).where(table.c.lifecycle == lifecycle)
+    return {row.channel: row.number for row in connection.execute(query.group_by(table.c.channel))}
 
 
 def _changed(connection: Connection, ids: Sequence[str], besides: Collection[str], newest: int) -> Changed:

@@ -106,6 +106,7 @@ def test_the_json_has_the_keys_that_scripts_rely_on() -> None:
         "messages",
         "interrupts",
         "candidates",
+        "deviations",
         "error",
         "category",
         "agent",
