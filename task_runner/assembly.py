@@ -95,7 +95,7 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
         trail=log,
         defaults=_defaults(settings),
         tick=loop.tick,
-        changed=partial(_tell, changed, dispatcher.work, bridge.changed),
+        changed=partial(_tell, changed, dispatcher.work, dispatcher.asking, bridge.changed),
         serving=Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
     )
     try:

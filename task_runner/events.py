@@ -164,7 +164,7 @@ def value_of(event: Event, key: str) -> str | None:
 def _filter(text: str) -> Callable[[Event], bool]:
     key, equals, wanted = text.partition("=")
     is_pattern = key.endswith("~")
-    key = key.removesuffix("~").strip()
+    key = key.removesuffix("~")
     if not equals or not _KEY.fullmatch(key):
         hint = "write key=value, or key~=pattern; keys are the event's fields and its data's"
         raise InvalidInput(f"{text[:60]!r} is not a filter", where="filters", hint=hint)

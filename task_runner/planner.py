@@ -119,10 +119,7 @@ def _plan_active(
         asks: whether what comes due meanwhile asks for the end of the turn.
         ended_at: when a turn ended behind which what came due was left uncovered, to be skipped.
     """
-    overlapped = _overlapped(snapshot, timetable, min(ended_at, now), OVERLAP) if ended_at else None
-    awaited = triggering.is_awaited(snapshot.open)
-    if awaited:
-        overlapped = _overlapped(snapshot, timetable, now, triggering.QUEUED)
+    overlapped = _passed_over(snapshot, timetable, now, ended_at)
     if overlapped is not None:
         snapshot = replace(snapshot, task=replace(snapshot.task, cursor_at=overlapped.last_at))
     task, rows = snapshot.task, _scheduled(snapshot.open)
@@ -139,8 +136,8 @@ def _plan_active(
     if aged:
         missed = caught.missed + sum(map(newly_missed, aged))
         caught = replace(caught, changed=aged + caught.changed, missed=missed)
-    if awaited:
-        caught = replace(caught, changed=caught.changed + triggering.giving_way(unsent, now))
+    if gave_way := triggering.giving_way(snapshot.open, unsent, now):
+        caught = replace(caught, changed=caught.changed + gave_way)
     caught, cursor = _within(caught, room, task, due)
     caught, restored = _existing(snapshot, caught)
     still = _still_unsent(unsent, caught, task=task, busy=busy)
@@ -194,8 +191,15 @@ def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -
     return due.missed is not None or (due.on_time is not None and not lately.complete)
 
 
-def _overlapped(snapshot: Snapshot, timetable: Timetable, until: datetime, reason: str) -> Fire | None:
-    """Return the record of what came due up to a time and does not fire, if anything did."""
+def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_at: datetime | None) -> Fire | None:
+    """Return the record of what came due and does not fire, if anything did.
+
+    Beside the fire of an event that has yet to be sent, that is all; after a turn, what came due before its end.
+    """
+    awaited = triggering.is_awaited(snapshot.open)
+    if not awaited and ended_at is None:
+        return None
+    until, reason = (now, triggering.QUEUED) if awaited else (min(ended_at or now, now), OVERLAP)
     room = _room(snapshot.task, _paced(snapshot.open))
     run = run_between(timetable, snapshot.task.cursor_at, until) if room != 0 else None
     return skipped_run(snapshot.task, run, reason) if run else None

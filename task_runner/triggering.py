@@ -29,7 +29,7 @@ from task_runner.model import (
     TaskState,
     fire_id,
 )
-from task_runner.overlap import OVERLAP, QUEUE_FULL
+from task_runner.overlap import CANCELS, OVERLAP, QUEUE_FULL
 from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.runs import earliest
@@ -142,8 +142,10 @@ def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
     return made if fire is None else replace(made, changed=(*made.changed, fire))
 
 
-def giving_way(unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
-    """Return what waited to be sent as skipped, because the fire of an event is going to be."""
+def giving_way(opened: Iterable[Fire], unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
+    """Return what waited to be sent as skipped, if the fire of an event is going to be."""
+    if not is_awaited(opened):
+        return ()
     waits = (row for row in unsent if row.outcome is Outcome.WAITING or is_queued(row))
     return tuple(settled_skipped(row, QUEUED, now) for row in waits)
 
@@ -251,6 +253,7 @@ class _Desk:
         # A hybrid fires when its window opens.
         due_at = event.at if definition.is_hybrid else event.at + self._on.debounce
         rows = self._rows()
+        waits = any(map(_is_ahead, rows))
         fire = Fire(
             task_id=self._task.id,
             fire_id=fire_id(self._task.id, nominal_at, f"~e{event.id}"),
@@ -261,7 +264,8 @@ class _Desk:
             last_at=nominal_at,
             outcome=Outcome.PENDING,
             policy=definition.catch_up,
-            ready_at=None if any(map(_is_ahead, rows)) else max(self.now, due_at),
+            reason=CANCELS if waits and self._asks_for_the_end_of(rows) else "",
+            ready_at=None if waits else max(self.now, due_at),
             retries=definition.retries,
         )
         self._cut_line(rows)
@@ -271,6 +275,10 @@ class _Desk:
         # What is recorded from now on lies behind this fire, in entries of its own.
         self.finished += self.records.values()
         self.records = {}
+
+    def _asks_for_the_end_of(self, rows: Sequence[Fire]) -> bool:
+        cancels = self._task.definition.overlap is Overlap.CANCEL_RUNNING
+        return cancels and not any(row.outcome in HALTED for row in rows if row.kind in COUNTED)
 
     def _cut_line(self, rows: Sequence[Fire]) -> None:
         """Let the oldest of a full line give way."""

@@ -292,11 +292,12 @@ _OPEN = Prepared(
     .limit(bindparam("limit"))
 )
 _asking = fires.alias("asking")
+_CANCELLED = [FireKind.SCHEDULED.value, FireKind.EVENT.value]
 _ASKED_TO_END = (
     select(fires)
     .join(_asking, (_asking.c.task_id == fires.c.task_id) & _asking.c.is_open)
-    .where(_asking.c.outcome == Outcome.WAITING.value, _asking.c.reason == CANCELS)
-    .where(fires.c.is_open, fires.c.kind == FireKind.SCHEDULED.value, fires.c.entry_id > bindparam("after"))
+    .where(_asking.c.outcome.in_([Outcome.WAITING.value, Outcome.PENDING.value]), _asking.c.reason == CANCELS)
+    .where(fires.c.is_open, fires.c.kind.in_(_CANCELLED), fires.c.entry_id > bindparam("after"))
     .where(fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
