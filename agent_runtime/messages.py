@@ -99,8 +99,13 @@ def _look(connection: Connection, place: _Place, turn_id: str) -> _Look:
     return _Look(
         continues=before is not None,
         pending=[item.interrupt_id for item in waiting if item.status == "pending" and item.kind != "pause"],
-        takes_over=before.task_name if before is not None and _paces_itself(before) else "",
+        takes_over=_called(before) if before is not None and _paces_itself(before) else "",
     )
+
+
+def _called(turn: TurnRecord) -> str:
+    """Return what an author calls the task of a turn: a loop is listed by its id."""
+    return turn.task_id if turn.task_id.startswith("loop-") else turn.task_name
 
 
 def _paces_itself(turn: TurnRecord) -> bool:

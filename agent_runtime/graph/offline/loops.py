@@ -18,7 +18,7 @@ RULE_BASED = "(Done by the rule-based offline model.)"
 ENDLESS_PACE_S = 60
 _COUNT = re.compile(r"\bcount(?:ing)?\b[^.\n]*?\bto (\d{1,6})\b", re.IGNORECASE)
 _ENDLESS = re.compile(r"\b(?:keep (?:on )?(?:count|increment)|increment(?:ing)? (?:the )?count)", re.IGNORECASE)
-_ROLL = re.compile(r"\broll\b[^.\n]*\b(?:die|dice)\b[^.\n]*\buntil\b[^.\n]*?\b([1-6])\b", re.IGNORECASE)
+_ROLL = re.compile(r"\broll\b[^.\n]*\bdie\b[^.\n]*\buntil\b[^.\n]*?\b([1-6])\b( or more\b)?", re.IGNORECASE)
 _PACE = re.compile(r"\bevery (\d{1,6} ?[smh])\b", re.IGNORECASE)
 _ORDER = re.compile(r"^\s*loop(?: (\d{1,6}[smhd]))?:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _LIST = re.compile(r"^\s*loops\s*$", re.IGNORECASE | re.MULTILINE)
@@ -32,12 +32,12 @@ class Goal:
 
     Attributes:
         most: the number to count to; None for no end.
-        face: the face of the die that ends it; None for counting.
+        faces: the faces of the die that end it; none for counting.
         pace_s: seconds between two iterations.
     """
 
     most: int | None = None
-    face: int | None = None
+    faces: frozenset[int] = frozenset()
     pace_s: int = 0
 
 
@@ -52,17 +52,18 @@ def read_goal(prompt: str) -> Goal | None:
     """Return what a prompt asks to do again and again; None where it is of no known kind.
 
     >>> read_goal("Count to 10 in memory, one each time")
-    Goal(most=10, face=None, pace_s=0)
+    Goal(most=10, faces=frozenset(), pace_s=0)
     >>> read_goal("keep incrementing the count every 5s")
-    Goal(most=None, face=None, pace_s=5)
-    >>> read_goal("Roll a die until a 6")
-    Goal(most=None, face=6, pace_s=0)
+    Goal(most=None, faces=frozenset(), pace_s=5)
+    >>> read_goal("Roll a die until a 5 or more")
+    Goal(most=None, faces=frozenset({5, 6}), pace_s=0)
     >>> read_goal("check whether CI passed")
     """
     asked = _PACE.search(prompt)
     pace_s = int(parse_duration(asked[1]).total_seconds()) if asked else None
     if found := _ROLL.search(prompt):
-        return Goal(face=int(found[1]), pace_s=pace_s or 0)
+        last = 6 if found[2] else int(found[1])
+        return Goal(faces=frozenset(range(int(found[1]), last + 1)), pace_s=pace_s or 0)
     if found := _COUNT.search(prompt):
         return Goal(most=int(found[1]), pace_s=pace_s or 0)
     if _ENDLESS.search(prompt):
@@ -112,7 +113,7 @@ def _recall(_brief: Brief, _done: Done) -> list[Request]:
 
 
 def _keep(brief: Brief, done: Done) -> list[Request]:
-    text = f"roll {_before(brief, done) + 1}: {brief.draw}" if _goal(brief).face else str(_before(brief, done) + 1)
+    text = f"roll {_before(brief, done) + 1}: {brief.draw}" if _goal(brief).faces else str(_before(brief, done) + 1)
     return [Request(tool="memory_put", args={"tier": "channel", "key": _key(brief), "text": text})]
 
 
@@ -128,7 +129,7 @@ def _close(brief: Brief, done: Done) -> str:
     if failed:
         return " ".join([*(line if line[-1] in ".!?" else f"{line}." for line in failed), RULE_BASED])
     of = f" of {goal.most}" if goal.most is not None else ""
-    said = f"The {kept}" if goal.face else f"The count is {kept}{of}"
+    said = kept.capitalize() if goal.faces else f"The count is {kept}{of}"
     ends = "; that was the goal, so the loop ends" if _is_reached(goal, kept) else ""
     return f"{said}{ends}. {RULE_BASED}"
 
@@ -136,7 +137,7 @@ def _close(brief: Brief, done: Done) -> str:
 def _is_reached(goal: Goal, kept: str) -> bool:
     """Return whether a loop is where its prompt wants it."""
     number, last = _numbers(kept)
-    return last == goal.face if goal.face else goal.most is not None and number >= goal.most
+    return last in goal.faces if goal.faces else goal.most is not None and number >= goal.most
 
 
 def _goal(brief: Brief) -> Goal:
