@@ -22,6 +22,7 @@ from agent_runtime.graph.models import take_keys
 from agent_runtime.graph.models.calls import Surroundings, model_calls
 from agent_runtime.graph.models.hiding import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
+from agent_runtime.graph.tiers import TierStore, lend
 from agent_runtime.handing import Handing
 from agent_runtime.inboxes.hosted import hosted
 from agent_runtime.intervals import Intervals
@@ -247,7 +248,8 @@ async def _wire(
     desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
     middleware = [Guard(desk), *model_calls(settings.model, specs, around)]
-    engine = _engine(build(specs, middleware, checkpoints.saver), checkpoints, around, live, foreign=foreign)
+    graph = lend(build(specs, middleware, checkpoints.saver), TierStore(world, desk))
+    engine = _engine(graph, checkpoints, around, live, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
     return Runtime(

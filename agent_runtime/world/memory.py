@@ -20,7 +20,6 @@ from sqlalchemy import (
     Connection,
     LargeBinary,
     Row,
-    Select,
     and_,
     cast,
     delete,
@@ -99,7 +98,7 @@ def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = 
     age = memory.c.updated_at_us if oldest else desc(memory.c.updated_at_us)
     total = connection.execute(select(func.count()).select_from(memory).where(_on(shelf))).scalar_one()
     query = select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)
-    kept = _fitting(connection, query)
+    kept = _within_budget([to_entry(row) for row in connection.execute(query)])
     return Recollection(entries=tuple(kept), left_out=max(0, total - max(0, skip) - len(kept)))
 
 
@@ -112,15 +111,26 @@ def search(connection: Connection, shelf: Shelf | None, query: str, *, limit: in
         query: words.
         limit: the most entries.
     """
-    wanted = terms(query) or words(query)
-    if not wanted:
-        return Recollection(entries=(), left_out=0)
-    held = select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")
-    rows = connection.execute(held.order_by(desc(memory.c.updated_at_us), memory.c.entry_id)).all()
-    ranked = [(score(wanted, row.key, row.text, ""), row) for row in rows]
-    best = [row for points, row in sorted(ranked, key=lambda pair: -pair[0]) if points > 0]
+    best = [entry for _, entry in ranked(connection, shelf, query)]
     kept = _within_budget(best[: max(0, min(limit, MOST_READ))])
     return Recollection(entries=tuple(kept), left_out=len(best) - len(kept))
+
+
+def ranked(connection: Connection, shelf: Shelf | None, query: str) -> list[tuple[float, MemoryEntry]]:
+    """Return all entries that hold any of a query's words, the best first, with their points; see `search`."""
+    wanted = terms(query) or words(query)
+    if not wanted:
+        return []
+    held = select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")
+    rows = connection.execute(held.order_by(desc(memory.c.updated_at_us), memory.c.entry_id)).all()
+    found = [(score(wanted, row.key, row.text, ""), to_entry(row)) for row in rows]
+    return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: -pair[0])
+
+
+def whole(connection: Connection, shelf: Shelf) -> list[MemoryEntry]:
+    """Return every entry of a shelf, newest first: for programs that page by themselves, never for a model."""
+    query = select(memory).where(_on(shelf)).order_by(desc(memory.c.updated_at_us), memory.c.key)
+    return [to_entry(row) for row in connection.execute(query)]
 
 
 def get(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry:
@@ -235,17 +245,13 @@ def _check_room(connection: Connection, shelf: Shelf, before: MemoryEntry | None
         raise Exhausted(what, where="tier", hint=hint)
 
 
-def _fitting(connection: Connection, query: Select[Any]) -> list[MemoryEntry]:
-    return _within_budget(connection.execute(query).all())
-
-
-def _within_budget(rows: Sequence[Row[Any]]) -> list[MemoryEntry]:
+def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     kept, room = list[MemoryEntry](), READING_BUDGET
-    for row in rows:
-        room -= len(row.text.encode())
+    for entry in entries:
+        room -= len(entry.text.encode())
         if room < 0:
             break
-        kept.append(to_entry(row))
+        kept.append(entry)
     return kept
 
 

@@ -13,7 +13,8 @@ from sqlalchemy import Connection
 from agent_runtime.model import TurnContext
 from agent_runtime.permissions import require
 from agent_runtime.world import memory
-from agent_runtime.world.effects import Call, Outcome
+from agent_runtime.world.effects import Call, Outcome, once
+from agent_runtime.world.hearing import refuse_ended
 from agent_runtime.world.memory import Recollection, Shelf
 from agent_runtime.world.model import Author, MemoryEntry
 from turnkeeper.clock import Clock
@@ -89,6 +90,30 @@ class Remembering:
             return {**_told(gone), "forgotten": gone.text}
 
         return await self._books.once(call, "memory.forget", now, write)
+
+    def graph_writes(
+        self, call: Call, shelf: Shelf, *, key: str, text: str | None, form: str
+    ) -> Callable[[Connection], Outcome]:
+        """Return a turn's write through a graph's store, which was admitted: done once, however often it is run.
+
+        Args:
+            call: names the write.
+            shelf: whose entry.
+            key: the entry's.
+            text: what it is to say; None: the entry is to go, if it is there.
+            form: text or json.
+        """
+        now, new_id, context = self._clock.now(), self._new_id(), call.context
+
+        def write(connection: Connection) -> Mapping[str, Any]:
+            if text is not None:
+                entry = memory.put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id, form=form)
+                return _told(entry)
+            there = memory.find(connection, shelf, key)
+            return {} if there is None else _told(memory.forget(connection, context, shelf, key))
+
+        scope = "memory.forget" if text is None else "memory.put"
+        return lambda connection: once(connection, call, scope, now, refuse_ended, lambda: write(connection))
 
     async def author_puts(
         self, shelf: Shelf, *, key: str, text: str, must_be_there: bool = False, author: Author | None = None

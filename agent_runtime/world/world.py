@@ -6,6 +6,7 @@ author's acts.
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -172,13 +173,16 @@ class World:
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run a writing function in a transaction, under this process's lease."""
+        return await self._database.run(lambda connection: self._leased(connection, work))
 
-        def leased(connection: Connection) -> T:
-            if self._epoch is not None:
-                check_lease(connection, self._epoch)
-            return work(connection)
+    def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
+        """As `write`, for a caller that has no loop."""
+        return self._database.submit(lambda connection: self._leased(connection, work))
 
-        return await self._database.run(leased)
+    def _leased(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        if self._epoch is not None:
+            check_lease(connection, self._epoch)
+        return work(connection)
 
     async def once(
         self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
@@ -189,11 +193,15 @@ class World:
             return once(connection, call, scope, at, refuse_ended, lambda: write(connection))
 
         outcome = await self.write(work)
+        self.wrote(call, scope, outcome)
+        return outcome
+
+    def wrote(self, call: Call, scope: str, outcome: Outcome) -> None:
+        """Tell of a turn's write that is on disk."""
         turn = call.context
         told = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "category": turn.category.name, "scope": scope}
         named = {key: value for key, value in outcome.result.items() if key not in _WORDS}
         self._on_effect("agent.wrote", told | named | {"repeated": outcome.repeated})
-        return outcome
 
     def tell(self, event: str, fields: Mapping[str, Any]) -> None:
         """Tell of a write that is on disk."""

@@ -54,6 +54,7 @@ class Wanted:
         call_id: equal whenever LangGraph runs this call again.
         args: the arguments that a model or a graph chose, without those that LangGraph injects.
         why: what the caller says that it is good for; empty for nothing.
+        known: scope and effect, where not a tool is called but something of ours that a graph holds: its store.
     """
 
     tool: BaseTool | None
@@ -61,6 +62,7 @@ class Wanted:
     call_id: str
     args: Mapping[str, Any]
     why: str = ""
+    known: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +215,8 @@ class Desk:
 
     def named(self, wanted: Wanted) -> tuple[str, str]:
         """Return a call's scope and effect."""
+        if wanted.known is not None:
+            return wanted.known
         spec = self._specs.get(wanted.name)
         if spec is None or wanted.tool is None or spec.tool is not wanted.tool:
             return f"{FOREIGN}{wanted.name}", "write"

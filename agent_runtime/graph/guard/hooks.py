@@ -13,16 +13,13 @@ Both are replaced for the process, not on graphs: a graph that is called inside 
 """
 
 import asyncio
-import hashlib
-import itertools
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
@@ -32,6 +29,7 @@ from langgraph.func import task
 from langgraph.prebuilt import ToolNode
 
 from agent_runtime.approvals import canonical, hash_args
+from agent_runtime.graph.guard.alike import Alike, made_id, place
 from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, limits, over_limit
 from agent_runtime.graph.guard.executions import Execution, Onlooker, Use
 from agent_runtime.graph.guard.injected import chosen, note_put_in, sent_by_model
@@ -61,23 +59,7 @@ class _Counted:
 
     def __init__(self) -> None:
         self._turns: OrderedDict[tuple[str, ...], set[str]] = OrderedDict()
-        self._alike: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
-        self._outside = itertools.count()
         self._lock = threading.Lock()
-
-    def told_apart(self, call: str) -> str:
-        """Return a name for a call, which others of its node may be just like: equal whenever the node is run again.
-
-        Args:
-            call: all that is known of it.
-        """
-        run = _configurable().get(_IN_TASK)  # made anew for each run of a node
-        with self._lock:
-            if run is None:  # nothing runs it again
-                return f"{call}|outside {next(self._outside)}"
-            alike = self._alike.setdefault(run, Counter())
-            alike[call] += 1
-            return f"{call}|{alike[call]}"
 
     def number(self, who: tuple[str, ...], call: str) -> int:
         """Return how many calls a turn, or a subagent of it, has made, this one included."""
@@ -96,6 +78,7 @@ class _Watch:
 
     desk: Desk
     counted: _Counted
+    alike: Alike
     onlooker: Onlooker | None
 
 
@@ -107,7 +90,7 @@ _LOCK = threading.Lock()
 @contextmanager
 def watching(desk: Desk, onlooker: Onlooker | None = None) -> Iterator[None]:
     """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
-    watch = _Watch(desk=desk, counted=_Counted(), onlooker=onlooker)
+    watch = _Watch(desk=desk, counted=_Counted(), alike=Alike(), onlooker=onlooker)
     with _LOCK:
         if not _WATCHES:
             _put_hooks()
@@ -150,9 +133,9 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     turn = watch.desk.turn()
     if turn is None:
         return tool_input, OUTSIDE
-    place = _place()
-    known_as = call_id or _made_id(place, tool.name, shown)
-    call = watch.counted.told_apart(f"{place}|{known_as}")
+    at = place()
+    known_as = call_id or made_id(at, tool.name, shown)
+    call = watch.alike.told_apart(f"{at}|{known_as}")
     for limit in limits(turn):  # what a subagent is refused does not count for its turn
         if over := over_limit(watch.counted.number((turn.turn_id, *limit.of), call), limit.most):
             return tool_input, Refused(text=over)
@@ -185,24 +168,6 @@ def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
         elif name not in tool_input or name in shown:
             given[name] = value
     return given
-
-
-def _made_id(place: str, name: str, args: Mapping[str, Any]) -> str:
-    """Return an id for a call that has none: equal whenever its node is run again."""
-    return "direct-" + hashlib.sha256(canonical([place, name, args]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
-
-
-def _place() -> str:
-    """Return the checkpoint namespace of the running node, or nothing outside a graph."""
-    return str(_configurable().get("checkpoint_ns", ""))
-
-
-def _configurable() -> Mapping[str, Any]:
-    try:
-        found: Mapping[str, Any] = get_config().get("configurable", {})
-    except RuntimeError:
-        return {}
-    return found
 
 
 def _refusal(tool: BaseTool, refused: Refused, call_id: str | None) -> ToolMessage:

@@ -1,0 +1,205 @@
+"""Memory as LangGraph's store: it answers as LangGraph's own does, and reaches what the turn's category reaches."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from os import environ
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langgraph.store.base import (
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    SearchOp,
+)
+from langgraph.store.memory import InMemoryStore
+
+from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.guard.desk import Desk
+from agent_runtime.graph.tiers import TierStore
+from agent_runtime.model import TurnContext
+from agent_runtime.permissions import judge
+from agent_runtime.world import memory
+from agent_runtime.world.memory import Shelf
+from agent_runtime.world.world import World
+from tests.integration.world.conftest import Begin, Told, call
+from tests.support.clock import ManualClock
+from turnkeeper.errors import Denied, Exhausted, InvalidInput
+
+LABELS = ("a", "b", "c/d", "e%2F")
+WORKSPACE = ("workspace",)
+
+
+@pytest.fixture
+def store(world: World) -> TierStore:
+    return TierStore(world, Desk({}, judge))
+
+
+@pytest.fixture
+def turn(begin: Begin) -> Iterator[TurnContext]:
+    with turn_around(begin(named="conversation", thread_id="one")) as context:
+        yield context
+
+
+namespaces = st.lists(st.sampled_from(LABELS), max_size=2).map(lambda below: (*WORKSPACE, *below))
+keys = st.sampled_from(("k", "l", "m/n", "50%"))
+values = st.one_of(
+    st.sampled_from(("blue", "green")).map(lambda text: {"text": text}),
+    st.fixed_dictionaries({"kind": st.sampled_from(("bed", "pump")), "size": st.integers(0, 5)}),
+)
+filters = st.one_of(
+    st.none(),
+    st.sampled_from(
+        ({"kind": "bed"}, {"kind": {"$ne": "bed"}}, {"text": "blue"}, {"kind": {"$eq": "pump"}, "size": 3}),
+    ),
+)
+conditions = st.lists(
+    st.builds(
+        MatchCondition,
+        match_type=st.sampled_from(("prefix", "suffix")),
+        path=st.sampled_from((("workspace",), ("a",), ("workspace", "*"), ("*", "b"))),
+    ),
+    max_size=2,
+).map(tuple)
+depths = st.sampled_from((None, 1, 2))
+operations = st.one_of(
+    st.tuples(namespaces, keys, st.one_of(values, st.none())).map(lambda given: PutOp(*given)),
+    st.tuples(namespaces, keys, values).map(lambda given: PutOp(*given)),
+    st.tuples(namespaces, keys).map(lambda given: GetOp(*given)),
+    st.tuples(namespaces, filters).map(lambda given: SearchOp(*given, limit=1000)),
+    st.tuples(conditions, depths, st.integers(1, 9), st.integers(0, 3)).map(lambda given: ListNamespacesOp(*given)),
+)
+
+
+class Reference(InMemoryStore):
+    """LangGraph's own, without the namespaces that it keeps when nothing is left in them."""
+
+    def _handle_list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        for namespace in [namespace for namespace, items in self._data.items() if not items]:
+            del self._data[namespace]
+        return super()._handle_list_namespaces(op)
+
+
+@given(batches=st.lists(st.lists(operations, max_size=6), max_size=5))
+@settings(
+    max_examples=int(environ.get("STORE_EXAMPLES", "25")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_every_operation_answers_as_langgraphs_own_store_does(
+    store: TierStore, turn: TurnContext, batches: list[list[Op]]
+) -> None:
+    for item in store.search((), limit=1000):
+        store.delete(item.namespace, item.key)
+    reference = Reference()
+    for ops in batches:
+        assert [told(one) for one in store.batch(ops)] == [told(one) for one in reference.batch(ops)], ops
+
+
+def told(result: Any) -> Any:
+    """Return what a result says but for times, found items in an order of their own."""
+    if isinstance(result, list):
+        return sorted((told(one) for one in result), key=str)
+    return (result.namespace, result.key, result.value) if hasattr(result, "namespace") else result
+
+
+async def test_the_loop_is_not_needed_and_not_blocked(store: TierStore, turn: TurnContext) -> None:
+    await store.aput((*WORKSPACE, "beds"), "first", {"crop": "carrots", "rows": 4})
+    item = await store.aget((*WORKSPACE, "beds"), "first")
+    assert item is not None
+    assert (item.value, item.key, item.namespace) == ({"crop": "carrots", "rows": 4}, "first", ("workspace", "beds"))
+    assert item == store.get((*WORKSPACE, "beds"), "first")
+    assert await store.alist_namespaces(prefix=("workspace",)) == [("workspace", "beds")]
+    assert [found.key for found in await store.asearch(WORKSPACE, filter={"rows": {"$gte": 4}})] == ["first"]
+    await store.adelete((*WORKSPACE, "beds"), "first")
+    assert await store.aget((*WORKSPACE, "beds"), "first") is None
+
+
+async def test_a_search_finds_words_the_best_match_first(store: TierStore, turn: TurnContext) -> None:
+    for key, text in (("1", "the pump"), ("2", "the pump of the garden"), ("3", "nothing of it")):
+        store.put(WORKSPACE, key, {"text": text})
+    found = store.search(WORKSPACE, query="garden pump")
+    assert [item.key for item in found] == ["2", "1"]
+    assert found[0].score > found[1].score  # type: ignore[operator]
+    assert [item.key for item in store.search(WORKSPACE, query="garden pump", limit=1, offset=1)] == ["1"]
+
+
+async def test_graphs_tools_and_authors_see_the_same_entries(
+    store: TierStore, world: World, turn: TurnContext, clock: ManualClock, told: Told
+) -> None:
+    await world.remember(call(turn), tier="channel", text="blue", key="bucket", channel="")
+    clock.advance(1)
+    assert store.get(("channel",), "bucket").value == {"text": "blue"}  # type: ignore[union-attr]
+    store.put(("channel", "general", "tools"), "ladder", {"colour": "red"})
+    (ladder, bucket) = (await world.recall(call(turn), "channel", "")).entries
+    assert (ladder.key, json.loads(ladder.text), bucket.key) == ("tools/ladder", {"colour": "red"}, "bucket")
+    assert (ladder.written_by, ladder.turn_id, ladder.origin) == ("agent0", turn.turn_id, "agent-produced")
+    shelf = Shelf(tier="channel", owner="general")
+    await world.memory.author_puts(shelf, key="tools/ladder", text="mine now")
+    assert store.get(("channel", "general", "tools"), "ladder").value == {"text": "mine now"}  # type: ignore[union-attr]
+    with pytest.raises(Denied, match="author wrote"):
+        store.put(("channel", "general", "tools"), "ladder", {"colour": "green"})
+    with pytest.raises(Denied, match="author wrote"):
+        store.delete(("channel", "general", "tools"), "ladder")
+    assert [fields["scope"] for event, fields in told if event == "agent.wrote"] == ["memory.put", "memory.put"]
+
+
+async def test_a_batch_with_one_write_that_fails_writes_nothing(
+    store: TierStore, turn: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MOST_ENTRIES", 1)
+    with pytest.raises(Exhausted):
+        store.batch([PutOp(WORKSPACE, "a", {"text": "x"}), PutOp(WORKSPACE, "b", {"text": "x"})])
+    assert store.search(WORKSPACE) == []
+
+
+async def test_a_search_stays_within_what_the_turn_reaches(store: TierStore, begin: Begin, turn: TurnContext) -> None:
+    for namespace in (("conversation",), ("channel",), ("workspace",), ("account",)):
+        store.put(namespace, "here", {"text": "x"})
+    wide = replace(turn.category, channels=frozenset({"other"}))
+    with turn_around(begin("b", category=wide, thread_id="two", channel="other")):
+        assert sorted(item.namespace for item in store.search(())) == [("account",), ("workspace",)]
+        assert store.list_namespaces() == [("account",), ("workspace",)]
+        store.put(("channel",), "there", {"text": "y"})
+    with turn_around(replace(turn, category=wide)):
+        assert sorted(item.namespace for item in store.search(("channel",))) == [
+            ("channel", "general"),
+            ("channel", "other"),
+        ]
+    assert [item.namespace for item in store.search(("channel",))] == [("channel", "general")]
+    narrow = replace(turn.category, memory=frozenset({"account"}))
+    with turn_around(replace(turn, category=narrow)):
+        assert [item.namespace for item in store.search(())] == [("account",)]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "value"),
+    [
+        (("users", "1"), "k", {"text": "x"}),
+        (("workspace",), "", {"text": "x"}),
+        (("workspace",), " k", {"text": "x"}),
+        (("workspace",), "k" * 201, {"text": "x"}),
+        (("workspace",), "k", {"text": "x" * 5000}),
+        (("workspace",), "k", {"at": object()}),
+        (("workspace",), "k", {"size": float("nan")}),
+        (("workspace",), "k", {"text": "\x00"}),
+    ],
+)
+async def test_what_memory_does_not_take_is_refused_with_a_reason(
+    store: TierStore, turn: TurnContext, namespace: tuple[str, ...], key: str, value: dict[str, Any]
+) -> None:
+    with pytest.raises((InvalidInput, InvalidNamespaceError)):
+        store.put(namespace, key, value)
+    assert store.search(()) == []
+
+
+async def test_outside_a_turn_there_is_no_memory(store: TierStore) -> None:
+    for attempt in (lambda: store.put(WORKSPACE, "k", {"text": "x"}), lambda: store.search(())):
+        with pytest.raises(Denied, match="belongs to turns"):
+            attempt()
