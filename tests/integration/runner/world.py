@@ -62,6 +62,7 @@ class Peer:
     def __init__(self) -> None:
         self.turns: dict[tuple[str, int], Turn] = {}
         self.events: list[News] = []
+        self.cancelled: set[tuple[str, int]] = set()  # before they came
         self.author_writes = False  # the thread waits for its author, without any fire of ours
         self.refuses = False
 
@@ -80,6 +81,8 @@ class Peer:
         turn = self.turns[key] = Turn(*key, "queued")
         if self.author_writes or self.one("interrupted"):
             self._move(turn, "held", TurnState.HELD, now)
+        elif key in self.cancelled:
+            self._move(turn, "is cancelled", TurnState.CANCELLED, now)
         self._start(now)
         return receipt
 
@@ -90,6 +93,15 @@ class Peer:
         turn = self.one("running") or self.one("interrupted")
         if turn is not None:
             self._move(turn, how, FINAL[how], now)
+            self._let_go(now)
+
+    def cancel(self, fire_id: str, attempt: int, now: datetime) -> None:
+        """End a turn at its next await, unless it waits for its author; of one not heard of yet, its start."""
+        turn = self.turns.get((fire_id, attempt))
+        if turn is None:
+            self.cancelled.add((fire_id, attempt))
+        elif turn.state in {"running", "queued"}:
+            self._move(turn, "is cancelled", TurnState.CANCELLED, now)
             self._let_go(now)
 
     def interrupt(self, now: datetime) -> None:
@@ -200,7 +212,7 @@ class World:
     def connect(self) -> None:
         if not self.connected:
             self.connected = True
-            self.run(lambda session: plan_tasks(session, session.fires.tasks_under_way(), self.now))
+            self.run(lambda session: plan_tasks(session, session.fires.tasks_under_way(), self.now, complete=False))
             for outgoing in self.run(lambda session: session.fires.unanswered(0, 100)):
                 self._offer(outgoing)
 
@@ -230,6 +242,13 @@ class World:
 
         if self.connected:
             self.run(record)
+
+    def cancel(self) -> list[Fire]:
+        """Ask the runtime to end what a waiting fire wants ended; return it."""
+        asked = self.run(lambda session: session.fires.asked_to_end(0, 100)) if self.connected else []
+        for fire in asked:
+            self.peer.cancel(fire.fire_id, fire.attempt, self.now)
+        return asked
 
     def _offer(self, outgoing: Outgoing) -> None:
         complete_request(outgoing)
