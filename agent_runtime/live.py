@@ -69,14 +69,19 @@ class Ear:
         self._channel = channel
         self._known: dict[str, Heard] = {}
 
-    def news(self) -> list[Heard]:
-        """Return what running turns have said since this was last asked, one piece a turn."""
+    def news(self, ready: Callable[[str, int], bool]) -> list[Heard]:
+        """Return what running turns have said since this was last asked, one piece a turn.
+
+        Args:
+            ready: whether the reader has all of a turn, by its id, before its message of that number; what the others
+                say is left for another time.
+        """
         mine = {turn_id: one for turn_id, one in self._sayings.items() if one.channel == self._channel}
         self._known = {turn_id: known for turn_id, known in self._known.items() if turn_id in mine}
         found = []
         for turn_id, saying in mine.items():
             piece = _piece(turn_id, saying, self._known.get(turn_id))
-            if piece is not None:
+            if piece is not None and ready(turn_id, saying.after):
                 self._known[turn_id] = replace(piece, offset=len(saying.text), text="")
                 found.append(piece)
         return found

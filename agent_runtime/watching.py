@@ -45,15 +45,16 @@ async def watch_conversation(
 ) -> AsyncGenerator[wire.ConversationTurn]:
     """Yield the newest turns of a channel, then each as it changes, whole; with `live`, what they say meanwhile.
 
-    What a turn says comes before the turn that has it on record, and never after. A slow reader is sent less often.
+    What a turn says comes after all that it said before, and before the turn that has it on record. A slow reader is
+    sent fewer and longer pieces.
     """
     seen = _Seen(request, store)
     async with _listening(request, store, live, seen) as ear:
         while not is_over():
-            news, heard = ear.bell.next(), ear.news()
+            news = ear.bell.next()
             for turn in await seen.changed():
                 yield turn
-            for piece in filter(seen.lacks, heard):
+            for piece in ear.news(seen.is_next):
                 yield speech_message(piece)
             await news.wait()
             await clock.sleep(REST_S)
@@ -101,10 +102,9 @@ class _Seen:
         self._sent = {turn_id: sent for turn_id, sent in self._sent.items() if turn_id in self._open}
         return fresh
 
-    def lacks(self, piece: Heard) -> bool:
-        """Return whether a piece is of a turn that was sent, and of a message that was not."""
-        lines = self._lines.get(piece.turn_id)
-        return lines is not None and piece.after >= lines
+    def is_next(self, turn_id: str, after: int) -> bool:
+        """Return whether a turn was sent with all that it said before its message of this number, and nothing more."""
+        return self._lines.get(turn_id) == after
 
     def _look(self, connection: Connection) -> tuple[Changed, list[wire.ConversationTurn]]:
         if self._newest is None:

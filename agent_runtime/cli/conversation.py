@@ -1,6 +1,5 @@
 """`agent-runtime conversation`."""
 
-import json
 import sys
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from agent_runtime.cli.screen import Screen
 from agent_runtime.cli.terminal import LOST, follow_on_terminal
 from agent_runtime.cli.words import shown, waiting_line
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, console, note, show_rows
+from turnkeeper.console import Column, LimitOption, Output, OutputOption, as_json, console, note, show_rows
 from turnkeeper.errors import NotFound, TurnkeeperError
 
 app = typer.Typer(help="What happened in each channel, as its author reads it.", rich_markup_mode=None)
@@ -92,5 +91,5 @@ def follow_channel(channel: str, limit: int, output: Output) -> None:
         elif event is not None and people:
             reader.take(event)
         elif event is not None:
-            typer.echo(json.dumps(conversation_row(event), ensure_ascii=False))
+            typer.echo(as_json(conversation_row(event)))
         sys.stdout.flush()

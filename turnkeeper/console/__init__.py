@@ -5,13 +5,14 @@ Data goes to stdout, notes and errors to stderr. JSON keys are stable, a list is
 
 from turnkeeper.console.options import LimitOption, Output, OutputOption
 from turnkeeper.console.program import home, run, when
-from turnkeeper.console.render import Column, console, note, plain, show_record, show_rows, status
+from turnkeeper.console.render import Column, as_json, console, note, plain, show_record, show_rows, status
 
 __all__ = [
     "Column",
     "LimitOption",
     "Output",
     "OutputOption",
+    "as_json",
     "console",
     "home",
     "note",

@@ -1,6 +1,7 @@
 """Rendering rows and records, for people and for scripts."""
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ Row = Mapping[str, Any]
 _LAYOUT = {"\n", "\t"}
 # Bidirectional controls are of category Cf, as are harmless joiners: these are the ones that reorder text.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_ACTIVE = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{''.join(sorted(_BIDI))}]")
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ def show_rows(
 ) -> None:
     """Print a list: JSON as an array, jsonl a line each, names, or a table with its footer on stderr."""
     if output is Output.JSON:
-        _write(json.dumps(list(rows), indent=2, ensure_ascii=False))
+        _write(as_json(list(rows), indent=2))
     elif output is Output.JSONL:
         for row in rows:
-            _write(json.dumps(row, ensure_ascii=False))
+            _write(as_json(row))
     elif output is Output.NAME:
         for row in rows:
             _write(plain(str(row[name_key])))
@@ -72,7 +74,7 @@ def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) ->
 def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:
     """Print one thing: JSON, its name, or aligned `key: value` lines."""
     if output in {Output.JSON, Output.JSONL}:
-        _write(json.dumps(record, indent=2 if output is Output.JSON else None, ensure_ascii=False))
+        _write(as_json(record, indent=2 if output is Output.JSON else None))
     elif output is Output.NAME:
         _write(plain(str(record[name_key])))
     else:
@@ -91,6 +93,16 @@ def plain(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, text))
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    r"""Return a value as JSON that a terminal, too, shows and never obeys: what could act on it is escaped.
+
+    >>> as_json({"said": "\x9b31m \u202e ü"})
+    '{"said": "\\u009b31m \\u202e ü"}'
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False)  # which escapes what stands before the blank
+    return text if text.isascii() and "\x7f" not in text else _ACTIVE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 
 def console() -> Console:
