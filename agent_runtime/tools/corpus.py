@@ -15,7 +15,7 @@ Item = Annotated[str, "the item's id, as revalidation_next gives it"]
 
 def corpus_tools(world: World) -> list[ToolSpec]:
     """Return the tools that read the corpus and the re-validation queue, and tell what was found."""
-    return [*_reading(world), *_telling(world)]
+    return [*_reading(world), *_queue(world), *_telling(world)]
 
 
 def _reading(world: World) -> list[ToolSpec]:
@@ -59,6 +59,13 @@ def _reading(world: World) -> list[ToolSpec]:
             "left_out_chars": len(whole) - len(text),
         }
 
+    return [
+        spec(corpus_read, scope="corpus.read", effect="read"),
+        spec(attachment_read, scope="attachment.read", effect="read"),
+    ]
+
+
+def _queue(world: World) -> list[ToolSpec]:
     async def revalidation_next(
         runtime: Runtime, limit: Annotated[int, "the most items to name, up to 5"] = 5
     ) -> Mapping[str, Any]:
@@ -80,14 +87,6 @@ def _reading(world: World) -> list[ToolSpec]:
         ]
         return {"items": named, "waiting": waiting}
 
-    return [
-        spec(corpus_read, scope="corpus.read", effect="read"),
-        spec(attachment_read, scope="attachment.read", effect="read"),
-        spec(revalidation_next, scope="revalidation.next", effect="read"),
-    ]
-
-
-def _telling(world: World) -> list[ToolSpec]:
     async def revalidation_settle(
         item: Item,
         result: Annotated[
@@ -101,6 +100,13 @@ def _telling(world: World) -> list[ToolSpec]:
         settlement = Settlement(item_id=item, result=result, note=note)
         return {**(await world.review.settle(call_of(runtime), settlement)).result}
 
+    return [
+        spec(revalidation_next, scope="revalidation.next", effect="read"),
+        spec(revalidation_settle, scope="revalidation.settle", effect="write"),
+    ]
+
+
+def _telling(world: World) -> list[ToolSpec]:
     async def deviation_record(
         page: Annotated[str, "the id of the canonical page"],
         says: Annotated[str, "what the page says, quoted word for word"],
@@ -115,6 +121,5 @@ def _telling(world: World) -> list[ToolSpec]:
         return {**(await world.review.record(call_of(runtime), draft)).result}
 
     return [
-        spec(revalidation_settle, scope="revalidation.settle", effect="write"),
         spec(deviation_record, scope="deviation.record", effect="write"),
     ]

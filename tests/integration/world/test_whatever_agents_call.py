@@ -189,7 +189,7 @@ def trial(database: Database, clock: ManualClock, runner: asyncio.Runner) -> Tri
 
 # Raise WORLD_EXAMPLES to some thousands after a change of the submit boundary, the tools or the permissions.
 @settings(
-    max_examples=int(environ.get("WORLD_EXAMPLES", "50")),
+    max_examples=int(environ.get("WORLD_EXAMPLES", "40")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
