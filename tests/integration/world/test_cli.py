@@ -187,6 +187,35 @@ def test_a_rejection_is_told_to_the_agent(ar: Commands, fire: Fire) -> None:
     assert "[reject]" in ar.out
 
 
+def test_memory_is_put_listed_changed_searched_and_forgotten(ar: Commands) -> None:
+    ar("memory", "put", "tone", "Plain\x1b[31m words\u202e, short.", "--tier", "workspace")
+    ar("send", "shed", "remember: the ladder is red", "--wait")
+    (ladder,) = ar.json("memory", "list", "--channel", "shed")
+    assert (ladder["tier"], ladder["owner"], ladder["origin"]) == ("channel", "shed", "agent-produced")
+    assert ladder["turn_id"] == ar.json("turns", "list", "--channel", "shed")[0]["turn_id"]
+    tone = ar.json("memory", "get", "tone", "--tier", "workspace")
+    assert (tone["origin"], tone["written_by"], tone["turn_id"], tone["form"]) == ("authored", "author", "", "text")
+    for shown in (
+        ar("memory", "list"),
+        ar("memory", "get", "tone", "--tier", "workspace"),
+        ar("memory", "list", "-o", "wide"),
+    ):
+        assert "Plain\\x1b[31m words\\u202e" in shown, "written out, never obeyed"
+        assert "\x1b" not in shown
+    assert [row["key"] for row in ar.json("memory", "search", "red LADDER")] == [ladder["key"]]
+    assert ar.json("memory", "search", "ladder", "--tier", "workspace") == []
+    ar("memory", "update", ladder["key"], "the ladder is blue", "--channel", "shed")
+    changed = ar.json("memory", "get", ladder["key"], "--channel", "shed")
+    assert (changed["text"], changed["origin"], changed["entry_id"]) == (
+        "the ladder is blue",
+        "authored",
+        ladder["entry_id"],
+    )
+    ar("memory", "forget", ladder["key"], "--channel", "shed")
+    assert "the ladder is blue" in ar.err
+    assert ar.json("memory", "list", "--channel", "shed") == []
+
+
 def test_turns_are_listed_shown_by_prefix_and_cancelled(ar: Commands) -> None:
     ar("send", "turns", "hello", "--wait")
     (row,) = ar.json("turns", "list", "--channel", "turns")
@@ -213,6 +242,18 @@ def test_turns_are_listed_shown_by_prefix_and_cancelled(ar: Commands) -> None:
         (("workspace", "put", "x"), 2, "--file"),
         (("workspace", "put", "x", "--file", "/nosuch/file"), 3, "/nosuch/file"),
         (("categories", "show", "nosuch"), 3, "catch-up-summary"),
+        (("memory", "get", "nosuch", "--tier", "workspace"), 3, "nosuch"),
+        (("memory", "update", "nosuch", "x", "--tier", "workspace"), 3, "nosuch"),
+        (("memory", "forget", "nosuch", "--channel", "general"), 3, "nosuch"),
+        (("memory", "get", "x"), 2, "tier"),
+        (("memory", "get", "x", "--tier", "attic"), 2, "attic"),
+        (("memory", "list", "--tier", "attic"), 2, "attic"),
+        (("memory", "put", "x", "y", "--tier", "channel"), 2, "--channel"),
+        (("memory", "put", "x", "y", "--tier", "workspace", "--channel", "general"), 2, "--channel"),
+        (("memory", "put", "x", "y", "--thread", "a", "--channel", "b"), 2, "--thread"),
+        (("memory", "put", "x", " ", "--tier", "account"), 2, "empty"),
+        (("memory", "put", "", "y", "--tier", "account"), 2, "key"),
+        (("memory", "search", " "), 2, "words"),
         (("send", "general", "hi", "--new", "--thread", "x"), 2, "--thread"),
         (("send", "general", ""), 2, "text"),
         (("send", "general", "hi", "--wait", "--timeout", "soon"), 2, "duration"),
@@ -259,23 +300,28 @@ def test_beside_a_store_that_nobody_serves(daemon: Constellation, ar: Commands, 
             shutil.copy(source, down._home.agent_db.with_name(name))
     assert down.json("conversation", "show", "copy") == served
     assert "does not answer" in down.err
+    (entry,) = down.json("memory", "list", "--channel", "copy")
+    assert entry == down.json("memory", "get", entry["key"], "--channel", "copy")
+    assert [entry] == down.json("memory", "search", "this", "--channel", "copy")
     turn_id = served[0]["turn_id"]
     assert down.json("turns", "show", turn_id)["turn_id"] == turn_id
-    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace"):
+    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace", "memory"):
         assert isinstance(down.json(listing, "list"), list)
     down("send", "copy", "hello", code=5)
     assert "turnkeeper up" in down.err
     for change in (
         ("turns", "cancel", turn_id), ("interrupts", "resolve", "x", "--approve"), ("candidates", "accept", "x"),
-        ("workspace", "put", "x", "--body", "b"),
+        ("workspace", "put", "x", "--body", "b"), ("memory", "put", "x", "y", "--tier", "account"),
+        ("memory", "update", "x", "y", "--tier", "account"), ("memory", "forget", "x", "--tier", "account"),
     ):  # fmt: skip
         down(*change, code=5)
 
 
 def test_before_anything_ran_lists_are_empty(down: Commands) -> None:
-    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace"):
+    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace", "memory"):
         assert down.json(listing, "list") == []
     down("workspace", "show", "x", code=3)
+    down("memory", "get", "x", "--tier", "account", code=3)
 
 
 def test_categories_are_listed_shown_and_checked_without_a_daemon(down: Commands) -> None:
@@ -291,7 +337,7 @@ def test_categories_are_listed_shown_and_checked_without_a_daemon(down: Commands
 
 
 def test_every_command_explains_itself_with_an_example(down: Commands) -> None:
-    groups = ("conversation", "turns", "interrupts", "candidates", "categories", "workspace", "inbox")
+    groups = ("conversation", "turns", "interrupts", "candidates", "categories", "workspace", "memory", "inbox")
     commands = [(group, name) for group in groups for name in _names(down("--help") and down(group, "--help"))]
     for argv in (*commands, ("send",), ("serve",)):
         assert "Example: agent-runtime " in down(*argv, "--help"), argv
