@@ -1,0 +1,33 @@
+"""A runtime with a scripted model, and the real runner behind its socket, in one process."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+
+from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
+from task_runner.assembly import PROCESS, Runner, assemble
+from task_runner.servicer import Servicer
+from tests.integration.runtime.harness import Bench
+from turnkeeper.home import Home
+from turnkeeper.rpc.server import UnixServer
+
+
+@pytest_asyncio.fixture
+async def bench(home: Home) -> AsyncIterator[Bench]:
+    made = Bench(home)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def runner(home: Home) -> AsyncIterator[Runner]:
+    """The runner's service, answering; nothing fires."""
+    async with assemble(home, daemon=True) as made:
+        server = UnixServer(home.socket(PROCESS))
+        servicer: Any = Servicer(made.service)
+        add_SchedulesServicer_to_server(servicer, server.grpc)
+        await server.start()
+        yield made
+        await server.stop(0.0)
