@@ -176,6 +176,14 @@ def _around(
     return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
 
 
+def _world(database: Database, clock: Clock, entropy: Entropy, log: EventLog, store: Store) -> World:
+    def tell(event: str, fields: Mapping[str, Any]) -> None:
+        log.emit(event, **fields)
+        store.talk.ring()  # a conversation shows what became of what was proposed in it
+
+    return World(database, clock, entropy, tell, epoch=store.epoch)
+
+
 def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, live: Live, *, foreign: bool) -> Engine:
     # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
     allow = around.cap.check if foreign else None
@@ -228,7 +236,7 @@ async def _wire(
     failpoints, arrived, live = Failpoints(environ), Bell(), Live()
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
-    world = World(database, clock, entropy, lambda event, fields: log.emit(event, **fields), epoch=store.epoch)
+    world = _world(database, clock, entropy, log, store)
     mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
     laid_out = LaidOut(store, mailboxes, clock=clock, log=log)
     acceptor = Acceptor(

@@ -80,7 +80,7 @@ def news_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[New
         if known.interrupts.get(interrupt.interrupt_id) != _standing(interrupt):
             found.append(News(kind="interrupt", turn=turn, at=at))
     # A turn that waits for its author has just said so, and one that was shown whole began with how it ended.
-    if known.status not in {"", turn.status} and turn.status != "interrupted":
+    if known.status not in {"", turn.status} and turn.status not in {"interrupted", "running"}:
         found.append(News(kind="ended", turn=turn))
     return found
 
