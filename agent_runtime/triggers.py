@@ -5,7 +5,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any, Literal
 
 from agent_runtime.inboxes.hosted import FIRST_AGENT
@@ -104,23 +105,35 @@ class Trigger:
 
     def sealed(self) -> "Trigger":
         """Return the trigger with its digest."""
-        said = {name: value for name, value in self.to_meta().items() if name not in _NOT_DIGESTED}
-        said = {name: value for name, value in said.items() if name not in _OF_AGENTS or self.source == "agent"}
+        meta = self.to_meta()
+        said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
         # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
         said["category"] = self.grant.name
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
-        return replace(self, digest=hashlib.sha256(text.encode()).hexdigest())
+        meta["digest"] = hashlib.sha256(_SORTED.encode(said).encode()).hexdigest()
+        sealed = replace(self, digest=meta["digest"])
+        vars(sealed)["_meta"] = meta  # an envelope asks for it next
+        return sealed
 
     def to_meta(self) -> dict[str, Any]:
         """Return the trigger as a JSON object."""
-        values = {name: getattr(self, name) for name in _TYPES}
+        return self._meta.copy()
+
+    @cached_property
+    def _meta(self) -> dict[str, Any]:
+        meta = dict(zip(_TYPES, _read(self), strict=True))
         for name in _INSTANTS:
-            values[name] = rfc3339(values[name]) if values[name] else ""
-        values["grant"] = _grant(self.grant)
-        return values
+            meta[name] = rfc3339(meta[name]) if meta[name] else ""
+        meta["grant"] = _grant(self.grant)
+        return meta
 
 
 _TYPES = {item.name: item.type for item in fields(Trigger)}
+_read = attrgetter(*_TYPES)
+_DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED]
+_DIGESTED_OF_OTHERS = [name for name in _DIGESTED if name not in _OF_AGENTS]
+# Made once: `json.dumps` makes one for each call that asks for anything special.
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
 @lru_cache(maxsize=256)
@@ -175,8 +188,7 @@ def turn_id_of(*parts: object) -> str:
     >>> turn_id_of("task-00000001@x", 1)
     'turn-8ddc61531901bed8'
     """
-    text = json.dumps(parts, separators=(",", ":"))
-    return f"turn-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"turn-{hashlib.sha256(_COMPACT.encode(parts).encode()).hexdigest()[:16]}"
 
 
 def fire_key(fire_id: str, attempt: int) -> str:
@@ -191,6 +203,8 @@ def message_key(request_id: str) -> str:
 
 def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope:
     """Return the envelope that carries a trigger to its agent."""
+    meta = trigger.to_meta()
+    del meta["prompt"]  # it is the text
     kind, sender = posted_as(trigger)
     return Envelope(
         id=envelope_id,
@@ -201,7 +215,7 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
         idempotency_key=trigger.key,
         text=trigger.prompt,
         at=at,
-        meta={name: value for name, value in trigger.to_meta().items() if name != "prompt"},
+        meta=meta,
     )
 
 

@@ -83,7 +83,8 @@ def rfc3339(at: datetime) -> str:
     >>> rfc3339(from_us(0)), rfc3339(from_us(1_500_000))
     ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500000Z')
     """
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    text = (at if at.tzinfo is UTC else at.astimezone(UTC)).isoformat()
+    return f"{text[:-6]}Z"  # without +00:00
 
 
 def parse_rfc3339(text: str) -> datetime:

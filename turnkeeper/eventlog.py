@@ -14,6 +14,8 @@ from typing import Any
 
 from turnkeeper.clock import Clock, rfc3339
 
+_JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json.dumps` makes one for each call
+
 
 class EventLog:
     """Appends events of one process. A line is whole or absent, also with several writers on one file.
@@ -44,10 +46,7 @@ class EventLog:
             return
         at = rfc3339(self._clock.now())
         first = {"at": at, "process": self._process, "pid": os.getpid()}
-        lines = (
-            json.dumps(first | {"event": event} | dict(fields), separators=(",", ":"), default=str)
-            for event, fields in events
-        )
+        lines = (_JSON.encode({**first, "event": event, **fields}) for event, fields in events)
         data = "".join(f"{line}\n" for line in lines).encode()
         try:
             self._write(at[:10], data, durable=durable)

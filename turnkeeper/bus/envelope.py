@@ -22,6 +22,8 @@ KINDS = frozenset({"message", "fire", "loop-tick", "handoff", "shutdown", "ack",
 _PARTY = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+# Made once: `json.dumps` makes one for each call. What was checked holds no circle.
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _REQUIRED = ("v", "id", "from", "to", "kind", "ts")
 _TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "ts")
 _FIELDS = frozenset({"v", "requires_ack", "meta", *_TEXTS})
@@ -95,7 +97,7 @@ def encode(envelope: Envelope) -> bytes:
         "ts": rfc3339(envelope.at),
         "meta": envelope.meta,
     }
-    data = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    data = _JSON.encode(fields).encode()
     if len(data) > LARGEST_BYTES:
         raise InvalidInput(f"is {len(data)} bytes, the bus takes {LARGEST_BYTES}", where="envelope")
     return data

@@ -6,6 +6,7 @@ Source: RFC 7493 (I-JSON) for the rules; the bounds are ours.
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
@@ -14,6 +15,7 @@ DEEPEST = 32
 LONGEST_NUMBER = 64  # digits, sign and exponent included
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
+_LARGEST_PLAIN = 1 << 62
 _TOO_LARGE = 10 ** (LONGEST_NUMBER - 1)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -44,6 +46,8 @@ def check_value(value: object, *, where: str) -> None:
 
     A tuple is taken as the list that it becomes.
     """
+    if _is_plain(value, DEEPEST):
+        return
     level: list[object] = [value]
     for _ in range(DEEPEST):
         level = _inside(level, where)
@@ -52,6 +56,29 @@ def check_value(value: object, *, where: str) -> None:
     if any(isinstance(item, dict | list | tuple) for item in level):
         raise InvalidInput(f"is nested deeper than {DEEPEST} levels", where=where)
     _inside(level, where)
+
+
+def _is_plain(value: object, deepest: int) -> bool:
+    """Tell whether a value is one of those, by far the most, that nothing can be wrong with; quickly."""
+    if type(value) is dict:
+        if not all(type(key) is str and key.isascii() for key in value):
+            return False
+        inside: Iterable[object] = value.values()
+    elif type(value) is list:
+        inside = value
+    else:
+        return False
+    for item in inside:
+        kind = type(item)
+        if kind is str:
+            if not item.isascii():  # type: ignore[attr-defined]
+                return False
+        elif kind is int:
+            if not -_LARGEST_PLAIN < item < _LARGEST_PLAIN:  # type: ignore[operator]
+                return False
+        elif not (kind is bool or item is None or (deepest > 1 and _is_plain(item, deepest - 1))):
+            return False
+    return True
 
 
 def _inside(level: list[object], where: str) -> list[object]:
