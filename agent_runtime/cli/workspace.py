@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli import beside
+from agent_runtime.cli.folder import parse
 from agent_runtime.cli.importing import import_
 from agent_runtime.cli.reach import change, read
 from agent_runtime.cli.rows import Row, page_row
@@ -83,7 +84,8 @@ def put(
 ) -> None:
     """Write a page as its author: canonical at once. The version before it is kept.
 
-    What is derived from a page that changed waits for re-validation.
+    A file may begin with front matter, as `workspace import` reads it. What is derived from a page that changed waits
+    for re-validation.
 
     Example: agent-runtime workspace put garden --file garden.md --tag outdoors
     """
@@ -91,12 +93,13 @@ def put(
         raise InvalidInput("wants a body: exactly one of --file and --body", where="workspace put")
     text = body or (sys.stdin.read() if file == "-" else _contents(Path(file)))
     files = [beside.read_file(page, path) for path in attach or []]  # before anything is written
+    found = parse(f"{page}.md", text) if file and text.startswith("---\n") else None
     request = wire.PutPageRequest(
         page_id=page,
-        title=title or _title(text, page),
-        body=text,
-        tags=tag or [],
-        sources=source or [],
+        title=title or (found.title if found else _title(text, page)),
+        body=found.body if found else text,
+        tags=tag or (found.tags if found else ()),
+        sources=source or (found.sources if found else ()),
         draft=draft,
     )
     made = change("PutPage", request)

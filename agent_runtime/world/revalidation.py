@@ -138,6 +138,14 @@ def settle_item(connection: Connection, item: Item, settlement: Settlement, turn
         connection.execute(update(page_links).where(mine).values(page_version=func.coalesce(now, 0)))
 
 
+def keep_versions(connection: Connection, page_id: str, turn_id: str) -> None:
+    """Say in a page's links that its text is now from a turn which held it against newer versions of its sources."""
+    held = (revalidations.c.page_id == page_id) & (revalidations.c.turn_id == turn_id)
+    for row in connection.execute(select(revalidations).where(held).order_by(revalidations.c.number)).all():
+        link = (page_links.c.page_id == page_id) & (page_links.c.source == row.cause)
+        connection.execute(update(page_links).where(link).values(page_version=row.cause_version))
+
+
 def get_item(connection: Connection, item_id: str) -> Item:
     """Return an item. Raises NotFound, InvalidInput."""
     query = select(revalidations).where(revalidations.c.number == number_of(item_id))

@@ -266,6 +266,7 @@ def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: d
         raise Conflict(what, hint="reject it, or put the page yourself: agent-runtime workspace put")
     draft = PageDraft(page_id=proposed.page_id, title=proposed.title, body=proposed.body, tags=proposed.tags)
     _put_page(connection, draft, mark, at)
+    queue.keep_versions(connection, proposed.page_id, proposed.turn_id)
     query = select(derivations).where(derivations.c.candidate_id == proposed.candidate_id)
     sources = [(row.source, row.page_version) for row in connection.execute(query).all()]
     if sources:
