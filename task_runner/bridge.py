@@ -72,7 +72,7 @@ class Bridge:
     async def take_in(self, told: Sequence[wire.BridgedEvent]) -> Heard:
         """Take events in, and record the position behind the last of them, in one transaction."""
         now = self._clock.now()
-        events, last = [event_of(each, now) for each in told], told[-1]
+        events, last = [event_of(each, now) for each in told if each.name], told[-1]
 
         def record(session: Session) -> Heard:
             heard = hear(session, events, now)

@@ -54,7 +54,10 @@ class Runtime(Protocol):
     def watch_events(
         self, incarnation: str, after: int, names: Sequence[str]
     ) -> AsyncGenerator[wire.BridgedEvent, None]:
-        """Yield what happens inside turns, of some names, in commit order after a sequence, then live."""
+        """Yield what happens inside turns, of some names, in commit order after a sequence, then live.
+
+        The first has no name where the stream begins elsewhere than it was asked to: it says where.
+        """
 
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
         """Return what the runtime knows of an attempt; None if it never heard of it."""
@@ -115,6 +118,9 @@ class GrpcRuntime:
         request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
         call = self._stub.WatchEvents(request)
         try:
+            greeting = read_greeting(await call.initial_metadata())
+            if greeting is not None and (greeting.incarnation, greeting.after) != (incarnation, after):
+                yield wire.BridgedEvent(incarnation=greeting.incarnation, sequence=greeting.after)
             async for event in call:
                 yield event
         except grpc.RpcError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.bridge import Bridge
 from task_runner.cancelling import Canceller
 from task_runner.dispatch import Dispatcher, Pace
 from task_runner.loop import Loop
@@ -73,15 +74,18 @@ class Rig:
             reachable=lambda: self.dispatcher.connected,
             **shared,
         )
-        self.follower = Follower(
-            self.store, self.runtime, entropy=self.entropy,
-            wakes=Wakes(planning=self.changed, dispatch=self.dispatcher.work, lost=self.dispatcher.lost), **shared,
-        )  # fmt: skip
+        wakes = Wakes(planning=self.changed, dispatch=self.dispatcher.work, lost=self.dispatcher.lost)
+        self.follower = Follower(self.store, self.runtime, entropy=self.entropy, wakes=wakes, **shared)
+        self.bridge = Bridge(self.store, self.runtime, entropy=self.entropy, wakes=wakes, **shared)
         self.canceller = Canceller(self.store, self.runtime, work=self.dispatcher.asking, **shared)
         self.service = Service(
-            self.store, self.runtime, entropy=self.entropy, tick=self.loop.tick, changed=self.changed.set,
+            self.store, self.runtime, entropy=self.entropy, tick=self.loop.tick, changed=self._task_changed,
             defaults=Defaults(timezone="UTC", grace=timedelta(seconds=10)), **shared,
         )  # fmt: skip
+
+    def _task_changed(self) -> None:
+        self.changed.set()
+        self.bridge.changed.set()
 
     @asynccontextmanager
     async def running(self, *parts: str) -> AsyncIterator[None]:

@@ -43,6 +43,8 @@ class Peer(AgentRuntimeServicer):
         self.received: list[wire.FireRequest] = []
         self.taken: set[tuple[str, int]] = set()
         self.events: list[wire.TurnEvent] = []
+        self.bridged: list[wire.BridgedEvent] = []
+        self.asked_for: list[list[str]] = []
         self.incarnation = "one"
         self.known = ["loop", "research"]
         self.cancelled: list[str] = []
@@ -101,6 +103,37 @@ class Peer(AgentRuntimeServicer):
             for event in fresh:
                 yield event
             after += len(fresh)
+
+    async def WatchEvents(self, request: wire.WatchEventsRequest, context: Any) -> Any:
+        same = request.incarnation == self.incarnation and request.after_sequence <= len(self.bridged)
+        after = request.after_sequence if same else 0
+        await context.send_initial_metadata(Greeting(incarnation=self.incarnation, after=after).to_metadata())
+        async with self.changed:
+            self.asked_for.append(list(request.names))
+            self.changed.notify_all()
+        while True:
+            async with self.changed:
+                while len(self.bridged) <= after:
+                    await self.changed.wait()
+                fresh = self.bridged[after:]
+            for event in fresh:
+                if event.name in request.names:
+                    yield event
+            after += len(fresh)
+
+    async def tell(self, *events: wire.BridgedEvent) -> None:
+        async with self.changed:
+            for event in events:
+                event.incarnation, event.sequence = self.incarnation, len(self.bridged) + 1
+                if not event.HasField("at"):
+                    event.at.FromDatetime(self.now())
+                self.bridged.append(event)
+            self.changed.notify_all()
+
+    async def was_asked(self, count: int) -> list[list[str]]:
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.asked_for) >= count)
+        return self.asked_for
 
     async def play(self, fire_id: str, state: Any, *, attempt: int = 1, error: str = "", tokens: int = 0) -> None:
         async with self.changed:

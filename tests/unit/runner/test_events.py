@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.emitting import read_emitted
 from task_runner.events import (
     DEEPEST_DATA,
     LARGEST_DATA,
@@ -20,6 +22,7 @@ from task_runner.events import (
     matches,
     told,
 )
+from task_runner.specs import Defaults, parse_spec
 from turnkeeper.errors import InvalidInput
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -52,7 +55,7 @@ def test_our_own_events_are_not_told_by_hand(name: str) -> None:
     "filter_",
     [
         "branch=main", "data.branch=main", "branch~=^ma", "branch~=ain$", "ok=true", "tries=3", "tries~=^[0-9]+$",
-        "who.name=x", "data.who.name=x", "who.tags=[\"a\"]", "none=null", "task=nightly", "task_name=nightly",
+        "who.name=x", "data.who.name=x", 'who.tags=["a"]', "none=null", "task=nightly", "task_name=nightly",
         "data.task=theirs", "event=deploy", "tool~=sea(rch)?",
     ],
 )  # fmt: skip
@@ -136,3 +139,33 @@ def test_what_a_prompt_is_told_of_an_event_opens_no_wrapper() -> None:
 def test_ids_differ_where_what_they_are_made_of_does() -> None:
     assert id_of("a", "b") == id_of("a", "b") != id_of("ab", "")
     assert len(id_of(1)) == 16
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "turn_end"}, {"name": "task.succeeded"}, {"name": "UP"}, {"name": ""}, {"data_json": "[]"},
+        {"data_json": "{"}, {"event_id": "a b"}, {"event_id": "x" * 65},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_event_that_cannot_be_taken_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput):
+        read_emitted(wire.EmitEventRequest(**({"name": "demo"} | fields)), AT, "e1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"on": "Nope"}, "on"), ({"on": "task.suceeded"}, "on"), ({"on": "demo", "in": "5m"}, "on"),
+        ({"on": "demo", "dynamic": True}, "on"), ({"on": "demo", "filters": ["k~=("]}, "filters"),
+        ({"on": "demo", "debounce": "8d"}, "debounce"), ({"every": "5m", "filters": ["k=v"]}, "filters"),
+        ({"every": "5m", "debounce": "5s"}, "debounce"), ({}, "schedule"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_task_that_listens_in_vain_or_beside_what_fires_otherwise_is_refused(fields, where: str) -> None:
+    spec = wire.TaskSpec(name="wrong", category="loop", channel="general", prompt="p", **fields)
+    with pytest.raises(InvalidInput) as refused:
+        parse_spec(spec, Defaults(timezone="UTC"), AT)
+    assert refused.value.where == where

@@ -1,0 +1,382 @@
+"""Events: who fires for them, once each, and what the ledger says of every trigger."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.bridge import event_of
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.peer import Peer, State
+
+Entry = tuple[str, str, int]
+
+
+async def create(rig: Rig, name: str, **fields: Any) -> str:
+    spec = {"category": "loop", "channel": "general", "prompt": "p"} | fields
+    answer = await rig.service.create_task(wire.CreateTaskRequest(spec=wire.TaskSpec(name=name, **spec)))
+    return answer.task.id
+
+
+async def emit(rig: Rig, name: str = "demo", **fields: Any) -> wire.EmitEventResponse:
+    return await rig.service.emit_event(wire.EmitEventRequest(name=name, **fields))
+
+
+async def ledger(rig: Rig, name: str) -> list[Entry]:
+    """(outcome, reason or what it went into, count), oldest first."""
+    return [(outcome, "it" if "~e" in reason else reason, count) for outcome, reason, count in await rig.history(name)]
+
+
+async def fires(rig: Rig, name: str) -> list[wire.Fire]:
+    found = (await rig.service.list_fires(wire.ListFiresRequest(name=name, limit=1000))).fires
+    return [fire for fire in reversed(found) if fire.fire_id]
+
+
+async def settle(rig: Rig, peer: Peer, name: str, state: Any = State.SUCCEEDED, count: int = 1) -> str:
+    """Let the newest fire of a task be sent, accepted, and end."""
+    before = len(rig.trail.named("fire.settled"))
+    fire = (await fires(rig, name))[-1]
+    await rig.trail.saw("fire.accepted", count)
+    peer.now = rig.clock.now
+    for each in (State.STARTED, state):
+        await peer.play(fire.fire_id, each)
+    await rig.trail.saw("fire.settled", before + 1)
+    return fire.fire_id
+
+
+def told(name: str = "turn_end", **fields: Any) -> runtime.BridgedEvent:
+    return runtime.BridgedEvent(name=name, **({"turn_id": "turn-9", "thread_id": "other"} | fields))
+
+
+async def bridge(rig: Rig, *events: runtime.BridgedEvent) -> None:
+    """Take events in as the bridge does that follows the runtime."""
+    for number, event in enumerate(events, 1):
+        event.incarnation, event.sequence = event.incarnation or "one", event.sequence or number
+        if not event.HasField("at"):
+            event.at.FromDatetime(rig.clock.now())
+    await rig.bridge.take_in(events)
+
+
+async def test_an_event_fires_the_tasks_whose_filters_agree_and_its_fire_tells_of_it(rig: Rig, peer: Peer) -> None:
+    await create(rig, "main", on="demo", filters=["branch=main"])
+    await create(rig, "any", on="demo")
+    await create(rig, "other", on="another")
+    answer = await emit(rig, data_json='{"branch":"dev"}')
+    assert (answer.matched, answer.duplicate) == (1, False)
+    async with rig.running():
+        (request,) = await peer.saw(1)
+    assert (request.task_name, request.kind) == ("any", "event")
+    assert request.fire_id.endswith(f"~e{answer.event_id}")
+    said = json.loads(request.prompt.removeprefix("p\n\nEvent: "))
+    assert (said["event"], said["data"]) == ("demo", {"branch": "dev"})
+    assert await ledger(rig, "main") == await ledger(rig, "other") == []
+
+
+async def test_an_event_told_again_under_its_id_is_taken_once(rig: Rig) -> None:
+    await create(rig, "one", on="demo", overlap="queue")
+    await create(rig, "two", on="other", overlap="queue")
+    assert not (await emit(rig, event_id="build-1")).duplicate
+    again = await emit(rig, event_id="build-1")
+    assert (again.duplicate, again.matched) == (True, 0)
+    assert not (await emit(rig, name="other", event_id="build-1")).duplicate, "another event"
+    assert len(await ledger(rig, "one")) == len(await ledger(rig, "two")) == 1
+
+
+async def test_what_happened_before_a_task_listened_is_none_of_its_business(rig: Rig) -> None:
+    await create(rig, "late", on="turn_end")
+    before = told()
+    before.at.FromDatetime(rig.clock.now() - timedelta(seconds=1))
+    await bridge(rig, before)
+    assert await ledger(rig, "late") == []
+    rig.clock.advance(-3600)  # from when on it listens says nothing on a clock that was set back
+    await bridge(rig, told(sequence=2))
+    assert await ledger(rig, "late") == [("pending", "", 1)]
+
+
+async def test_a_task_is_written_out_as_it_was_declared(rig: Rig) -> None:
+    await create(rig, "only", on="demo", filters=["a=b", "c~=d"], debounce="5s")
+    await create(rig, "both", on="turn_end", every="5m")
+    only, both = await rig.task("only"), await rig.task("both")
+    assert (only.kind, only.schedule, only.spec.debounce) == ("on", "on demo", "5s")
+    assert (both.kind, both.schedule, both.spec.debounce) == ("hybrid", "every 5m, exactly or on turn_end", "30s")
+    assert not only.HasField("next_fire_at")
+    assert both.HasField("next_fire_at")
+    again = await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[only.spec, both.spec]))
+    assert [done.action for done in again.applied] == ["unchanged"] * 2
+    preview = await rig.service.preview_schedule(wire.PreviewScheduleRequest(name="only"))
+    assert (preview.on, list(preview.nominals)) == ("demo", [])
+
+
+async def test_a_fire_of_an_event_is_sent_until_it_is_accepted_however_late(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="demo", catch_up="skip")
+    await emit(rig)
+    await rig.pass_time(86_400)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+    assert await ledger(rig, "one") == [("accepted", "", 1)]
+
+
+async def test_what_comes_during_a_turn_is_one_fire_between_turns(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="demo")
+    await emit(rig)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+        for _ in range(3):
+            await emit(rig)
+        assert await ledger(rig, "one") == [("accepted", "", 1), ("pending", "", 1), ("coalesced", "it", 2)]
+        first = (await fires(rig, "one"))[0].fire_id
+        await peer.play(first, State.SUCCEEDED)
+        await rig.trail.saw("fire.accepted", 2)
+    assert [request.fire_id for request in peer.received] == [fire.fire_id for fire in await fires(rig, "one")]
+
+
+async def test_a_recurring_fire_is_a_recorded_skip_while_an_event_waits_to_be_sent(rig: Rig, peer: Peer) -> None:
+    await create(rig, "both", on="demo", every="60s")
+    await rig.pass_time(60)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+        await rig.pass_time(60)
+        assert await ledger(rig, "both") == [("accepted", "", 1), ("waiting", "", 1)]
+        await emit(rig)
+        await rig.pass_time(60)
+        expected = [("accepted", "", 1), ("skipped", "queued", 2), ("pending", "", 1)]
+        assert await ledger(rig, "both") == expected, "what was due before, and what came due since, gave way"
+        await peer.play(peer.received[0].fire_id, State.SUCCEEDED)
+        await rig.trail.saw("fire.accepted", 2)
+        await peer.play((await fires(rig, "both"))[-1].fire_id, State.SUCCEEDED)
+        await rig.trail.saw("fire.settled", 2)
+        await rig.pass_time(60)
+    assert (await ledger(rig, "both"))[-1][0] != "skipped", "its schedule goes on"
+
+
+async def test_a_pause_records_triggers_in_one_entry_and_withdraws_what_was_not_sent(rig: Rig) -> None:
+    await create(rig, "one", on="demo")
+    await emit(rig)
+    await rig.service.pause_task(wire.PauseTaskRequest(name="one"))
+    for _ in range(3):
+        await emit(rig)
+    assert await ledger(rig, "one") == [("skipped", "paused", 1), ("skipped", "paused", 3)]
+    await rig.service.resume_task(wire.ResumeTaskRequest(name="one"))
+    await emit(rig)
+    assert (await ledger(rig, "one"))[-1] == ("pending", "", 1)
+
+
+async def test_a_limit_ends_a_task_and_with_it_what_it_listens_for(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="demo", max_fires=1)
+    await emit(rig)
+    async with rig.running():
+        await settle(rig, peer, "one")
+    assert (await rig.task("one")).state == "done"
+    assert (await emit(rig)).matched == 0
+
+
+async def test_a_task_that_expires_listens_no_more(rig: Rig) -> None:
+    await create(rig, "one", on="demo", expires_at="1h")
+    await rig.pass_time(1)
+    await rig.pass_time(3600)
+    assert (await rig.task("one")).state == "expired"
+
+
+async def test_an_edit_keeps_what_waits_for_the_same_event_and_lets_go_of_another(rig: Rig) -> None:
+    await create(rig, "one", on="demo")
+    await emit(rig)
+    spec = (await rig.task("one")).spec
+    spec.filters.append("a=b")
+    await rig.service.update_task(wire.UpdateTaskRequest(name="one", spec=spec))
+    assert await ledger(rig, "one") == [("pending", "", 1)]
+    spec.on = "other"
+    await rig.service.update_task(wire.UpdateTaskRequest(name="one", spec=spec))
+    assert await ledger(rig, "one") == [("skipped", "superseded", 1)]
+
+
+async def test_a_task_fires_when_another_has_succeeded(rig: Rig, peer: Peer) -> None:
+    await create(rig, "nightly", every="60s")
+    await create(rig, "report", on="task.succeeded", filters=["task=nightly"])
+    await create(rig, "alarm", on="task.failed", filters=["task~=^night"])
+    await rig.pass_time(60)
+    async with rig.running():
+        cause = await settle(rig, peer, "nightly")
+        request = (await peer.saw(2))[1]
+    assert request.task_name == "report"
+    assert f'"fire_id":"{cause}"' in request.prompt
+    assert await ledger(rig, "alarm") == []
+
+
+async def test_how_a_turn_ended_says_what_is_told(rig: Rig, peer: Peer) -> None:
+    ends = {"FAILED": "task.failed", "SILENT": "task.succeeded", "DELIVERED": "task.succeeded"}
+    ends |= {"PAUSED": "", "CANCELLED": ""}
+    for name in ("task.succeeded", "task.failed", "thread.released"):
+        await create(rig, f"on-{name.replace('.', '-')}", on=name, filters=["task~=^e-"], overlap="queue")
+    for number, end in enumerate(ends):
+        await create(rig, f"e-{end.lower()}", on="demo", filters=[f"n={number}"])
+    peer.now = rig.clock.now
+    async with rig.running():
+        for number, end in enumerate(ends):
+            await emit(rig, data_json=f'{{"n":{number}}}')
+            (fire,) = await fires(rig, f"e-{end.lower()}")
+            async with peer.changed:
+                await peer.changed.wait_for(lambda id_=fire.fire_id: id_ in {each.fire_id for each in peer.received})
+            await peer.play(fire.fire_id, State.Value(end))
+            await rig.trail.saw("fire.settled", number + 1)
+    causes = [event["fire_id"].partition("@")[0] for event in rig.trail.named("fire.committed")]
+    listening = {
+        name: (await rig.task(f"on-{name.replace('.', '-')}")).id for name in ("task.succeeded", "task.failed")
+    }
+    heard = {name: causes.count(id_) for name, id_ in listening.items()}
+    assert heard == {"task.succeeded": 2, "task.failed": 1}
+    assert await ledger(rig, "on-thread-released") == []
+
+
+async def test_a_failure_that_is_tried_again_is_not_told_yet(rig: Rig, peer: Peer) -> None:
+    await create(rig, "alarm", on="task.failed")
+    await create(rig, "first", every="60s", retries=1)
+    await rig.pass_time(60)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+        await peer.play(peer.received[0].fire_id, State.FAILED)
+        await rig.trail.saw("fire.retried")
+    assert await ledger(rig, "alarm") == []
+
+
+async def test_a_release_is_told_once_however_many_fires_were_held(rig: Rig, peer: Peer) -> None:
+    await create(rig, "watch", on="thread.released", filters=["thread=shared"], overlap="queue")
+    for name in ("a", "b"):
+        await create(rig, name, every="60s", thread_id="shared")
+    await rig.pass_time(60)
+    peer.now = rig.clock.now
+    async with rig.running():
+        requests = list(await peer.saw(2))
+        for state in (State.HELD, State.RELEASED):
+            for request in requests:
+                await peer.play(request.fire_id, state)
+        await rig.trail.saw("fire.released", 2)
+    assert len(await ledger(rig, "watch")) == 1
+
+
+async def test_a_task_is_not_set_off_by_its_own_turns_and_says_so(rig: Rig, peer: Peer) -> None:
+    await create(rig, "echo", on="task.succeeded", thread_id="t")
+    await create(rig, "start", on="demo")
+    await emit(rig)
+    async with rig.running():
+        await settle(rig, peer, "start")
+        await rig.trail.saw("fire.committed", 2)
+        own = await settle(rig, peer, "echo", count=2)
+        await bridge(rig, told(fire_id=own))
+    assert await ledger(rig, "echo") == [("succeeded", "", 1), ("skipped", "storm: own chain", 1)]
+    (skipped,) = rig.trail.named("trigger.skipped")
+    assert (skipped["reason"], skipped["count"]) == ("storm: own chain", 1)
+
+
+async def test_a_circle_of_two_tasks_goes_round_once(rig: Rig, peer: Peer) -> None:
+    await create(rig, "a", on="task.succeeded", filters=["task~=^(b|start)$"])
+    await create(rig, "b", on="task.succeeded", filters=["task=a"])
+    await create(rig, "start", on="demo")
+    await emit(rig)
+    peer.finishes, peer.now = True, rig.clock.now
+    async with rig.running():
+        await rig.trail.saw("trigger.skipped")
+    assert await ledger(rig, "a") == [("succeeded", "", 1), ("skipped", "storm: own chain", 1)]
+    assert await ledger(rig, "b") == [("succeeded", "", 1)]
+
+
+async def test_an_event_that_a_running_turn_tells_of_is_an_effect_of_its_fire(rig: Rig, peer: Peer) -> None:
+    await create(rig, "self", on="demo")
+    await create(rig, "next", on="demo")
+    await emit(rig)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted", 2)
+        turn = (await fires(rig, "self"))[0].turn_id
+        by = wire.CreatedBy(turn_id=turn, category="loop", agent="agent0")
+        peer.turns.clear()
+        await emit(rig, created_by=by)
+    entries = {name: (await ledger(rig, name))[-1] for name in ("self", "next")}
+    assert ("skipped", "storm: own chain", 1) in entries.values()
+
+
+async def test_the_runtime_is_asked_only_for_what_some_task_listens_for(rig: Rig, peer: Peer) -> None:
+    async with rig.running("bridge"):
+        await create(rig, "one", on="turn_end")
+        assert await peer.was_asked(1) == [["turn_end"]]
+        await create(rig, "two", on="tool_execution_end")
+        await create(rig, "own", on="demo")
+        assert (await peer.was_asked(2))[1:] == [["tool_execution_end", "turn_end"]]
+        await rig.service.delete_task(wire.DeleteTaskRequest(name="one"))
+        await rig.service.delete_task(wire.DeleteTaskRequest(name="two"))
+        assert (await peer.was_asked(3))[-1] in (["tool_execution_end"], [])
+        while peer.asked_for[-1]:
+            await peer.was_asked(len(peer.asked_for) + 1)
+
+
+async def test_nothing_is_asked_for_while_no_task_listens(rig: Rig, peer: Peer) -> None:
+    async with rig.running("bridge"):
+        await rig.clock.wait(rig.bridge.changed, 0)
+        await create(rig, "one", on="demo")
+        await rig.task("one")
+    assert peer.asked_for == []
+
+
+async def test_a_runner_goes_on_behind_the_last_event_it_took_in(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="turn_end", overlap="queue")
+    peer.now = rig.clock.now
+    async with rig.running("bridge"):
+        await peer.was_asked(1)
+        await peer.tell(told(), told("turn_start"), told())
+        await rig.trail.saw("fire.committed", 2)
+    await peer.tell(told())
+    async with rig.running("bridge"):
+        await rig.trail.saw("fire.committed", 3)
+    assert [entry[0] for entry in await ledger(rig, "one")] == ["pending"] * 3
+
+
+async def test_a_store_that_was_put_back_tells_its_events_again_and_none_counts_twice(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="turn_end", overlap="queue")
+    peer.now = rig.clock.now
+    async with rig.running("bridge"):
+        await peer.was_asked(1)
+        await peer.tell(told(), told())
+        await rig.trail.saw("fire.committed", 2)
+    peer.incarnation = "two"
+    for event in peer.bridged:
+        event.incarnation = "two"
+    await peer.tell(told())
+    async with rig.running("bridge"):
+        await rig.trail.saw("fire.committed", 3)
+    assert [entry[0] for entry in await ledger(rig, "one")] == ["pending"] * 3
+    position = await rig.store.run(lambda session: session.events.position())
+    assert position == ("two", 3)
+
+
+def test_an_event_of_the_future_happens_now_and_keeps_its_id(clock) -> None:
+    event = told()
+    event.at.FromDatetime(clock.now() + timedelta(hours=1))
+    early = event_of(event, clock.now())
+    assert early.at == clock.now()
+    assert event_of(event, clock.now() + timedelta(seconds=9)).id == early.id
+
+
+async def test_who_does_not_listen_costs_an_event_nothing(rig: Rig) -> None:
+    """The lookup reads an index that holds listeners alone."""
+
+    def plans(session: Any) -> list[str]:
+        wanted = "SELECT id FROM tasks WHERE listens IN ('demo') AND listens IS NOT NULL"
+        connection = session.events._connection
+        return [row[-1] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {wanted}")]
+
+    (line, *_) = await rig.store.run(plans)
+    assert "tasks_listens" in line
+
+
+async def test_a_task_that_cannot_be_triggered_is_quarantined_and_the_others_fire(rig: Rig) -> None:
+    one = await create(rig, "broken", on="demo", filters=["k=v"])
+    await create(rig, "whole", on="demo")
+
+    def spoil(session: Any) -> None:
+        session.events._connection.exec_driver_sql(
+            "UPDATE tasks SET definition = replace(definition, 'k=v', 'k~=(') WHERE id = ?", (one,)
+        )
+
+    await rig.store.run(spoil)
+    await emit(rig)
+    assert (await rig.task("broken")).state == "quarantined"
+    assert await ledger(rig, "whole") == [("pending", "", 1)]
