@@ -34,7 +34,7 @@ class TomlFile:
         self._text = text
         try:
             self.data: dict[str, Any] = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOML error
             raise InvalidInput(f"not valid TOML: {error}", where=str(path)) from error
         if _depth(self.data) > DEEPEST:
             raise InvalidInput(f"nested deeper than {DEEPEST} levels", where=str(path))

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +23,10 @@ _ORDER = (
 _APART = {"tags", "payload", "exclude", "budget", "filters"}
 _UNTOLD = {"agent": "agent0", "read_only": False, "paused": False, "max_catch_up": 1000}
 _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+# What a field of the contract can hold.
+Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 
 
 class TaskTable(BaseModel):
@@ -51,16 +55,16 @@ class TaskTable(BaseModel):
     catch_up: str | None = None
     grace: str | None = None
     catch_up_window: str | None = None
-    max_catch_up: int | None = None
+    max_catch_up: Whole | None = None
     overlap: str | None = None
     jitter: str | None = None
     start_at: str | None = None
     end_at: str | None = None
     expires_at: str | None = None
-    max_fires: int | None = None
-    retries: int | None = None
-    pause_after_failures: int | None = None
-    budget: dict[str, int] = Field(default_factory=dict)
+    max_fires: Whole | None = None
+    retries: Whole | None = None
+    pause_after_failures: Whole | None = None
+    budget: dict[str, Whole] = Field(default_factory=dict)
     thread_id: str | None = None
     agent: str | None = None
     read_only: bool | None = None

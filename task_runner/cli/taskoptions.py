@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ _OPTIONAL = frozenset(
         "filters",
     }
 )  # fmt: skip
+# What fits into a field; `int` reads digits of every script, and as many as there are.
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _FIELDS = {"payload": "payload_json", "tag": "tags"}
 SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 
@@ -36,7 +39,11 @@ def _number(flag: str, help_: str) -> Any:
 
 
 def _number_or_none(text: str) -> int | str:
-    return NONE if text == NONE else int(text)
+    if text == NONE:
+        return NONE
+    if not _NUMBER.fullmatch(text):
+        raise typer.BadParameter(f"{text[:40]!r} is not a whole number")
+    return int(text)
 
 
 def _texts(flag: str, help_: str) -> Any:

@@ -34,6 +34,7 @@ def run(app: typer.Typer, argv: Sequence[str]) -> int:
     read becomes one line on stderr and the exit code of its class.
     """
     try:
+        _check_text(argv)
         rest = _take_common(argv)
         _declare_common(app)
         result = app(args=rest, standalone_mode=False, prog_name=Path(sys.argv[0]).name)
@@ -65,6 +66,13 @@ def when(at: datetime | None) -> str:
         return ""
     shown = at.astimezone(UTC) if _common.utc else at.astimezone()
     return shown.strftime("%Y-%m-%d %H:%M:%S") + ("Z" if _common.utc else "")
+
+
+def _check_text(argv: Sequence[str]) -> None:
+    """Refuse what no message, file or terminal could hold. Raises InvalidInput."""
+    for item in argv:
+        if any("\ud800" <= letter <= "\udfff" for letter in item):
+            raise InvalidInput(f"{item[:60]!a} is not UTF-8", where="command line")
 
 
 def _take_common(argv: Sequence[str]) -> list[str]:
