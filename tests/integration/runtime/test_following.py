@@ -1,7 +1,7 @@
 """Following a conversation: what running turns say as they say it, each thing once, and at nobody else's cost."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -12,9 +12,11 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from agent_runtime.model import TurnContext
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import Bench, Call, soon
-from tests.support.scripted import ScriptedModel
+from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, soon
+from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.home import Home
+
+COST: Any = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
 
 
 class Typing(ScriptedModel):
@@ -33,7 +35,7 @@ class Typing(ScriptedModel):
                 continue
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
         made: Any = [dict(call) for call in line.tool_calls]
-        yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_calls=made))
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_calls=made, usage_metadata=COST))
 
 
 class Desk(Bench):
@@ -61,6 +63,12 @@ class Desk(Bench):
 
         return await soon(watch(), f"it in {found}")
 
+    async def followed(self, channel: str = "main") -> None:
+        """Wait until somebody follows."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.runtime.live.followed(channel):
+                await asyncio.to_thread(lambda: None)
+
 
 @pytest.fixture
 async def desk(home: Home) -> AsyncIterator[Desk]:
@@ -70,17 +78,145 @@ async def desk(home: Home) -> AsyncIterator[Desk]:
     await made.close()
 
 
+def spoken(text: str) -> Callable[[wire.ConversationTurn], bool]:
+    """Return what tells the piece by which just this was said, however many pieces it came in."""
+    heard: dict[str, str] = {}
+
+    def told(turn: wire.ConversationTurn) -> bool:
+        if turn.speech.text:
+            before = heard.get(turn.speech.message, "")
+            assert turn.speech.offset == len(before), "no piece is missing, and none comes twice"
+            heard[turn.speech.message] = before + turn.speech.text
+        return text in heard.values()
+
+    return told
+
+
+def never(_turn: wire.ConversationTurn) -> bool:
+    return False
+
+
 def over(turn: wire.ConversationTurn) -> bool:
     return turn.status in {"succeeded", "failed", "cancelled", "interrupted"}
 
 
 async def test_a_follower_reads_words_before_their_message_is_over(desk: Desk) -> None:
     desk.script["go"] = [AIMessage("one two … three")]
-    following = asyncio.create_task(desk.follow(lambda turn: turn.speech.text.startswith("one two ")))
+    following = asyncio.create_task(desk.follow(spoken("one two ")))
+    await desk.followed()
     await desk.service.Fire(desk.fire(), None)
     heard = (await following)[-1]
-    assert (heard.speech.after, heard.speech.offset, heard.status) == (0, 0, "")
-    rest = asyncio.create_task(desk.follow(over))
-    await soon(desk.blocked.wait(), "the model")
+    assert (heard.speech.after, heard.speech.offset, heard.status) == (0, 0, ""), "a piece, and no turn"
+    over_ = asyncio.create_task(desk.follow(over))
     desk.go.set()
-    assert [message.text for message in (await rest)[-1].messages] == ["go", "one two three "]
+    assert [message.text for message in (await over_)[-1].messages] == ["go", "one two three "]
+
+
+async def test_who_comes_in_the_middle_of_a_message_hears_all_of_it_so_far(desk: Desk) -> None:
+    desk.script["go"] = [AIMessage("one two …")]
+    first = asyncio.create_task(desk.follow(never))
+    await desk.followed()
+    await desk.service.Fire(desk.fire(), None)
+    await soon(desk.blocked.wait(), "the model")
+    later = await desk.follow(spoken("one two "))
+    assert [turn.status for turn in later] == ["running", ""], "the turn first, then what it says"
+    first.cancel()
+
+
+async def test_nobody_who_follows_means_no_streaming(desk: Desk) -> None:
+    desk.script["go"] = [AIMessage("one two")]
+    await desk.run()
+    whole = asyncio.create_task(desk.follow(never, live=False))
+    elsewhere = asyncio.create_task(desk.follow(never, channel="other"))
+    await desk.followed("other")
+    await desk.run(2)
+    assert desk.streams == 0
+    for task in (whole, elsewhere):
+        task.cancel()
+
+
+async def test_tool_calls_are_told_when_they_start_and_when_they_end(desk: Desk) -> None:
+    desk.script["go"] = [calls(("block", {}), ("note", {"text": "x"})), AIMessage("done")]
+    following = asyncio.create_task(desk.follow(over))
+    await desk.followed()
+    await desk.service.Fire(desk.fire(), None)
+    running = await desk.follow(lambda turn: {call.state for call in turn.speech.calls} == {"running", "done"})
+    assert {call.name: call.state for call in running[-1].speech.calls} == {"block": "running", "note": "done"}
+    assert [call.name for turn in running for message in turn.messages for call in message.tool_calls] == [
+        "block",
+        "note",
+    ], "who asks for the calls is on record before they are told"
+    desk.go.set()
+    found = await following
+    assert [message.role for message in found[-1].messages] == ["trigger", "agent", "tool", "tool", "agent"]
+    assert found[-1].messages[2].tool_call_id == found[-1].messages[1].tool_calls[0].id
+
+
+async def test_a_turn_that_goes_on_after_a_decision_is_heard_too(desk: Desk) -> None:
+    desk.category("work", tools=["tool:block"])
+    desk.script["go"] = [calls(("note", {"text": "x"})), AIMessage("noted as … you said")]
+    following = asyncio.create_task(desk.follow(spoken("noted as ")))
+    await desk.followed()
+    assert (await desk.run()).state == wire.TurnEvent.INTERRUPTED
+    [asked] = await desk.pending()
+    await desk.resolve(asked.interrupt_id, "approve", args_hash=asked.args_hash)
+    heard = (await following)[-1].speech
+    assert (heard.after, heard.offset) == (2, 0)
+    desk.go.set()
+
+
+async def test_what_a_silent_turn_says_is_not_told(desk: Desk) -> None:
+    desk.category("quiet", silent=True)
+    desk.script["go"] = [AIMessage("… ")]
+    following = asyncio.create_task(desk.follow(never))
+    await desk.followed()
+    await desk.service.Fire(desk.fire(category="quiet"), None)
+    await soon(desk.blocked.wait(), "the model")
+    desk.script["then"] = [AIMessage("aloud")]
+    seen = asyncio.create_task(desk.follow(over))
+    await desk.run(2, prompt="then", thread_id="thread-b", task="b")
+    assert {turn.messages[0].text for turn in await seen if turn.messages} == {"then"}
+    following.cancel()
+    desk.go.set()
+
+
+async def test_what_an_author_decides_elsewhere_is_shown(desk: Desk) -> None:
+    granted = 'name = "work"\nautonomous = true\n[scopes]\ntools = ["page.propose"]\nwrites = ["candidate-page"]\n'
+    (desk.home.categories / "work.toml").write_text(granted)
+    page = {"title": "Garden", "body": "Open on Saturdays."}
+    desk.script["go"] = [calls(("page_propose", page)), AIMessage("proposed")]
+    await desk.run()
+    following = asyncio.create_task(desk.follow(lambda turn: turn.candidates[0].lifecycle == "rejected"))
+    await desk.followed()
+    [candidate] = (await desk.service.ListCandidates(wire.ListCandidatesRequest(), None)).candidates
+    decided = wire.DecideCandidateRequest(candidate_id=candidate.candidate_id, accept=False, note="no")
+    await desk.service.DecideCandidate(decided, None)
+    found = await following
+    assert [turn.candidates[0].lifecycle for turn in found] == ["candidate", "rejected"]
+
+
+async def test_only_what_changed_is_sent_again(desk: Desk) -> None:
+    for number in range(1, 4):
+        await desk.run(number)
+    following = asyncio.create_task(desk.follow(lambda turn: turn.messages[0].text == "again" and over(turn)))
+    await desk.followed()
+    await desk.run(4, prompt="again")
+    found = [turn.turn_id for turn in await following if turn.messages[0].text == "go"]
+    assert len(found) == len(set(found)) == 3
+
+
+async def test_threads_tell_where_they_stand_and_what_they_cost(desk: Desk) -> None:
+    desk.category("work", tools=["tool:block"])
+    desk.script["ask"] = [calls(("note", {"text": "x"}))]
+    await desk.run()
+    await desk.run(2, prompt="ask")
+    await desk.run(1, thread_id="thread-b", task="b")
+    listed = (await desk.service.ListThreads(wire.ListThreadsRequest(), None)).threads
+    assert [(one.thread_id, one.status, one.turns, one.waiting) for one in listed] == [
+        ("thread-b", "succeeded", 1, 0),
+        ("thread-a", "interrupted", 2, 1),
+    ]
+    [one] = (await desk.service.ListThreads(wire.ListThreadsRequest(thread_id="thread-a"), None)).threads
+    turns = (await desk.service.ListTurns(wire.ListTurnsRequest(thread_id="thread-a"), None)).turns
+    assert one.tokens_out == sum(turn.tokens_out for turn in turns)
+    assert one.last_turn_id == turns[0].turn_id
