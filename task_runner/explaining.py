@@ -263,7 +263,7 @@ def _names(asked: Asked, at: datetime) -> bool:
 
 def _beside(entry: Fire) -> list[str]:
     """Say what else fired for that time, or was to."""
-    if entry.kind is FireKind.SCHEDULED and entry.outcome is Outcome.COALESCED:
+    if entry.kind is FireKind.SCHEDULED and entry.outcome is Outcome.COALESCED and entry.fire_id:
         return [f"{entry.fire_id} was committed for it and went into {entry.reason}."]
     if entry.kind is FireKind.SCHEDULED:
         return []

@@ -85,6 +85,27 @@ async def test_stood_for_by_another_and_committed_and_coalesced(rig: Rig, peer: 
         assert (await asked(rig, 360))[0] == "coalesced"
 
 
+async def test_overlap(rig: Rig, peer: Peer) -> None:
+    await rig.create(overlap="skip")
+    await rig.pass_time(60)
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+        await rig.pass_time(60)
+        assert await asked(rig, 120) == ("skipped", (await asked(rig, 120))[1])
+        assert "The task's last fire was under way then, and overlap skip fires nothing" in (await asked(rig, 120))[1]
+        await rig.pass_time(90)
+        verdict, text = await asked(rig, 180)
+        assert (verdict, "is skipped (overlap skip), and what came due since was missed" in text) == ("unplanned", True)
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    await rig.create(overlap="cancel-running")
+    async with rig.running():
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.accepted", 2)
+        await rig.pass_time(60)
+        verdict, text = await asked(rig, 330)
+    assert (verdict, "The turn is asked to end at its next await" in text) == ("coalesced", True)
+
+
 async def test_capped_and_too_old(rig: Rig, peer: Peer) -> None:
     await rig.create(catch_up="run-all", max_catch_up=2, catch_up_window="4m")
     await rig.pass_time(600)
