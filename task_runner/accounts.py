@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from task_runner.model import CatchUp, Definition, Fire, Outcome
+from task_runner.model import CatchUp, Definition, Fire, FireKind, Outcome
 from task_runner.overlap import CANCELS
 from turnkeeper.clock import rfc3339
 from turnkeeper.durations import format_duration, format_rough
@@ -14,6 +14,7 @@ _SKIPPED = {
     "max_fires": "The limit on fires was reached, until an edit.",
     "queue_full": "More waited in line than max_catch_up ({most}) allows: the oldest gave way.",
     "overlap": "The task's last fire was under way then, and overlap skip fires nothing meanwhile.",
+    "queued": "The fire of an event was waiting to be sent: what fell due meanwhile gave way to it.",
     "paused": "The task was paused then.",
     "disabled": "The task was disabled then.",
     "deleted": "The task was deleted before it was sent.",
@@ -22,6 +23,7 @@ _SKIPPED = {
     "taken over": "Its author wrote into the thread before it was sent, and took over.",
     "superseded": "It was committed and not yet sent when an edit made a schedule that does not name it.",
 }
+_ONE_SECOND = timedelta(seconds=1)
 _ENDS = {
     Outcome.SUCCEEDED: "Its turn succeeded",
     Outcome.FAILED: "Its turn failed",
@@ -67,11 +69,11 @@ def _skipped(entry: Fire, definition: Definition) -> str:
 
 def _sending(entry: Fire) -> list[str]:
     due = f"It was due at {rfc3339(entry.due_at)}"
-    due += (
-        f", {_after(entry.due_at - entry.nominal_at)} its nominal time by its jitter"
-        if entry.due_at > entry.nominal_at
-        else ""
-    )
+    if entry.due_at > entry.nominal_at:
+        why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its nominal time by its jitter"
+        put_off = entry.due_at - entry.nominal_at
+        # An event is named by its second, and happens within it.
+        due += f", {_after(put_off)} {why}" if entry.kind is not FireKind.EVENT or put_off >= _ONE_SECOND else ""
     lines = [f"{due}."]
     if entry.caught_up:
         how = "one fire for all" if entry.policy is CatchUp.RUN_ONCE else "each by itself"

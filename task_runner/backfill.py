@@ -6,10 +6,9 @@ from datetime import datetime, timedelta
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.changes import find_living
-from task_runner.model import OPEN, Fire, FireKind, Outcome, Revision, Task, TaskState, fire_id
+from task_runner.model import OPEN, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState, fire_id
 from task_runner.requests import frozen_request
-from task_runner.schedules import timetable_of
-from task_runner.selfpaced import is_self_paced
+from task_runner.schedules import describe, timetable_of
 from task_runner.specs import parse_instant
 from task_runner.store import Session
 from task_runner.trail import Event, committed
@@ -18,6 +17,8 @@ from turnkeeper.errors import Conflict, InvalidInput
 
 MOST_AT_ONCE = 10_000
 _LEAST = timedelta(microseconds=1)
+_WITHOUT_TIMES = frozenset({ScheduleKind.DYNAMIC, ScheduleKind.ON})
+_BESIDE = frozenset({FireKind.MANUAL, FireKind.EVENT})
 
 
 def backfill(
@@ -35,8 +36,8 @@ def backfill(
     task = find_living(session, asked.name)
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED, TaskState.PAUSED}:
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="resume or enable it first")
-    if is_self_paced(task.definition):
-        what = f"{task.definition.name!r} is self-paced: its schedule names no times"
+    if task.definition.schedule.kind in _WITHOUT_TIMES:
+        what = f"{task.definition.name!r} is {describe(task.definition)}: there is no schedule that names times"
         raise InvalidInput(what, where="backfill", hint="fire it by hand: task-runner run")
     zone = task.definition.timezone
     start, end = (parse_instant(getattr(asked, name), zone, field=name) for name in ("from", "to"))
@@ -84,7 +85,7 @@ def _without_fire(nominals: Sequence[datetime], entries: Sequence[Fire]) -> list
     had = [
         fire
         for fire in entries
-        if fire.kind is not FireKind.MANUAL and (fire.accepted_at is not None or fire.outcome in OPEN) and fire.count
+        if fire.kind not in _BESIDE and (fire.accepted_at is not None or fire.outcome in OPEN) and fire.count
     ]
     spans = deque(sorted((fire.first_at, fire.last_at) for fire in had))
     rest: list[datetime] = []

@@ -1,15 +1,29 @@
 """`explain`: what became, or will become, of one time, in sentences, from the ledger and the schedule in force."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.accounts import account_of
 from task_runner.backfill import in_force
 from task_runner.changes import find
+from task_runner.eventaccount import event_account, newest_at, of_events
+from task_runner.eventstore import Note
 from task_runner.jitter import due_of
-from task_runner.model import HALTED, UNDER_WAY, Definition, Fire, FireKind, Outcome, Overlap, Revision, Task, TaskState
+from task_runner.model import (
+    HALTED,
+    UNDER_WAY,
+    Definition,
+    Fire,
+    FireKind,
+    Outcome,
+    Overlap,
+    Revision,
+    ScheduleKind,
+    Task,
+    TaskState,
+)
 from task_runner.pacedaccount import paced_account
 from task_runner.schedules import describe, timetable_of
 from task_runner.selfpaced import is_self_paced
@@ -50,6 +64,7 @@ class Asked:
         entries: the ledger entries that cover, or are named by, the time in question.
         open: the task's open entries.
         newest: the task's newest entries, newest first, where it was self-paced.
+        notes: what triggered those entries that an event did, by their numbers.
     """
 
     task: Task
@@ -59,6 +74,7 @@ class Asked:
     entries: Sequence[Fire]
     open: Sequence[Fire] = ()
     newest: Sequence[Fire] = ()
+    notes: Mapping[int, Note] = field(default_factory=dict)
 
     @property
     def revision(self) -> Revision:
@@ -76,14 +92,17 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
         timetable = timetable_of(task.definition)
         at = timetable.last_at_or_before(min(now, task.cursor_at)) or timetable.next_after(now) or now
         at = now if is_self_paced(task.definition) else at
+        if task.definition.on is not None and not task.definition.is_hybrid:
+            at = newest_at(session.events.newest(task.id), now)
         at = max(at, task.created_at.replace(microsecond=0))
-    revisions = session.tasks.revisions(task.id)
+    revisions, entries = session.tasks.revisions(task.id), session.fires.touching(task.id, at, at)
     asked = Asked(
         task=task,
         revisions=revisions,
         at=at,
         now=now,
-        entries=session.fires.touching(task.id, at, at),
+        entries=entries,
+        notes=session.events.notes([each.entry_id for each in of_events(entries)]),
         newest=session.fires.history(task.id, _NEWEST) if is_self_paced(in_force(revisions, at).definition) else (),
         open=snapshot.open,
     )
@@ -101,11 +120,15 @@ def explained(asked: Asked) -> Said:
     """Return what became, or will become, of a time."""
     if is_self_paced(asked.revision.definition) and asked.at >= asked.revisions[0].valid_from:
         return _of_paced(asked)
+    if asked.revision.definition.schedule.kind is ScheduleKind.ON and asked.at >= asked.revisions[0].valid_from:
+        return _of_events(asked)
     covering = next(
         (each for each in asked.entries if each.kind is FireKind.SCHEDULED and each.count and _covers(each, asked.at)),
         None,
     )
     beside = tuple(line for each in asked.entries if each is not covering for line in _beside(each))
+    if events := of_events(asked.entries):
+        beside += event_account(asked.revision.definition, events, asked.notes).lines
     said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)
     return replace(said, lines=(_head(asked), *said.lines, *beside))
 
@@ -117,6 +140,15 @@ def _of_paced(asked: Asked) -> Said:
     if stopped is not None:
         account = account._replace(verdict=stopped.verdict, lines=(*account.lines, *stopped.lines))
     beside = tuple(line for each in asked.entries if each.kind is not FireKind.WAKE for line in _beside(each))
+    return Said(verdict=account.verdict, lines=(_head(asked), *account.lines, *beside), entry=account.entry)
+
+
+def _of_events(asked: Asked) -> Said:
+    """Explain a time of a task that fires for events alone."""
+    account = event_account(asked.revision.definition, of_events(asked.entries), asked.notes)
+    if account.entry is None and (stopped := _stopped(asked.task)) is not None:
+        account = account._replace(verdict=stopped.verdict, lines=(*account.lines, *stopped.lines))
+    beside = tuple(line for each in asked.entries for line in _beside(each))
     return Said(verdict=account.verdict, lines=(_head(asked), *account.lines, *beside), entry=account.entry)
 
 
@@ -265,7 +297,7 @@ def _beside(entry: Fire) -> list[str]:
     """Say what else fired for that time, or was to."""
     if entry.kind is FireKind.SCHEDULED and entry.outcome is Outcome.COALESCED and entry.fire_id:
         return [f"{entry.fire_id} was committed for it and went into {entry.reason}."]
-    if entry.kind is FireKind.SCHEDULED:
+    if entry.kind in {FireKind.SCHEDULED, FireKind.EVENT}:
         return []
     how = "by hand" if entry.kind is FireKind.MANUAL else "by a backfill"
     return [f"Beside that {entry.fire_id} was asked for {how}: {entry.outcome}."]

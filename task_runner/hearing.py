@@ -17,9 +17,8 @@ from task_runner.planning import Planned, plan_tasks, quarantine
 from task_runner.replacing import replace
 from task_runner.requests import frozen_request
 from task_runner.store import Session
-from task_runner.triggering import Decided, Trigger, decide
+from task_runner.triggering import TAKEN, Decided, Trigger, decide
 
-TAKEN = "same id"
 _LONGEST_PROMPT = 1 << 20  # bytes; what is longer the runtime refuses
 
 

@@ -37,12 +37,13 @@ from task_runner.runs import earliest
 # Fires of events that led to one another, at most; and fires of one task within an hour, at most.
 LONGEST_CHAIN = 8
 MOST_AN_HOUR = 60
-_HOUR = timedelta(hours=1)
+HOURLY = timedelta(hours=1)
 _LEAST = timedelta(microseconds=1)
 OUTSIDE = "outside_bounds"
 QUEUED = "queued"
 LIMIT = "max_fires"
 OWN_CHAIN, TOO_LONG, TOO_MANY = "storm: own chain", f"storm: chain of {LONGEST_CHAIN}", f"storm: {MOST_AN_HOUR} in 1h"
+TAKEN = "same id"
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
 
 
@@ -244,7 +245,7 @@ class _Desk:
             return OVERLAP
         # A line of work that somebody hands in may be as long as it is; what our own turns tell may not.
         counts = definition.overlap is not Overlap.QUEUE or event.name in LIFECYCLE
-        recent = [at for at in self._hourly if event.at - _HOUR < at]
+        recent = [at for at in self._hourly if event.at - HOURLY < at]
         return TOO_MANY if counts and len(recent) >= MOST_AN_HOUR else ""
 
     def _fire(self, trigger: Trigger) -> None:
