@@ -143,8 +143,9 @@ class Live:
 
     def _add(self, turn_id: str, message: str, text: str) -> None:
         saying = self._sayings.get(turn_id)
-        if saying is not None and saying.message == message:
-            saying.text = (saying.text + text)[:LONGEST_MESSAGE]
+        room = LONGEST_MESSAGE - len(saying.text) if saying is not None and saying.message == message else 0
+        if saying is not None and room > 0:
+            saying.text += text[:room]
             self._ring(saying.channel)
 
     def _put_call(self, turn_id: str, step: _Saying, call: Call) -> None:

@@ -1,0 +1,322 @@
+"""A conversation on a terminal and in a pipe: shown once, shown whole, and never obeyed."""
+
+import io
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from agent_runtime.cli.answering import Item, Waiting, parse, perform
+from agent_runtime.cli.keys import Typed
+from agent_runtime.cli.news import known_of, news_of
+from agent_runtime.cli.panels import Safe, blocks
+from agent_runtime.cli.reader import Reader
+from agent_runtime.cli.rows import conversation_row
+from agent_runtime.cli.screen import Screen
+from agent_runtime.conversation import project
+from agent_runtime.live import LONGEST_MESSAGE, Call, Ear, Live
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.unit.world.test_conversation import ASKED, FIRE, PROMPT, says
+from turnkeeper.console import as_json
+from turnkeeper.errors import Conflict
+
+OURS = re.compile(r"\x1b\[[0-9;]*[mAKHJ]|\r")  # colours, and the moves by which the foot of the screen is drawn anew
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+PROPOSED = wire.Candidate(
+    candidate_id="c-1", kind="candidate-page", title="Garden", body="# Garden\n\nOpen.", lifecycle="candidate",
+    sources=["garden@2", "https://example.org/a"],
+)  # fmt: skip
+FOUND = wire.Deviation(
+    deviation_id="d-1", kind="contradiction", page_id="garden", page_version=2, says="The pump is old.",
+    found="The pump is new.", lifecycle="open",
+)  # fmt: skip
+RUNNING = replace(FIRE, status="running", ended_at=None)
+EVIL = "\x1b[2J\x1b]0;x\x07 \u202eevil\u2066 \x9b31m &#x202e;&rlm; <b>\x1b[31m</b> \r\n\x0b"
+
+
+def terminal(width: int = 80) -> Console:
+    return Console(
+        file=io.StringIO(), force_terminal=True, width=width, height=24, highlight=False, markup=False, emoji=False,
+        color_system="truecolor", legacy_windows=False, _environ={},
+    )  # fmt: skip
+
+
+def pipe() -> Console:
+    return Console(file=io.StringIO(), width=10_000, highlight=False, markup=False, emoji=False, _environ={})
+
+
+def written(out: Console) -> str:
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def speech(text: str, *, offset: int = 0, message: str = "m", after: int = 0) -> wire.ConversationTurn:
+    said = wire.Speech(after=after, message=message, offset=offset, text=text)
+    return wire.ConversationTurn(turn_id="turn-1", thread_id="th", speech=said)
+
+
+def whole(*, evil: str = "", width: int = 80, wide: bool = False) -> str:
+    """Return all that can stand in a turn, on a terminal."""
+    messages = [PROMPT, says(f"**Read** it. {evil}", "page_propose"), says(evil or "x", role="tool", position=200)]
+    asked = replace(ASKED, question=evil, tool=evil or "memory_put", args_json=json.dumps({"a": evil}))
+    candidate, deviation = wire.Candidate(), wire.Deviation()
+    candidate.CopyFrom(PROPOSED)
+    deviation.CopyFrom(FOUND)
+    candidate.title, candidate.body, candidate.note = evil or "Garden", f"# Garden\n\n{evil}", evil
+    deviation.says, deviation.why = evil or "old", evil
+    turn = project(
+        replace(FIRE, task_name=evil or "digest", error=evil, category=evil, thread_id=evil or "th", status="failed"),
+        messages, [asked], first=True, proposed=[candidate], deviations=[deviation],
+    )  # fmt: skip
+    out = terminal(width)
+    for news in news_of(turn):
+        for block in blocks(news, numbers={"c-1": 3}, wide=wide):
+            out.print(Safe(block))
+    return written(out)
+
+
+def test_a_turn_says_what_ran_why_what_it_proposes_and_what_is_asked() -> None:
+    text = OURS.sub("", whole())
+    for part in (
+        "triggered by digest at 2026-11-20 09:00 America/New_York",
+        "failed in 2s",
+        "→ page_propose(",
+        "proposes [3] · page · c-1",
+        "garden@2, https://example.org/a",
+        "agent-runtime candidates accept c-1",
+        'agent-runtime candidates reject c-1 --note "why"',
+        "contradicts · contradiction · d-1",
+        "agent-runtime deviations resolve d-1 --keep-canonical",
+        "asks you · permission · 1234567890",
+        "memory_put needs memory.put",
+        "agent-runtime interrupts resolve 1234567890 --approve",
+        'agent-runtime interrupts resolve 1234567890 --reject "why"',
+        "agent-runtime interrupts resolve 1234567890 --edit JSON",
+    ):
+        assert part in text
+    assert "**Read**" not in text, "what an agent writes is Markdown"
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@given(text=st.text(max_size=80) | st.just(EVIL) | st.text(alphabet="\x1b[]0;m&#x2e\u202e\x9b|-*`\n ", max_size=40))
+@settings(max_examples=40, deadline=None)
+def test_nothing_from_outside_is_obeyed_or_breaks_the_frame(wide: bool, text: str) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    for width in (80, 120):
+        shown = OURS.sub("", whole(evil=text, width=width, wide=wide))
+        assert not OBEYED.search(shown)
+        assert max(cell_len(line) for line in shown.split("\n")) <= width
+
+
+@pytest.mark.parametrize("cut", range(len("a\x1b[31mb\u202ec")))
+def test_an_escape_sequence_that_comes_in_two_pieces_is_shown_all_the_same(cut: int) -> None:
+    evil = "a\x1b[31mb\u202ec"
+    for out in (terminal(), pipe()):
+        reader: Any = Screen(out) if out.is_terminal else Reader(out)
+        reader.take(project(RUNNING, [PROMPT], [], first=True))
+        for at, piece in ((0, evil[:cut]), (cut, evil[cut:])):
+            reader.take(speech(piece, offset=at))
+            if isinstance(reader, Screen):
+                reader.draw()
+        shown = OURS.sub("", written(out))
+        assert not OBEYED.search(shown)
+        assert "\\x1b[31mb\\u202ec" in shown
+
+
+def test_json_stays_json_and_is_never_obeyed() -> None:
+    row = conversation_row(project(FIRE, [PROMPT, says(EVIL)], [], first=True))
+    text = as_json([row], indent=2)
+    assert not OBEYED.search(text)
+    assert json.loads(text) == [row]
+
+
+def test_words_that_were_read_as_they_came_are_not_printed_again() -> None:
+    out = pipe()
+    reader = Reader(out)
+    reader.take(project(RUNNING, [PROMPT], [], first=True))
+    reader.take(speech("one two "))
+    reader.take(speech("three", offset=8))
+    reader.take(project(FIRE, [PROMPT, says("one two three four", "note")], [], first=True))
+    lines = written(out).splitlines()
+    assert lines[3] == "  agent      one two three four"
+    assert lines[4].startswith("             → note(")
+    assert lines[5:] == ["  turn       succeeded in 2s"]
+
+
+def test_a_message_that_began_anew_is_printed_whole() -> None:
+    out = pipe()
+    reader = Reader(out)
+    reader.take(project(RUNNING, [PROMPT], [], first=True))
+    reader.take(speech("one tw"))
+    reader.take(speech("other", message="again"))
+    assert written(out).endswith("other")
+    reader.take(project(FIRE, [PROMPT, says("third")], [], first=True))
+    assert "  agent      third" in written(out).splitlines()
+
+
+def test_a_piece_after_one_that_is_missing_waits_for_the_whole() -> None:
+    out = pipe()
+    reader = Reader(out)
+    reader.take(project(RUNNING, [PROMPT], [], first=True))
+    reader.take(speech("lost", offset=4))
+    reader.take(project(FIRE, [PROMPT, says("not lost")], [], first=True))
+    assert written(out).splitlines()[3:] == ["  agent      not lost", "  turn       succeeded in 2s"]
+    screen = Screen(terminal())
+    screen.take(project(RUNNING, [PROMPT], [], first=True))
+    screen.take(speech("lost", offset=4))
+    assert not any("lost" in segment.text for line in screen._region() for segment in line)
+
+
+def test_a_turn_that_comes_again_after_a_restart_shows_nothing_twice() -> None:
+    for out in (terminal(), pipe()):
+        reader: Any = Screen(out) if out.is_terminal else Reader(out)
+        turn = project(FIRE, [PROMPT, says("Done.")], [ASKED], first=True, proposed=[PROPOSED])
+        reader.take(turn)
+        before = written(out)
+        reader.take(turn)
+        assert written(out) == before
+
+
+def test_what_stands_below_is_taken_away_before_more_is_printed() -> None:
+    out = terminal()
+    screen = Screen(out, typing=True)
+    screen.take(project(RUNNING, [PROMPT], [], first=True))
+    screen.take(speech("word " * 400))
+    screen.tell("following")
+    screen.type("a 1")
+    screen.draw()
+    foot = OURS.sub("", written(out)).split("\n")
+    assert foot[-1] == "> a 1"
+    assert foot[-2] == "following"
+    assert len(foot) <= 5 + out.height // 2 + 2, "the foot never fills the screen"
+    screen.take(project(FIRE, [PROMPT, says("Done.")], [], first=True))
+    assert written(out).count("\x1b[1A") == min(out.height // 2, 99) + 1, "one row up for each but the last"
+
+
+def test_what_is_proposed_follows_the_words_that_go_with_it() -> None:
+    running = project(RUNNING, [PROMPT], [], first=True, proposed=[PROPOSED])
+    ended = project(FIRE, [PROMPT, says("Proposed.")], [], first=True, proposed=[PROPOSED])
+    assert [news.kind for news in news_of(running)] == ["begun", "message"]
+    assert [news.kind for news in news_of(ended, known_of(running))] == ["message", "candidate", "ended"]
+    decided = wire.Candidate()
+    decided.CopyFrom(PROPOSED)
+    decided.lifecycle = "canonical"
+    later = project(FIRE, [PROMPT, says("Proposed.")], [], first=True, proposed=[decided])
+    assert [news.kind for news in news_of(later, known_of(ended))] == ["candidate"]
+
+
+def waiting() -> Waiting:
+    found = Waiting()
+    question = replace(ASKED, interrupt_id="q", kind="question", question="Which?", allows_text=True)
+    found.update(project(FIRE, [PROMPT], [ASKED, question], first=True, proposed=[PROPOSED], deviations=[FOUND]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "does", "item", "text"),
+    [
+        ("a 1", "approve", "1234567890abcdef", ""),
+        ("approve 1", "approve", "1234567890abcdef", ""),
+        ("r 1 not  today", "reject", "1234567890abcdef", "not  today"),
+        ('e 1 {"tier": "account"}', "edit", "1234567890abcdef", '{"tier": "account"}'),
+        ("t 2 the blue one", "answer", "q", "the blue one"),
+        ("accept 3", "approve", "c-1", ""),
+        ("r 4", "reject", "d-1", ""),
+        ("?", "help", "", ""),
+        ("q", "quit", "", ""),
+        ("w", "list", "", ""),
+        ("", "nothing", "", ""),
+        ("a pump was replaced", "say", "", "a pump was replaced"),
+        ("say a 1", "say", "", "a 1"),
+        ("read 1 page", "say", "", "read 1 page"),
+        ("a 9", "problem", "", "nothing waits under 9; w shows what does"),
+        ("e 1 [1]", "problem", "", 'arguments are a JSON object, as {"tier": "channel"}'),
+        ("e 3 {}", "problem", "", "only a tool call has arguments to change"),
+        ("a 2", "problem", "", "that is a question; answer it with t 1 text"),
+        ("t 1 yes", "problem", "", "that is no question; a or r decides it"),
+        ("t 2", "problem", "", "what is the answer? t 1 text"),
+    ],
+)
+def test_what_is_typed_means(line: str, does: str, item: str, text: str) -> None:
+    command = parse(line, waiting())
+    assert (command.does, command.item.id if command.item else "", command.text) == (does, item, text)
+
+
+def test_a_decision_binds_to_what_was_shown_and_a_number_is_never_given_again() -> None:
+    found, asked = waiting(), list[Any]()
+
+    def change(_method: str, request: Any) -> Any:
+        asked.append(request)
+        return request
+
+    perform(parse('e 1 {"a": 1}', found), "general", "r", change)
+    assert (asked[0].args_hash, asked[0].args_json, asked[0].decision) == ("h", '{"a": 1}', "edit")
+    found.update(project(FIRE, [], [replace(ASKED, status="resolved", decision="edit")], first=True))
+    assert found.get(1) is None
+    found.put(Item(kind="candidate", row={"candidate_id": "c-2"}), waits=True)
+    assert found.numbers["c-2"] == 5
+
+
+def test_a_refusal_is_told_and_ends_nothing() -> None:
+    def change(_method: str, _request: Any) -> Any:
+        raise Conflict("the arguments are not those that were shown", hint="look again")
+
+    told = perform(parse("a 1", waiting()), "general", "r", change)
+    assert told == "not done: the arguments are not those that were shown; look again"
+
+
+@pytest.mark.parametrize(
+    ("keys", "lines", "text"),
+    [
+        (b"hello\r", ["hello"], ""),
+        (b"ab\x7fc", [], "ac"),
+        (b"one two\x17", [], "one "),
+        (b"gone\x15left", [], "left"),
+        (b"\x1b[A\x1b[1;5C\x1bOPx\x1by", [], "x"),
+        ("grüße".encode(), [], "grüße"),
+        (b"a\x00\x07\x9bb", [], "a\ufffdb"),
+        (b"one\ntwo\n", ["one", "two"], ""),
+    ],
+)
+def test_keys_become_lines(keys: bytes, lines: list[str], text: str) -> None:
+    typed = Typed()
+    got = [line for key in keys for line in typed.feed(bytes([key]))]
+    assert (got, typed.text) == (lines, text)
+
+
+async def test_a_slow_reader_gets_longer_pieces_and_holds_nothing_up() -> None:
+    live = Live()
+    with live.listen("general") as ear:
+        live.begin("turn-1", "th", "general", after=0, message="m")
+        for _ in range(10_000):
+            live.say("turn-1", "m", "word ")
+        [piece] = ear.news(_always)
+        assert (piece.offset, len(piece.text)) == (0, 50_000)
+        assert ear.news(_always) == []
+        for _ in range(60_000):
+            live.say("turn-1", "m", "word ")
+        [piece] = ear.news(_always)
+        assert (piece.offset, piece.offset + len(piece.text)) == (50_000, LONGEST_MESSAGE)
+        live.call("turn-1", "th", "general", after=1, call=Call(id="c", name="note", args_json="{}"))
+        live.call("turn-1", "th", "general", after=1, call=Call(id="c", name="note", args_json="{}", state="done"))
+        [piece] = ear.news(_always)
+        assert [call.state for call in piece.calls] == ["done"]
+        live.over("turn-1")
+        assert ear.news(_always) == []
+    live.begin("turn-2", "th", "general", after=0, message="m")
+    assert not live.followed("general")
+    assert not live._sayings, "nothing is kept for nobody"
+
+
+def test_who_reads_whole_turns_only_hears_nothing() -> None:
+    assert Ear({}, "general").news(_always) == []
+
+
+def _always(_turn_id: str, _after: int) -> bool:
+    return True
