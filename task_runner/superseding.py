@@ -5,7 +5,7 @@ from datetime import datetime
 from task_runner import selfpaced
 from task_runner.declared import EventTrigger
 from task_runner.entries import returned_places, settled_skipped
-from task_runner.model import COUNTED, FireKind, Outcome, Snapshot
+from task_runner.model import COUNTED, Fire, FireKind, Outcome, Snapshot
 from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.timetable import Timetable
@@ -28,12 +28,13 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: Event
         fire
         for fire in snapshot.open
         if fire.kind in COUNTED and fire.outcome in unsent
-        if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire.nominal_at))
+        if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire))
     ]
     task = replace(snapshot.task, accepted=snapshot.task.accepted - returned_places(gone))
     superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
     return Plan(task=task, changed=superseded, skipped=superseded)
 
 
-def _names(timetable: Timetable, at: datetime) -> bool:
-    return timetable.last_at_or_before(at) == at
+def _names(timetable: Timetable, fire: Fire) -> bool:
+    # A wake is no time of a schedule, even where one names the same second.
+    return fire.kind is not FireKind.WAKE and timetable.last_at_or_before(fire.nominal_at) == fire.nominal_at
