@@ -117,7 +117,7 @@ def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: Turn
 
     For the one tool call only: the turn itself goes on under its own category.
     """
-    added = {field: set[str]() for field in ("tools", "effect", "writes", "memory", "channel", "network")}
+    added = {field: set[str]() for field in ("tools", "recurring", "effect", "writes", "memory", "channel", "network")}
     for lack in _lacks(scope, effect, args, context):
         added[lack.field].add(lack.value)
     now = context.category
@@ -128,6 +128,7 @@ def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: Turn
         memory=now.memory | added["memory"],
         channels=now.channels | added["channel"],
         network=now.network | added["network"],
+        recurring=now.recurring or bool(added["recurring"]),
     )
     return replace(context, category=category, read_only=context.read_only and not added["effect"])
 
@@ -217,6 +218,9 @@ def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContex
     category = context.category
     if scope not in category.tools or not known_scope(scope):
         yield _Lack(field="tools", value=scope, reason=f"category {category.name} does not grant {scope}")
+    if scope == LOOPS and context.started_by == "fire" and not category.recurring:
+        reason = f"a task started this turn, and category {category.name} lets no turn of a task start tasks"
+        yield _Lack(field="recurring", value="true", reason=reason)
     if context.read_only and effect != "read":
         yield _Lack(field="effect", value=_effect(effect), reason="the task was declared read-only")
     rule = SCOPES.get(scope, ScopeRule())

@@ -205,20 +205,21 @@ def _overruns(category: Category, turn: PastTurn) -> Iterator[Overrun]:
 
 def _least(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, ToolFacts]) -> Category:
     granted = {field: set[str]() for field in GRANTS}
-    autonomous = False
+    autonomous = recurring = False
     for turn in turns:
         for call, facts in (_meant(call, tools) for call in turn.calls):
             needs = _needs(call, facts, turn)
             if needs is not None:
                 for field in GRANTS:
                     granted[field] |= getattr(needs, field)
+                recurring |= needs.recurring
                 autonomous |= needs_proposal(facts.scope, facts.effect, _context(needs, turn))
     grants: dict[str, Any] = {field: frozenset(values) for field, values in granted.items()}
     return Category(
         name=category.name,
         description=category.description,
         autonomous=autonomous,
-        recurring=category.recurring,
+        recurring=recurring,
         silent=category.silent and autonomous,  # else each fire would halt for the author before it writes
         outside=category.outside,
         seconds=_most((_whole(turn.seconds or 0) for turn in turns), MOST_SECONDS),

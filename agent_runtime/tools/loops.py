@@ -7,7 +7,7 @@ within what the turn may do, and says which turn it was. A loop never gets more 
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from agent_runtime.categories import Categories
 from agent_runtime.model import Category, TurnContext
 from agent_runtime.pacing import WAKEUP, Pacing, on_record
-from agent_runtime.permissions import LOOPS, beyond, judge
+from agent_runtime.permissions import LOOPS, beyond, intersect, judge
 from agent_runtime.store import Store
 from agent_runtime.tools.calls import Runtime, call_of, spec
 from agent_runtime.tools.spec import ToolSpec
@@ -88,20 +88,19 @@ class Loops:
         """Make a loop, within what the turn may do.
 
         Raises:
-            Denied: not in scope, beyond the turn's category, or a task's turn whose category lets it start none.
+            Denied: not in scope, or beyond the turn's category.
             InvalidInput: the runner cannot take it.
             Exhausted: the agent has as many as it may.
             Unreachable: the runner does not answer.
         """
         context = call.context
         _require(LOOPS, "write", {"channel": wanted.channel}, context)
-        if context.started_by == "fire" and not context.category.recurring:
-            what = f"a task started this turn, and category {context.category.name} lets no turn of a task start tasks"
-            raise Denied(what, where="recurring", hint="the author allows it by `recurring = true` under [scopes]")
         category = self._category(wanted.category, context)
-        if reason := beyond(category, context):
-            raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
         turn = await self._store.read(lambda connection: on_record(connection, context.turn_id))
+        # What an author approved for this call alone is not the loop's.
+        bare = replace(context, category=intersect(turn.grant, context.category))
+        if reason := beyond(category, bare):
+            raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
         request = wire.CreateTaskRequest(spec=_spec(call, wanted, category, read_only=turn.read_only), loop=True)
         return await self._once(call, LOOPS, lambda: self._made(request))
 

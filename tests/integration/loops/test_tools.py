@@ -128,10 +128,29 @@ async def test_what_cannot_be_is_told_to_the_model_and_nothing_is_made(
     assert await tasks(runner) == []
 
 
-async def test_a_turn_of_a_task_makes_none_unless_its_category_says_so(bench: Bench, runner: Runner) -> None:
+async def test_a_turn_of_a_task_makes_none_unless_its_category_or_its_author_says_so(
+    bench: Bench, runner: Runner
+) -> None:
     grant(bench, recurring=False)
-    told = await used(bench, "LoopCreate", {"prompt": "p", "every": "15m"})
-    assert "category work lets no turn of a task start tasks" in told
+    event = await using(bench, "LoopCreate", {"prompt": "p", "every": "15m"})
+    assert event.state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert asked.missing_scope == "recurring:true"
+    assert "category work lets no turn of a task start tasks" in asked.question
+    assert await tasks(runner) == []
+    await bench.resolve(asked.interrupt_id, "approve")
+    assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+    assert len(await tasks(runner)) == 1
+
+
+async def test_what_an_approval_adds_for_one_call_is_not_handed_on(bench: Bench, runner: Runner) -> None:
+    bench.category("work")
+    (bench.home.categories / "more.toml").write_text('name = "more"\n[scopes]\ntools = ["loop.create"]\n')
+    event = await using(bench, "LoopCreate", {"prompt": "p", "every": "15m", "category": "more"})
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, "approve")
+    await bench.stopped(event.turn_id, after=event.sequence)
+    assert "category more grants tools loop.create" in (await answered(bench))[0]
     assert await tasks(runner) == []
 
 
