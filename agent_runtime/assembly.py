@@ -18,10 +18,11 @@ from agent_runtime.graph.default import build_graph
 from agent_runtime.graph.engine import Engine
 from agent_runtime.graph.foreign.opening import Opened, open_graph, targets
 from agent_runtime.graph.guard import Desk, Guard, watching
-from agent_runtime.graph.models import take_keys
+from agent_runtime.graph.models import make_model, take_keys
 from agent_runtime.graph.models.calls import Surroundings, model_calls
 from agent_runtime.graph.models.hiding import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
+from agent_runtime.graph.subagents import Subagents
 from agent_runtime.graph.tiers import TierStore, lend
 from agent_runtime.handing import Handing
 from agent_runtime.inboxes.hosted import hosted
@@ -41,6 +42,7 @@ from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.tools.loops import Loops, loop_tools
+from agent_runtime.tools.subagents import subagent_tools
 from agent_runtime.turns import Parts
 from agent_runtime.worker import Worker
 from agent_runtime.world.world import World
@@ -207,6 +209,7 @@ def _tools(
     *,
     home: Home,
     clock: Clock,
+    subagents: Subagents,
 ) -> list[ToolSpec]:
     """Return every tool there is; what they hold open is closed with the stack."""
     loops = Loops(store, categories, home=home, clock=clock)
@@ -216,6 +219,7 @@ def _tools(
         *agent_tools(courier),
         *lifecycle_tools(Lifecycle(store, home=home, clock=clock)),
         *loop_tools(loops, Pacing(store, clock)),
+        *subagent_tools(subagents),
     ]
 
 
@@ -250,12 +254,14 @@ async def _wire(
         failpoints=failpoints,
     )
     courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
-    specs = _tools(world, courier, store, categories, guards, home=home, clock=clock)
+    subagents = Subagents(lambda: make_model(settings.model, home, clock=clock, environ=environ))
+    specs = _tools(world, courier, store, categories, guards, home=home, clock=clock, subagents=subagents)
     narrowing = Narrowing(categories.get)
     foreign = opened is not None
     desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
     middleware = [Guard(desk), *model_calls(settings.model, specs, around)]
+    subagents.begin(desk, specs, middleware)
     graph = lend(build(specs, middleware, checkpoints.saver), TierStore(world, desk))
     engine = _engine(graph, checkpoints, around, live, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)

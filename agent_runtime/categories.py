@@ -255,6 +255,8 @@ def _contradictions(file: _File) -> Iterator[tuple[Location, str]]:
             yield ("scopes", "tools"), f"{scope} cannot do its work: memory holds no tier"
         if scope in SCOPES and SCOPES[scope].host and not scopes.network:
             yield ("scopes", "tools"), f"{scope} cannot do its work: network holds no host"
+        if scope in SCOPES and SCOPES[scope].subagent and not scopes.subagents:
+            yield ("scopes", "tools"), f"{scope} cannot do its work: subagents names none"
     if scopes.recurring and LOOPS not in scopes.tools:
         yield ("scopes", "recurring"), f"lets turns of tasks start tasks, yet no tool in scope does: {LOOPS}"
     if file.silent and not file.autonomous:
@@ -274,7 +276,7 @@ def _unneeded(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
         ("memory", scopes.memory, any(rule.tier for rule in rules)),
         ("channels", scopes.channels, any(rule.channel for rule in rules)),
         ("network", scopes.network, any(rule.host for rule in rules)),
-        ("subagents", scopes.subagents, foreign),
+        ("subagents", scopes.subagents, foreign or any(rule.subagent for rule in rules)),
     )
     for key, values, needed in needs:
         if values and not needed:

@@ -34,6 +34,7 @@ class ScopeRule:
         channel: it reaches a channel, named by the argument `channel`, by default the turn's own.
         host: it reaches a host, named by the argument `url`.
         derives: it writes derivation links where the argument `sources` names any.
+        subagent: it starts a subagent, named by the argument `name`.
     """
 
     writes: str = ""
@@ -41,6 +42,7 @@ class ScopeRule:
     channel: bool = False
     host: bool = False
     derives: bool = False
+    subagent: bool = False
 
 
 SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
@@ -56,6 +58,7 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "summary.propose": ScopeRule(writes="candidate-summary", channel=True),
         "page.propose": ScopeRule(writes="candidate-page", derives=True),
         "web.fetch": ScopeRule(host=True),
+        "subagent.run": ScopeRule(subagent=True),
         "corpus.read": ScopeRule(),
         "attachment.read": ScopeRule(),
         "revalidation.next": ScopeRule(),
@@ -117,7 +120,10 @@ def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: Turn
 
     For the one tool call only: the turn itself goes on under its own category.
     """
-    added = {field: set[str]() for field in ("tools", "recurring", "effect", "writes", "memory", "channel", "network")}
+    added = {
+        field: set[str]()
+        for field in ("tools", "recurring", "effect", "writes", "memory", "channel", "network", "subagents")
+    }
     for lack in _lacks(scope, effect, args, context):
         added[lack.field].add(lack.value)
     now = context.category
@@ -129,6 +135,7 @@ def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: Turn
         channels=now.channels | added["channel"],
         network=now.network | added["network"],
         recurring=now.recurring or bool(added["recurring"]),
+        subagents=now.subagents | added["subagents"],
     )
     return replace(context, category=category, read_only=context.read_only and not added["effect"])
 
@@ -235,6 +242,11 @@ def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContex
         yield from _lacking_channel(rule, args, context)
     if rule.host:
         yield from _lacking_host(args, category)
+    name = args.get("name") if rule.subagent else None
+    if rule.subagent and (not isinstance(name, str) or name not in category.subagents):
+        named = name if isinstance(name, str) and name else "none named"
+        reason = f"category {category.name} does not start the subagent {_short(named)}"
+        yield _Lack(field="subagents", value=named, reason=reason)
 
 
 def _lacking_tier(args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:

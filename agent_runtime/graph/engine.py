@@ -22,7 +22,7 @@ from agent_runtime.graph.history import outgrown
 from agent_runtime.graph.inputs import dangling, messages_of, opening, read_schema, spoken
 from agent_runtime.graph.models.hiding import hide
 from agent_runtime.graph.overhearing import overheard
-from agent_runtime.graph.spending import Spending
+from agent_runtime.graph.spending import Beside, Spending, counted_beside
 from agent_runtime.graph.transcript import after, said, tokens_of
 from agent_runtime.live import Live
 from agent_runtime.model import Said, TurnContext
@@ -75,12 +75,14 @@ class Step:
         messages: its messages after the prompt, from the first; None where the graph no longer shows them.
         tokens_in: tokens read by models in this turn.
         tokens_out: tokens written by models in this turn.
+        beside: what of these subagents used that are still at work.
         wake_after_s: when the graph asked in this interval to be woken, in seconds after its end; None: it did not.
     """
 
     messages: tuple[Said, ...] | None = ()
     tokens_in: int = 0
     tokens_out: int = 0
+    beside: tuple[int, int] = (0, 0)
     wake_after_s: int | None = None
 
 
@@ -113,6 +115,7 @@ class _Seen:
     ) -> None:
         self._on_step = on_step
         self.spending = spending
+        self.subagents = Beside()
         self._used = used
         self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
 
@@ -130,7 +133,9 @@ class _Seen:
     def counted(self, step: Step) -> Step:
         """Return the step with all that models used in the turn, also where no message of the graph tells it."""
         if self.spending is None:
-            return step
+            now = self.subagents.at_work({line.tool_call_id for line in step.messages or ()})
+            more_in, more_out = now[0] - step.beside[0], now[1] - step.beside[1]
+            return replace(step, tokens_in=step.tokens_in + more_in, tokens_out=step.tokens_out + more_out, beside=now)
         tokens_in, tokens_out = map(sum, zip(self._used, self.spending.tokens, strict=True))
         return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
 
@@ -234,7 +239,7 @@ class Engine:
             async with limit:
                 if self._allow is not None:
                     await self._allow()
-                with turn_around(context), overheard(self._live, context, seen.count):
+                with turn_around(context), counted_beside(seen.subagents), overheard(self._live, context, seen.count):
                     return await self._stream(order, context, mark, seen, control)
         except GraphDrained:
             await seen.cut()

@@ -5,6 +5,9 @@ ask of models and throw away was paid for all the same.
 """
 
 import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -33,3 +36,37 @@ class Spending(BaseCallbackHandler):
         tokens_in, tokens_out = tokens_of(said)
         with self._lock:
             self._tokens = (self._tokens[0] + tokens_in, self._tokens[1] + tokens_out)
+
+
+class Beside:
+    """What a turn's subagents have used so far, by the tool call that started each; its report tells it in the end."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, tuple[int, int]] = {}
+
+    def note(self, call_id: str, tokens: tuple[int, int]) -> None:
+        """Take what a subagent has used since it was started."""
+        self._used[call_id] = tokens
+
+    def at_work(self, reported: Collection[str]) -> tuple[int, int]:
+        """Return what those used whose calls have no report yet."""
+        left = [tokens for call_id, tokens in self._used.items() if call_id not in reported]
+        return sum(one for one, _ in left), sum(other for _, other in left)
+
+
+_BESIDE: ContextVar[Beside | None] = ContextVar("turnkeeper_beside", default=None)
+
+
+def beside() -> Beside:
+    """Return what counts the subagents of the turn around this line of code; outside a turn, nothing that is kept."""
+    return _BESIDE.get() or Beside()
+
+
+@contextmanager
+def counted_beside(counts: Beside) -> Iterator[None]:
+    """Have the subagents that are started in the block tell `counts` what they use."""
+    token = _BESIDE.set(counts)
+    try:
+        yield
+    finally:
+        _BESIDE.reset(token)

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 
 from agent_runtime.model import Said, ToolUse
+
+BESIDE = "turnkeeper_tokens"  # in the artifact of a subagent's report: tokens read and written
 
 
 def after(messages: Sequence[AnyMessage], mark: str) -> Sequence[AnyMessage] | None:
@@ -22,10 +24,18 @@ def said(messages: Sequence[AnyMessage]) -> tuple[Said, ...]:
     return tuple(line for line in map(_line, messages) if line is not None)
 
 
-def tokens_of(messages: Sequence[AnyMessage]) -> tuple[int, int]:
-    """Return the tokens that models read and wrote in these messages, where they tell."""
+def tokens_of(messages: Sequence[BaseMessage]) -> tuple[int, int]:
+    """Return the tokens that models read and wrote in these messages, where they tell; also those of subagents."""
     told = [message.usage_metadata for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
-    return sum(usage["input_tokens"] for usage in told), sum(usage["output_tokens"] for usage in told)
+    used = [(usage["input_tokens"], usage["output_tokens"]) for usage in told]
+    used += [one for message in messages if isinstance(message, ToolMessage) and (one := _beside(message))]
+    return sum(one for one, _ in used), sum(other for _, other in used)
+
+
+def _beside(message: ToolMessage) -> tuple[int, int] | None:
+    """Return what the subagent used whose report this is; None for any other answer."""
+    found = message.artifact.get(BESIDE) if isinstance(message.artifact, dict) else None
+    return (int(found[0]), int(found[1])) if found else None
 
 
 def _line(message: AnyMessage) -> Said | None:

@@ -174,11 +174,15 @@ class Desk:
         return self._narrow(turn)
 
     @contextmanager
-    def subagent(self, category: Category) -> Iterator[TurnContext]:
+    def subagent(self, category: Category, admitted: TurnContext | None = None) -> Iterator[TurnContext]:
         """Put a subagent's turn around the block: its parent's, under what both their categories grant.
 
         Whatever graph is run inside, with the context that this gives or with none, cannot do more. Its category's
         limit of calls is for what this subagent does in the turn; each of its calls is one of the turn's too.
+
+        Args:
+            category: the subagent's own.
+            admitted: the turn as the call that starts it was admitted, which an author's approval may have widened.
 
         Raises:
             Denied: there is no turn, or its category does not let it start this subagent.
@@ -187,7 +191,8 @@ class Desk:
         if turn is None:
             raise Denied("a subagent is started inside a turn", where=f"subagents:{category.name}")
         start = _Start(turn_id=turn.turn_id, most=turn.category.tool_calls, name=category.name)
-        with turn_around(narrowed(turn, category)) as inner:
+        granted = admitted if admitted is not None and admitted.turn_id == turn.turn_id else turn
+        with turn_around(narrowed(granted, category)) as inner:
             token = _STARTED.set((*_STARTED.get(), start))
             try:
                 yield inner
@@ -226,7 +231,9 @@ class Desk:
         self, wanted: Wanted, turn: TurnContext, kind: Literal["permission", "proposal"], verdict: Verdict
     ) -> Admitted | Refused:
         """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
-        why = f"{verdict.reason}; the agent says: {wanted.why}" if wanted.why else verdict.reason
+        started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
+        reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
+        why = f"{reason}; the agent says: {wanted.why}" if wanted.why else reason
         args, call_id = wanted.args, wanted.call_id
         question = ask(kind, tool=wanted.name, args=args, call_id=call_id, scope=verdict.missing_scope, why=why)
         answer = interrupt(question)

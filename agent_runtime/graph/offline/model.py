@@ -23,6 +23,7 @@ from agent_runtime.graph.offline.loops import pace
 from agent_runtime.graph.offline.pieces import pieces
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
+from agent_runtime.graph.offline.subagents import SUBAGENTS
 from agent_runtime.graph.offline.sweep import sweep
 from agent_runtime.graph.offline.walk import walk
 from agent_runtime.model import TurnContext
@@ -73,9 +74,10 @@ class OfflineModel(BaseChatModel):
         messages: list[BaseMessage],
         turn: TurnContext | None = None,
         offered: Sequence[str] = (),
+        role: str = "",
         **_unused: Any,
     ) -> ChatResult:
-        return _answer(messages, turn, offered, self.entropy)
+        return _answer(messages, turn, offered, self.entropy, role)
 
     def _generate(
         self,
@@ -118,14 +120,16 @@ class OfflineModel(BaseChatModel):
 
 
 def _answer(
-    messages: list[BaseMessage], turn: TurnContext | None, offered: Sequence[str], entropy: Entropy
+    messages: list[BaseMessage], turn: TurnContext | None, offered: Sequence[str], entropy: Entropy, role: str
 ) -> ChatResult:
     window = _this_turn(messages)
     brief = replace(_brief(window, turn, frozenset(offered)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
     done = _exchanges(window)
-    rule = _rule(brief)
+    rule = SUBAGENTS.get(role) or _rule(brief)
     step = rule(brief, done)
-    said = _message(step, _stem(window, turn), sum(isinstance(message, AIMessage) for message in window))
+    said = _message(
+        step, _stem(window, None if role else turn), sum(isinstance(message, AIMessage) for message in window)
+    )
     said.usage_metadata = _usage(messages, said)
     return ChatResult(generations=[ChatGeneration(message=said)])
 

@@ -10,7 +10,8 @@ from agent_runtime.world.terms import terms
 RULE_BASED = "(Written by the rule-based offline model, which quotes and does not reason.)"
 UNDERSTOOD = (
     "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL, tell AGENT: TEXT, "
-    "restart: NOTES, propose page: TITLE: BODY, loop 15m: PROMPT, loops, stop loop: ID and emit: EVENT."
+    "restart: NOTES, ask researcher: BRIEF, ask reviewer: BRIEF, propose page: TITLE: BODY, loop 15m: PROMPT, loops, "
+    "stop loop: ID and emit: EVENT."
 )
 MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
@@ -81,11 +82,12 @@ def _report(brief: Brief, done: Done) -> str:
 def _told(tool: str, data: dict[str, Any]) -> list[str]:
     sentences = {
         "memory_put": f"Remembered in the {data.get('tier')} memory as {data.get('key')}.",
+        "subagent_run": f"The {data.get('subagent')} reports:\n{data.get('report')}",
         "agent_send": f"Sent to {data.get('worker')}; what it answers comes here.",
         "lifecycle_request_restart": "Asked for a restart; my next turn is shown the notes.",
     }
     if tool in sentences:
-        return [sentences[tool]]
+        return sentences[tool].splitlines()
     if tool == "page_propose":
         return [f"Proposed page “{data.get('title')}” as candidate {data.get('candidate_id')}."]
     if tool == "web_fetch":

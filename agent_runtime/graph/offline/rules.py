@@ -10,6 +10,7 @@ _REMEMBER = re.compile(r"(?:^|\bthen)\s*remember:\s*(.+)$", re.IGNORECASE | re.M
 _ORDER = re.compile(r"^\s*(?:then\s+)?(search|read|fetch):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _TELL = re.compile(r"^\s*(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
 _RESTART = re.compile(r"^\s*(?:then\s+)?restart:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
+_ASK = re.compile(r"^\s*(?:then\s+)?ask (researcher|reviewer):\s*(.+)\Z", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 _PAGE = re.compile(r"^\s*(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 
 
@@ -146,7 +147,10 @@ def orders(brief: Brief, _done: Done) -> list[Request]:
         Request(tool="lifecycle_request_restart", args={"notes": match[1].strip()})
         for match in _RESTART.finditer(brief.prompt)
     ]
-    page = _PAGE.search(brief.prompt)
+    asked = _ASK.search(brief.prompt)
+    if asked:
+        calls.append(Request(tool="subagent_run", args={"name": asked[1].lower(), "brief": asked[2].strip()}))
+    page = None if asked else _PAGE.search(brief.prompt)
     if page:
         calls.append(Request(tool="page_propose", args={"title": page[1].strip(), "body": page[2].strip()}))
     return calls

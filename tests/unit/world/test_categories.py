@@ -12,6 +12,7 @@ from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.tools.loops import loop_tools
+from agent_runtime.tools.subagents import subagent_tools
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.home import Home
 from turnkeeper.settings import CategorySettings, Settings
@@ -49,6 +50,7 @@ def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
         *agent_tools(nothing),
         *lifecycle_tools(nothing),
         *loop_tools(nothing, nothing),
+        *subagent_tools(nothing),
     ]
     assert {spec.scope for spec in every} == {*SCOPES, REQUEST}, "asking for permission needs none"
 

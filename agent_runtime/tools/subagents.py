@@ -1,0 +1,42 @@
+"""The tool by which a turn starts a subagent. Its docstring is what a model reads."""
+
+import json
+from typing import Annotated, Any
+
+from langchain_core.tools import StructuredTool, ToolException
+
+from agent_runtime.graph.subagents import Subagents
+from agent_runtime.graph.transcript import BESIDE
+from agent_runtime.tools.calls import Runtime, call_of
+from agent_runtime.tools.spec import ToolSpec
+from turnkeeper.errors import TurnkeeperError
+
+SCOPE = "subagent.run"
+
+
+def subagent_tools(subagents: Subagents) -> list[ToolSpec]:
+    """Return the tool. What it starts is judged call by call, so that starting it changes nothing by itself."""
+
+    async def subagent_run(
+        name: Annotated[
+            str, "researcher: reads sources and reports what they say; reviewer: checks a text against its sources"
+        ],
+        brief: Annotated[str, "what it is to do, with all that it needs to know: it sees nothing of this thread"],
+        runtime: Runtime,
+    ) -> tuple[str, dict[str, Any]]:
+        """Have a subagent do a part of the work, and wait for its report."""
+        call = call_of(runtime)
+        try:
+            report = await subagents.run(name, brief, call_id=str(runtime.tool_call_id), admitted=call.context)
+        except TurnkeeperError as error:
+            raise ToolException(str(error)) from error
+        told = {"subagent": report.name, "report": report.text, "tool_calls": report.tool_calls}
+        return json.dumps(told, ensure_ascii=False), {BESIDE: list(report.tokens)}
+
+    made = StructuredTool.from_function(
+        coroutine=subagent_run,
+        name=SCOPE.replace(".", "_"),
+        handle_tool_error=True,
+        response_format="content_and_artifact",
+    )
+    return [ToolSpec(tool=made, scope=SCOPE, effect="read")]
