@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.cli.reach import read, runtime
+from agent_runtime.cli.reach import held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import TurnkeeperError, Unreachable
@@ -86,5 +86,5 @@ class Following:
 
     def _stored(self) -> Iterator[wire.ConversationTurn]:
         asked = wire.GetConversationRequest(channel=self._request.channel, limit=self._request.limit)
-        found: Any = read("GetConversation", asked)
+        found: Any = held("GetConversation", asked)
         yield from found.turns

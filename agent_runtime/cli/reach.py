@@ -33,6 +33,11 @@ def read(method: str, request: Any) -> Any:
         caller.close()
 
 
+def held(method: str, request: Any) -> Any:
+    """Call a method that only reads on the store, without a word: whoever asks says so himself."""
+    return getattr(_open(home()), method)(request)
+
+
 def change(method: str, request: Any) -> Any:
     """Call a method that changes something. Raises Unreachable when the daemon does not run."""
     caller = runtime()
@@ -63,5 +68,9 @@ def pick(ids: Sequence[str], given: str, what: str) -> str:
 @cache
 def _stored(place: Home) -> Any:
     note("agent-runtime does not answer; this is what its store holds")
+    return _open(place)
+
+
+def _open(place: Home) -> Any:
     # SQLAlchemy takes longer to import than a call to the daemon takes: load it only where it is needed.
     return import_module("agent_runtime.cli.stored").Stored(place)
