@@ -37,7 +37,7 @@ def backfill(
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED, TaskState.PAUSED}:
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="resume or enable it first")
     if task.definition.schedule.kind in _WITHOUT_TIMES:
-        what = f"{task.definition.name!r} is {describe(task.definition)}: there is no schedule that names times"
+        what = f"{task.definition.name!r} is {describe(task.definition)}: its schedule names no times"
         raise InvalidInput(what, where="backfill", hint="fire it by hand: task-runner run")
     zone = task.definition.timezone
     start, end = (parse_instant(getattr(asked, name), zone, field=name) for name in ("from", "to"))

@@ -52,7 +52,8 @@ def hear(session: Session, events: Sequence[Event], now: datetime) -> Heard:
             done.events.append(quarantine(session, snapshot.task.id, f"cannot be triggered: {error}"))
             continue
         done += _write(session, snapshot, decided)
-        if decided.fires:
+        # Without a schedule beside it there is nothing that would give way to a fire.
+        if decided.fires and snapshot.task.definition.is_hybrid:
             fired.append(snapshot.task.id)
     done += plan_tasks(session, fired, now)
     return Heard(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())))

@@ -5,7 +5,7 @@ while that fire has not been sent, goes into it. Whatever does not fire is count
 fires, coalesced and skipped triggers come to as many as there were.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -188,6 +188,12 @@ class _Desk:
         self._on: EventTrigger = self._task.definition.on
         self._newest, self._opened_at = self.standing.newest, self.standing.opened_at
         self._hourly = list(self.standing.hourly)
+        # Kept up as fires are added: a line of a thousand is not gone through for each one more.
+        rows = [row for row in self.standing.open if row.outcome in OPEN and row.kind in COUNTED]
+        self._waits = any(map(_is_ahead, rows))
+        self._halted = any(row.outcome in HALTED for row in rows)
+        self._reserved = sum(row.accepted_at is None for row in rows)
+        self._line = deque(row for row in rows if row.kind is FireKind.EVENT and is_queued(row))
         self.records = {(each.outcome, each.reason): (each, None) for each in self.standing.records}
 
     def take(self, trigger: Trigger) -> None:
@@ -236,12 +242,9 @@ class _Desk:
     def _no_place(self, event: Event) -> str:
         """Return why there is no place for one more fire; empty if there is."""
         definition = self._task.definition
-        rows = self._rows()
-        if definition.max_fires is not None:
-            opened = sum(row.kind in COUNTED and row.accepted_at is None for row in rows)
-            if self._task.accepted + opened >= definition.max_fires:
-                return LIMIT
-        if definition.overlap is Overlap.SKIP and any(map(_is_ahead, rows)):
+        if definition.max_fires is not None and self._task.accepted + self._reserved >= definition.max_fires:
+            return LIMIT
+        if definition.overlap is Overlap.SKIP and self._waits:
             return OVERLAP
         # A line of work that somebody hands in may be as long as it is; what our own turns tell may not.
         counts = definition.overlap is not Overlap.QUEUE or event.name in LIFECYCLE
@@ -253,8 +256,7 @@ class _Desk:
         nominal_at = event.at.replace(microsecond=0)
         # A hybrid fires when its window opens.
         due_at = event.at if definition.is_hybrid else event.at + self._on.debounce
-        rows = self._rows()
-        waits = any(map(_is_ahead, rows))
+        asks = self._waits and not self._halted and definition.overlap is Overlap.CANCEL_RUNNING
         fire = Fire(
             task_id=self._task.id,
             fire_id=fire_id(self._task.id, nominal_at, f"~e{event.id}"),
@@ -265,28 +267,28 @@ class _Desk:
             last_at=nominal_at,
             outcome=Outcome.PENDING,
             policy=definition.catch_up,
-            reason=CANCELS if waits and self._asks_for_the_end_of(rows) else "",
-            ready_at=None if waits else max(self.now, due_at),
+            reason=CANCELS if asks else "",
+            ready_at=None if self._waits else max(self.now, due_at),
             retries=definition.retries,
         )
-        self._cut_line(rows)
+        self._cut_line()
         self.fires.append((fire, trigger))
+        self._reserved += 1
+        if self._waits:
+            self._line.append(fire)
+        self._waits = True
         self._newest, self._opened_at = fire, event.at
         self._hourly.append(event.at)
         # What is recorded from now on lies behind this fire, in entries of its own.
         self.finished += self.records.values()
         self.records = {}
 
-    def _asks_for_the_end_of(self, rows: Sequence[Fire]) -> bool:
-        cancels = self._task.definition.overlap is Overlap.CANCEL_RUNNING
-        return cancels and not any(row.outcome in HALTED for row in rows if row.kind in COUNTED)
-
-    def _cut_line(self, rows: Sequence[Fire]) -> None:
+    def _cut_line(self) -> None:
         """Let the oldest of a full line give way."""
-        line = [row for row in rows if row.kind is FireKind.EVENT and is_queued(row)]
-        if len(line) < self._task.definition.max_catch_up:
+        if len(self._line) < self._task.definition.max_catch_up:
             return
-        oldest = line[0]
+        oldest = self._line.popleft()
+        self._reserved -= 1
         gone = settled_skipped(oldest, QUEUE_FULL, self.now)
         if oldest.entry_id:
             self.withdrawn.append(gone)
@@ -306,11 +308,6 @@ class _Desk:
             record = replace(record, count=record.count + 1, first_at=first, last_at=last, nominal_at=last, due_at=last)
         self.records[outcome, reason] = record, trigger
         self.counts[outcome, reason] += 1
-
-    def _rows(self) -> list[Fire]:
-        gone = {fire.entry_id for fire in self.withdrawn}
-        before = [row for row in self.standing.open if row.outcome in OPEN and row.entry_id not in gone]
-        return before + [fire for fire, _ in self.fires if fire.outcome in OPEN]
 
 
 def _end(definition: Definition) -> datetime | None:

@@ -1,14 +1,22 @@
 """Events: who fires for them, once each, and what the ledger says of every trigger."""
 
 import json
+from collections import Counter
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.bridge import event_of
+from task_runner.dispatch import claim
+from task_runner.events import Event
+from task_runner.hearing import hear
+from task_runner.ledger import TurnState
+from task_runner.outcomes import News, record_news
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
+from tests.support.clock import START
 
 Entry = tuple[str, str, int]
 
@@ -380,3 +388,115 @@ async def test_a_task_that_cannot_be_triggered_is_quarantined_and_the_others_fir
     await emit(rig)
     assert (await rig.task("broken")).state == "quarantined"
     assert await ledger(rig, "whole") == [("pending", "", 1)]
+
+
+async def test_explain_tells_what_became_of_every_trigger(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="demo", filters=["n~=."], debounce="30s")
+    await create(rig, "both", on="demo", every="60s")
+    for number in range(3):
+        await emit(rig, data_json=f'{{"n":{number}}}', event_id=f"e{number}")
+        rig.clock.advance(1)
+    await rig.service.pause_task(wire.PauseTaskRequest(name="both"))
+    await emit(rig)
+
+    async def explained(name: str, at: float | None = None) -> tuple[str, str]:
+        when = "" if at is None else (START + timedelta(seconds=at)).isoformat()
+        answer = await rig.service.explain_fire(wire.ExplainFireRequest(name=name, at=when))
+        return answer.verdict, "\n".join(answer.lines)
+
+    fire = (await fires(rig, "one"))[0].fire_id
+    verdict, said = await explained("one", 0)
+    assert verdict == "pending"
+    assert f"{fire} was triggered by demo (e0)" in said
+    assert "30s after the event by its debounce" in said
+    verdict, said = await explained("one")
+    assert verdict == "coalesced"
+    assert "2 triggers from 2026-03-02T09:00:01Z to 2026-03-02T09:00:02Z" in said
+    assert f"went into {fire}" in said
+    verdict, said = await explained("one", 20)
+    assert verdict == "no_event"
+    assert "It fires for every demo on which n~=. agrees, once in 30s, when that window closes" in said
+    _, said = await explained("both", 3)
+    assert "1 trigger at 2026-03-02T09:00:03Z" in said
+    assert "skipped (paused). The task was paused then." in said
+
+
+class Rules:
+    """What the rules say of one task, in plain words, to compare the ledger with."""
+
+    def __init__(self, *, queue: bool, debounce: float) -> None:
+        self.queue, self.debounce = queue, debounce
+        self.fires = self.coalesced = self.skipped = 0
+        self.opened: float | None = None
+        self.unsent: list[float] = []  # the events of fires that were not sent yet, oldest first
+        self.under_way = False
+
+    def hears(self, at: float) -> None:
+        in_window = self.opened is not None and at < self.opened + self.debounce
+        if in_window or (self.unsent and not self.queue):
+            self.coalesced += 1
+        elif self.fires == 60 and not self.queue:
+            self.skipped += 1
+        else:
+            self.fires += 1
+            self.opened = at
+            self.unsent.append(at)
+
+    def passes(self, now: float) -> None:
+        """One turn ends, and the next fire goes if its window is closed."""
+        self.under_way = False
+        if self.unsent and self.unsent[0] + self.debounce <= now:
+            self.unsent.pop(0)
+            self.under_way = True
+
+
+async def turns_pass(rig: Rig) -> None:
+    """What is under way ends well, then what is ready is sent and runs."""
+    now = rig.clock.now()
+
+    def work(session: Any) -> None:
+        running = session.fires.open_fires(0, 1000)
+        ended = [News(fire.fire_id, 1, TurnState.SUCCEEDED, now, "turn", "") for fire in running]
+        record_news(session, ended, now)
+        sent = claim(session, now, 1000, 0, single=False)
+        record_news(session, [News(each.fire.fire_id, 1, TurnState.STARTED, now, "turn", "") for each in sent], now)
+
+    await rig.store.run(work)
+
+
+async def test_a_thousand_events_in_a_second_come_to_what_the_rules_say(rig: Rig) -> None:
+    """Ten tasks, each with filters, debounce and overlap of its own; a turn takes a twentieth of a second."""
+    tasks: dict[str, Rules] = {}
+    for number in range(10):
+        queue, debounce = number % 3 == 0, (0, 1, 2)[number // 4]
+        name = f"t{number}"
+        filters = [f"n~=[{number}-9]$", *(["even=true"] if number % 2 else [])]
+        await create(
+            rig, name, on="demo", filters=filters, debounce=f"{debounce}s", overlap="queue" if queue else "coalesce"
+        )
+        tasks[name] = Rules(queue=queue, debounce=debounce)
+    begin, matched = rig.clock.now(), dict.fromkeys(tasks, 0)
+    for first in range(0, 1000, 50):
+        events = []
+        for n in range(first, first + 50):
+            at = begin + timedelta(milliseconds=n)
+            events.append(Event(name="demo", id=f"e{n}", at=at, data_json=json.dumps({"n": n, "even": n % 2 == 0})))
+            for number, (name, rules) in enumerate(tasks.items()):
+                if n % 10 >= number and (n % 2 == 0 or number % 2 == 0):
+                    rules.hears(n / 1000)
+                    matched[name] += 1
+        rig.clock.advance(0.05)
+        now = rig.clock.now()
+        heard = await rig.store.run(partial(hear, events=events, now=now))
+        assert heard.fresh == 50
+        assert (await rig.store.run(partial(hear, events=events, now=now))).fresh == 0, "told twice, taken once"
+        await turns_pass(rig)
+        for rules in tasks.values():
+            rules.passes((first + 50) / 1000)
+    for name, rules in tasks.items():
+        entries = await ledger(rig, name)
+        found = Counter({"fires": 0, "coalesced": 0, "skipped": 0})
+        for outcome, _, count in entries:
+            found[outcome if outcome in found else "fires"] += count
+        assert found == {"fires": rules.fires, "coalesced": rules.coalesced, "skipped": rules.skipped}, name
+        assert found.total() == matched[name]
