@@ -6,7 +6,7 @@ a 6` goes on as long as chance has it. `every 30s` in the prompt sets the pace.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_runtime.graph.offline.digest import digest
@@ -16,6 +16,7 @@ from turnkeeper.durations import parse_duration
 
 RULE_BASED = "(Done by the rule-based offline model.)"
 ENDLESS_PACE_S = 60
+_TOLD = "\n\nEvent: "
 _COUNT = re.compile(r"\bcount(?:ing)?\b[^.\n]*?\bto (\d{1,6})\b", re.IGNORECASE)
 _ENDLESS = re.compile(r"\b(?:keep (?:on )?(?:count|increment)|increment(?:ing)? (?:the )?count)", re.IGNORECASE)
 _ROLL = re.compile(r"\broll\b[^.\n]*\bdie\b[^.\n]*\buntil\b[^.\n]*?\b([1-6])\b( or more\b)?", re.IGNORECASE)
@@ -42,7 +43,11 @@ class Goal:
 
 
 def pace(brief: Brief, done: Done) -> Step:
-    """Return the next step of an iteration; a prompt of no known kind is a summary of the channel."""
+    """Return the next step of an iteration; a prompt of no known kind is a summary of the channel.
+
+    What the prompt tells of the event that set it off is not what is asked.
+    """
+    brief = replace(brief, prompt=brief.prompt.partition(_TOLD)[0])
     if read_goal(brief.prompt) is None:
         return digest(brief, done)
     return follow((_recall, _keep, _go_on), _close, brief, done)
