@@ -1,20 +1,27 @@
 """Following a conversation: what running turns say as they say it, each thing once, and at nobody else's cost."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
+from rich.console import Console
 
+from agent_runtime.cli.following import Following, Found, Lost
+from agent_runtime.cli.reader import Reader
 from agent_runtime.model import TurnContext
+from agent_runtime.server import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, soon
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.home import Home
+from turnkeeper.rpc.server import UnixServer
 
 COST: Any = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
 
@@ -220,3 +227,44 @@ async def test_threads_tell_where_they_stand_and_what_they_cost(desk: Desk) -> N
     turns = (await desk.service.ListTurns(wire.ListTurnsRequest(thread_id="thread-a"), None)).turns
     assert one.tokens_out == sum(turn.tokens_out for turn in turns)
     assert one.last_turn_id == turns[0].turn_id
+
+
+@asynccontextmanager
+async def served(desk: Desk) -> AsyncIterator[None]:
+    desk.service = Servicer(desk.runtime)
+    server = UnixServer(desk.home.socket("agent-runtime"))
+    add_AgentRuntimeServicer_to_server(desk.service, server.grpc)  # type: ignore[no-untyped-call]
+    await server.start()
+    try:
+        yield
+    finally:
+        desk.service.close()
+        await server.stop(1.0)
+
+
+async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
+    out = Console(file=io.StringIO(), width=10_000)
+    reader, following = Reader(out), Following("main", limit=50, live=True)
+
+    async def until(wanted: Callable[[Any], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not wanted(event := await asyncio.to_thread(following.next, PATIENCE_S)):
+                assert not isinstance(event, Found), "it answers again before anything is said twice"
+                if isinstance(event, wire.ConversationTurn):
+                    reader.take(event)
+        if isinstance(event, wire.ConversationTurn):
+            reader.take(event)
+
+    async with served(desk):
+        await desk.run()
+        following.start()
+        await until(lambda event: isinstance(event, wire.ConversationTurn) and over(event))
+    await until(lambda event: isinstance(event, Lost))
+    async with served(desk):
+        await desk.run(2, prompt="again")
+        await until(lambda event: isinstance(event, Found))
+        await until(lambda event: over(event) and event.messages[0].text == "again")
+    assert isinstance(out.file, io.StringIO)
+    prompts = [line for line in out.file.getvalue().splitlines() if line.startswith("  prompt")]
+    assert prompts == ["  prompt     go", "  prompt     again"]

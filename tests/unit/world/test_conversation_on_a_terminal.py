@@ -105,7 +105,7 @@ def test_a_turn_says_what_ran_why_what_it_proposes_and_what_is_asked() -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 @given(text=st.text(max_size=80) | st.just(EVIL) | st.text(alphabet="\x1b[]0;m&#x2e\u202e\x9b|-*`\n ", max_size=40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_nothing_from_outside_is_obeyed_or_breaks_the_frame(wide: bool, text: str) -> None:
     text = text.encode("utf-8", "replace").decode()
     for width in (80, 120):
