@@ -9,7 +9,18 @@ from typing import TypeVar
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.loops import MOST_PER_AGENT, as_loop
-from task_runner.model import Definition, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, fire_id
+from task_runner.model import (
+    Definition,
+    Fire,
+    FireKind,
+    Outcome,
+    Snapshot,
+    Task,
+    TaskId,
+    TaskState,
+    fire_id,
+    is_task_id,
+)
 from task_runner.planner import pass_over, plan, withdraw
 from task_runner.planning import Planned, plan_tasks, write_plans
 from task_runner.plans import Plan
@@ -265,6 +276,8 @@ def _create_all(
     loop: bool = False,
 ) -> list[Changed]:
     ids = _draw_ids(session, entropy, len(specs), "loop" if loop else "task")
+    if named:
+        ids = _restored(session, specs, ids)
     if loop:
         specs = [as_loop(spec, id_) for spec, id_ in zip(specs, ids, strict=True)]
     new = [
@@ -274,6 +287,13 @@ def _create_all(
     _check_room(session, new)
     session.tasks.add(new)
     return [Changed(task=task, events=[_created(task)], action="created") for task in new]
+
+
+def _restored(session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[TaskId]) -> list[TaskId]:
+    """Return the ids of declared tasks: a loop's is its name, and is its own again where no task ever had it."""
+    loops = {spec.name for spec in specs if spec.name.startswith("loop-") and is_task_id(spec.name)}
+    free = loops - session.tasks.ids_taken(loops) if loops else set()
+    return [TaskId(spec.name) if spec.name in free else id_ for spec, id_ in zip(specs, drawn, strict=True)]
 
 
 def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: datetime) -> Task:

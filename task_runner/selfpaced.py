@@ -25,7 +25,6 @@ from task_runner.model import (
 from task_runner.replacing import replace
 from task_runner.runs import earliest
 from task_runner.timetable import Never
-from turnkeeper.clock import rfc3339
 from turnkeeper.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
 
@@ -65,7 +64,7 @@ def begun(definition: Definition, now: datetime, iteration: int = 0) -> Pacing:
     """Return how a self-paced task begins: its first wake is armed."""
     first = DEFAULT_DELAY if definition.first is None else definition.first
     why = f"the first wake comes {format_duration(first)} after the task was declared"
-    return Pacing(iteration=iteration, armed_at=_bounded(definition, whole(now + first)), why=why)
+    return Pacing(iteration=iteration, armed_at=_from_now(definition, now, first), why=why)
 
 
 def heard(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
@@ -149,11 +148,11 @@ def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
     """
     if not timedelta(0) <= delay <= LONGEST_DELAY:
         raise InvalidInput(f"must be from 0 to {LONGEST_DELAY // _SECOND} seconds", where="seconds")
-    at, end = _bounded(task.definition, whole(now + delay)), ends_at(task.definition)
+    at, end = _from_now(task.definition, now, delay), ends_at(task.definition)
     if end is not None and at > end:
-        raise InvalidInput(f"{rfc3339(at)} is later than the task's end at {rfc3339(end)}", where="seconds")
+        raise InvalidInput(f"{_utc(at)} is later than the task's end at {_utc(end)}", where="seconds")
     state = TaskState.ACTIVE if task.state in _ENDED else task.state
-    pacing = replace(_pacing(task), armed_at=at, why=f"it was rescheduled at {rfc3339(now)}", at_once=0)
+    pacing = replace(_pacing(task), armed_at=at, why=f"it was rescheduled at {_utc(now)}", at_once=0)
     reason = "" if state is TaskState.ACTIVE else task.reason
     return replace(task, state=state, reason=reason, pacing=pacing, cursor_at=max(task.cursor_at, now))
 
@@ -195,7 +194,7 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, 
         return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), None
     at, end = pacing.armed_at, ends_at(task.definition)
     if end is not None and (at or now) > end:
-        reason = f"the next wake would come later than its end at {rfc3339(end)}"
+        reason = f"the next wake would come later than its end at {_utc(end)}"
         return replace(task, state=TaskState.EXPIRED, reason=reason, wake_at=None), None
     if at is None or at > now:
         return replace(task, wake_at=at or (end and end + _SECOND)), None
@@ -241,6 +240,11 @@ def whole(at: datetime) -> datetime:
     return at if not at.microsecond else at.replace(microsecond=0) + _SECOND
 
 
+def _from_now(definition: Definition, now: datetime, delay: timedelta) -> datetime:
+    """Return when a wake comes that is to come so long from now; at once is at once, in the second that has begun."""
+    return _bounded(definition, whole(now + delay) if delay else now.replace(microsecond=0))
+
+
 def _bounded(definition: Definition, at: datetime) -> datetime:
     return at if definition.start_at is None else max(at, whole(definition.start_at))
 
@@ -252,3 +256,7 @@ def _without_setbacks(task: Task) -> Task:
 
 def _pacing(task: Task) -> Pacing:
     return task.pacing or Pacing()
+
+
+def _utc(at: datetime) -> str:
+    return f"{at.isoformat().removesuffix('+00:00')}Z"

@@ -1,5 +1,6 @@
 """`loop`: prompts that come again and again, made with few words."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -127,6 +128,8 @@ def stop(
     chosen = runner()
     found = [_loop(chosen, loop)] if loop else _going(chosen)
     if not loop and found and not yes:
+        if not sys.stdin.isatty():
+            raise InvalidInput(f"would stop {len(found)} loops", where="loop stop", hint="name one, or give --yes")
         typer.confirm(f"Stop {len(found)} loop{'' if len(found) == 1 else 's'}?", abort=True, err=True)
     for task in found:
         _say(chosen.call("DisableTask", wire.DisableTaskRequest(name=task.id)), output, "stopped")

@@ -107,7 +107,7 @@ class Asking(worlds.Peer):
 def lived(engine: Any, dies_at: int) -> tuple[worlds.World, int]:
     """Let a loop of three iterations live, and the runner die before one of its commits; return how many there were."""
     world = worlds.World(engine)
-    world.peer = Asking(3, 0)
+    world.peer = Asking(1, 0)
     world.create(dynamic=True, first="0s", if_silent="end")
     commits, run = 0, world.run
 
@@ -119,7 +119,7 @@ def lived(engine: Any, dies_at: int) -> tuple[worlds.World, int]:
 
     world.run = counted  # type: ignore[method-assign]
     steps = [world.tick, world.connect, world.send, world.hear, world.follow]
-    for _ in range(12):
+    for _ in range(7):
         for step in [*steps, lambda: world.peer.end("succeeds", world.now), world.follow]:
             try:
                 step()
