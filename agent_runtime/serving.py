@@ -16,6 +16,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.bus.reader import ReaderLock
 from turnkeeper.errors import EXIT_FAILURE
+from turnkeeper.heap import settle_heap
 from turnkeeper.home import Home
 from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
@@ -55,6 +56,7 @@ async def serve(home: Home) -> None:
         untyped: Any = servicer
         add_AgentRuntimeServicer_to_server(untyped, server.grpc)
         server.announce(agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"])
+        settle_heap()
         await server.start()
         runtime.log.emit("process.started")
         progress = asyncio.create_task(Progress(home, PROCESS, os.getpid()).run(runtime.clock), name="progress")

@@ -13,6 +13,7 @@ from typing import Any
 from agent_runtime.assembly import PROCESS, assemble
 from agent_runtime.server import Servicer
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
+from turnkeeper.heap import settle_heap
 from turnkeeper.home import Home
 from turnkeeper.locking import ProcessLock
 from turnkeeper.rpc.server import UnixServer
@@ -24,6 +25,7 @@ async def serve(home: Home) -> None:
         server = UnixServer(home.socket(PROCESS))
         servicer: Any = Servicer(runtime)
         add_AgentRuntimeServicer_to_server(servicer, server.grpc)
+        settle_heap()
         await server.start()
         await asyncio.Event().wait()
 

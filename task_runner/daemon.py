@@ -17,6 +17,7 @@ from task_runner.servicer import Servicer
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
 from turnkeeper.eventlog import EventLog
+from turnkeeper.heap import settle_heap
 from turnkeeper.home import Home
 from turnkeeper.locking import ProcessLock
 from turnkeeper.progress import Progress
@@ -38,6 +39,7 @@ async def serve(home: Home) -> None:
         server.announce(schedules_pb2.DESCRIPTOR.services_by_name["Schedules"])
         await runner.service.end_ephemeral()
         await runner.warm_up()
+        settle_heap()
         await server.start()
         log.emit("process.started")
         try:

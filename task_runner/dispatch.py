@@ -34,6 +34,7 @@ from turnkeeper.failpoints import Failpoints
 LARGEST_BATCH = 256
 MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0
+_RECEIPTS_WAIT_S = 0.25
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CONNECT_S = 5.0
 # Sending the same bytes again cannot help: the task itself has to change.
@@ -84,6 +85,8 @@ class Dispatcher:
         self._planned = planned
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._unanswered: deque[_Key] = deque()
+        self._calm = asyncio.Event()
+        self._calm.set()
         self._failures = 0
         self._stagger_until: datetime | None = None
         self.connected = False
@@ -140,7 +143,10 @@ class Dispatcher:
                 self.lost.clear()
                 await self._resend(stream)
             while batch := await self._claim():
+                self._calm.clear()
                 await self._write(stream, batch)
+            if self._planned.is_set():
+                self._calm.set()
             await self._clock.wait(self.work, await self._pause_s())
 
     async def _resend(self, stream: FireStream) -> None:
@@ -191,6 +197,8 @@ class Dispatcher:
     async def _record(self, receipts: asyncio.Queue[wire.FireReceipt]) -> None:
         while True:
             batch = [await receipts.get()]
+            # What is due goes first: while there is more to send, a receipt can wait a moment.
+            await self._clock.wait(self._calm, _RECEIPTS_WAIT_S)
             while not receipts.empty() and len(batch) < LARGEST_BATCH:
                 batch.append(receipts.get_nowait())
             await self.take_in(batch)
@@ -219,7 +227,7 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
         free = max(0, slots - session.fires.catching_up())
         found += session.fires.ready(now, min(free, 1) if single else free, caught_up=True) if free else []
     sent = [replace(outgoing, fire=ledger.sent(outgoing.fire, now)) for outgoing in found]
-    session.fires.update([outgoing.fire for outgoing in sent])
+    session.fires.record_sent([outgoing.fire for outgoing in sent])
     return sent
 
 
@@ -245,7 +253,9 @@ def record_receipts(
             events.append(trail.of_fire("fire.accepted", fire, disposition=disposition))
         fires[receipt.fire_id] = now_fire
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
-    session.fires.update(changed)
+    were_refused = {fire.fire_id for fire, _ in refused}
+    session.fires.update([fire for fire in changed if fire.fire_id in were_refused])
+    session.fires.record_accepted([fire for fire in changed if fire.fire_id not in were_refused])
     session.tasks.record_accepted(
         fire for fire in changed if fire.accepted_at is not None and before[fire.fire_id].accepted_at is None
     )

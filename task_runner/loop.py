@@ -8,7 +8,7 @@ from functools import partial
 
 from sqlalchemy.exc import OperationalError
 
-from task_runner.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, quarantine
+from task_runner.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, prepare, quarantine
 from task_runner.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store import Session, Store
 from task_runner.trail import Event, Trail
@@ -16,6 +16,8 @@ from turnkeeper.clock import Clock, rfc3339
 from turnkeeper.failpoints import Failpoints
 
 LONGEST_WAIT_S = 30.0
+LEAD_S = 1.0  # before something is due, to have it in memory by then
+MOST_PREPARED = 4096  # tasks: what the caches of definitions and timetables hold
 _TROUBLE_WAIT_S = 2.0
 
 
@@ -36,11 +38,12 @@ class Loop:
     ) -> None:
         """Take what it works on; `dispatch` is called after each commit of fires, `reachable` before each plan.
 
-        `planned` is set once all that was due at the start is planned.
+        `planned` is set once all that was due at the start is planned; not while there is more than a batch to plan.
         """
         self._store, self._clock, self._trail = store, clock, trail
         self._failpoints, self._changed, self._dispatch = failpoints, changed, dispatch
         self._reachable, self._planned = reachable, planned
+        self._prepared_for: datetime | None = None
         self._last_wall = clock.now()
         self._last_steady = clock.monotonic()
 
@@ -67,16 +70,23 @@ class Loop:
         """
         now = self._clock.now()
         total = Planned()
-        while True:
-            done = await self._plan_batch(now)
-            if done.committed:
-                self._failpoints.reach("runner.committed")
-            if done.committed or done.asking:
+        through = self._planned.is_set()
+        try:
+            while True:
+                done = await self._plan_batch(now)
+                if done.committed:
+                    self._failpoints.reach("runner.committed")
+                if done.committed or done.asking:
+                    self._dispatch()
+                self._trail.emit_all(done.events)
+                total += done
+                if done.tasks < LARGEST_BATCH:
+                    return total
+                self._planned.clear()
+        finally:
+            if through and not self._planned.is_set():
+                self._planned.set()
                 self._dispatch()
-            self._trail.emit_all(done.events)
-            total += done
-            if done.tasks < LARGEST_BATCH:
-                return total
 
     async def _plan_batch(self, now: datetime) -> Planned:
         try:
@@ -103,7 +113,20 @@ class Loop:
         wake_at = await self._store.run(lambda session: session.tasks.next_wake())
         if wake_at is None:
             return LONGEST_WAIT_S
-        return min(LONGEST_WAIT_S, max(0.0, (wake_at - self._clock.now()).total_seconds()))
+        left_s = (wake_at - self._clock.now()).total_seconds()
+        if left_s <= LEAD_S and self._prepared_for != wake_at:
+            self._prepared_for = wake_at
+            await self._prepare(wake_at)
+            left_s = (wake_at - self._clock.now()).total_seconds()
+        return min(LONGEST_WAIT_S, max(0.0, left_s if self._prepared_for == wake_at else left_s - LEAD_S))
+
+    async def _prepare(self, wake_at: datetime) -> None:
+        """Have what is due at a time soon in memory by then."""
+        ids = await self._store.run(lambda session: session.tasks.due(wake_at, MOST_PREPARED))
+        for start in range(0, len(ids), LARGEST_BATCH):
+            if self._changed.is_set() or self._clock.now() >= wake_at:
+                return
+            await self._store.run(partial(prepare, ids=ids[start : start + LARGEST_BATCH]))
 
     async def _check_clock(self) -> None:
         """Notice that the wall clock was set: back, and cursors may lie in the future; ahead, and it is recorded."""

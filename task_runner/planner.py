@@ -32,6 +32,7 @@ from task_runner.overlap import OVERLAP, Lined, asking, asks_no_more, coalesce, 
 from task_runner.plans import Plan, joined
 from task_runner.replacing import replace
 from task_runner.runs import Due, earliest, fallen_due, merged, run_between, run_of
+from task_runner.shortcut import plan_alone
 from task_runner.timetable import Timetable
 
 _LEAST = timedelta(microseconds=1)
@@ -94,6 +95,8 @@ def plan(
         return _idle(snapshot)
     asks = overlap is Overlap.CANCEL_RUNNING and not halted and not lately.resumed
     ended_at = lately.ended_at if skips else None
+    if ended_at is None and (alone := plan_alone(snapshot, timetable, now)):
+        return alone
     made = _plan_active(snapshot, timetable, now, busy=busy, skips=skips, asks=asks, ended_at=ended_at)
     return made if len(rows) == len(paced) else triggering.releasing_after(snapshot, made, now)
 

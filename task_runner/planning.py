@@ -1,6 +1,7 @@
 """Planning inside a transaction: read, decide with the pure planner, write."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from task_runner.schedules import timetable_of
 from task_runner.store import Session
 from task_runner.trail import Event
 
-LARGEST_BATCH = 500
+LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way while the next are planned
 NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
 
 
@@ -53,6 +54,13 @@ class Planned:
 def plan_due(session: Session, now: datetime, limit: int = LARGEST_BATCH, *, reachable: bool = True) -> Planned:
     """Plan at most `limit` tasks that need it by `now`."""
     return plan_tasks(session, session.tasks.due(now, limit), now, reachable=reachable)
+
+
+def prepare(session: Session, ids: Sequence[str]) -> None:
+    """Read what planning these tasks will need, so that it is in memory when they fall due. Changes nothing."""
+    for snapshot in session.tasks.snapshots(ids):
+        with suppress(Exception):  # said when it is planned
+            timetable_of(snapshot.task.definition).next_after(snapshot.task.cursor_at)
 
 
 def plan_tasks(

@@ -134,6 +134,12 @@ class Fires(Protocol):
     def update(self, fires: Sequence[Fire]) -> None:
         """Replace entries by their numbers; the requests of settled ones are let go."""
 
+    def record_sent(self, fires: Sequence[Fire]) -> None:
+        """Write of entries by their numbers what sending changes: outcome, reason, and the times around it."""
+
+    def record_accepted(self, fires: Sequence[Fire]) -> None:
+        """Write of open entries by their numbers what a receipt that accepts changes."""
+
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
         """Return the entries of those fire ids that exist."""
 

@@ -13,7 +13,7 @@ from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.store import Glance, Outgoing
 from task_runner.stores.prepared import Prepared, among, listed, one_of
-from task_runner.stores.rows import changes_of_fire, fire_of, progress_of, row_of_fire
+from task_runner.stores.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
 from task_runner.stores.schema import fires, outbox, tasks
 from task_runner.stores.tasks import LARGEST_LOOKUP
 from turnkeeper.clock import from_us, to_us
@@ -104,6 +104,14 @@ class SqliteFires:
         settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
         if settled:
             _LET_GO.run_each(self._connection, settled)
+
+    def record_sent(self, sent: Sequence[Fire]) -> None:
+        """Write what sending changes."""
+        _RECORD_SENT.run_each(self._connection, [sending_of(fire) for fire in sent])
+
+    def record_accepted(self, accepted: Sequence[Fire]) -> None:
+        """Write what a receipt that accepts changes."""
+        _RECORD_ACCEPTED.run_each(self._connection, [acceptance_of(fire) for fire in accepted])
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
         """Return the entries of those fire ids."""
@@ -259,6 +267,8 @@ def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
 _LAST_ENTRY = Prepared(select(func.max(fires.c.entry_id)))
 _ADD = Prepared(insert(fires))
 _REPLACE = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
+_RECORD_SENT = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
+_RECORD_ACCEPTED = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
 _LET_GO = Prepared(delete(outbox).where(outbox.c.entry_id == bindparam("number")))
 _FREEZE_NEW = Prepared(insert(outbox))
 _FREEZE = Prepared(insert(outbox).prefix_with("OR IGNORE"))

@@ -174,6 +174,29 @@ def changes_of_fire(fire: Fire) -> dict[str, Any]:
     return row
 
 
+def sending_of(fire: Fire) -> dict[str, Any]:
+    """Return the columns of `fires` that sending changes, and the entry's number as `number`."""
+    return {
+        "number": fire.entry_id,
+        "outcome": fire.outcome.value,
+        "reason": fire.reason,
+        "ready_us": _us(fire.ready_at),
+        "fired_us": _us(fire.fired_at),
+    }
+
+
+def acceptance_of(fire: Fire) -> dict[str, Any]:
+    """Return the columns of `fires` that a receipt which accepts changes, and the entry's number as `number`."""
+    return {
+        "number": fire.entry_id,
+        "outcome": fire.outcome.value,
+        "ready_us": _us(fire.ready_at),
+        "refusals": fire.refusals,
+        "accepted_us": _us(fire.accepted_at),
+        "turn_id": fire.turn_id,
+    }
+
+
 def _usage_of(text: str) -> Usage:
     day, turns, us, tokens = json.loads(text)
     return Usage(day=date.fromisoformat(day), turns=turns, spent=us * _MICROSECOND, tokens=tokens)
