@@ -317,7 +317,9 @@ class Engine:
         wake: int | None = None
         async for part in stream:
             if part["type"] == "custom":
-                wake = _wake(part["data"], wake)
+                if (asked := _wake(part["data"], wake)) != wake:
+                    wake = asked  # written before the step's checkpoint where it can be: it is not asked for again
+                    await seen.take(replace(seen.step, wake_after_s=wake))
                 continue
             if part["ns"]:
                 continue
