@@ -5,7 +5,7 @@ from typing import Any
 
 from constellation.condition import Finding
 from constellation.processes import AGENT_RUNTIME, DAEMONS, SUPERVISOR, Daemon, standing
-from protos.turnkeeper.v1.agent_runtime_pb2 import ListInterruptsRequest
+from protos.turnkeeper.v1.agent_runtime_pb2 import ListChannelsRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import rfc3339
 from turnkeeper.errors import Unreachable
@@ -34,19 +34,29 @@ def _row(place: Home, daemon: Daemon) -> dict[str, Any]:
 
 
 def decisions(place: Home) -> str:
-    """Return a line that says how many decisions wait; empty when none does, or nobody can tell."""
+    """Return a line that says what waits for the author; empty when nothing does, or nobody can tell."""
     caller = Caller(place.socket(AGENT_RUNTIME.name), AgentRuntimeStub, AGENT_RUNTIME.name, deadline_s=1.0)
     try:
-        waiting = len(caller.ListInterrupts(ListInterruptsRequest()).interrupts)
+        channels = caller.ListChannels(ListChannelsRequest()).channels
     except Unreachable:
         return ""
     finally:
         caller.close()
-    return decisions_line(waiting)
+    proposed, deviations = sum(one.proposed for one in channels), sum(one.deviations for one in channels)
+    return decisions_line(sum(one.waiting for one in channels), proposed=proposed, deviations=deviations)
 
 
-def decisions_line(waiting: int) -> str:
-    """Return the line that keeps a waiting decision from going unseen; empty when none waits."""
-    if not waiting:
-        return ""
-    return f"{waiting} decision{'s' if waiting > 1 else ''} waiting: agent-runtime interrupts list"
+def decisions_line(waiting: int, *, proposed: int = 0, deviations: int = 0) -> str:
+    """Return the line that keeps what waits for the author from going unseen; empty when nothing does.
+
+    >>> decisions_line(2, proposed=1)
+    '2 decisions waiting: agent-runtime interrupts list; 1 proposal: agent-runtime triage'
+    """
+    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime interrupts list"] if waiting else []
+    named = ((proposed, "proposal"), (deviations, "deviation"))
+    undecided = " and ".join(_many(number, name) for number, name in named if number)
+    return "; ".join(parts + ([f"{undecided}: agent-runtime triage"] if undecided else []))
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
