@@ -60,6 +60,7 @@ def project(
         tokens_out=turn.tokens_out,
         candidates=proposed,
         deviations=deviations,
+        paused_until=stamp(turn.paused_until) if turn.status == "paused" else None,
     )
 
 

@@ -101,7 +101,7 @@ def calling(name: str, args_json: str, *, state: str = "", wide: bool = False) -
 def _begun(turn: wire.ConversationTurn) -> Iterator[RenderableType]:
     yield _Heading(turn)
     style = "bold magenta" if turn.HasField("trigger") else "bold green"
-    yield Text.assemble(("▶ ", style), (plain(cause(turn)), style))
+    yield _marked("▶ ", Text(plain(cause(turn)), style), style)
     parts = [part for part in (turn.category, f"thread {turn.thread_id}") if part]
     where = plain(" · ".join(parts))
     yield Text.assemble((f"  {where} · ", "dim"), (standing(turn), status_style(turn.status)), (_cost(turn), "dim"))
@@ -125,9 +125,8 @@ def _error(turn: wire.ConversationTurn) -> list[RenderableType]:
     if not turn.error:
         return []
     failed = turn.status == "failed"
-    return [
-        _labelled("failed" if failed else "because", Text(plain(turn.error), "red" if failed else "yellow"), "bold red")
-    ]
+    style = "red" if failed else "yellow"
+    return [_labelled("failed" if failed else "because", Text(plain(turn.error), style), f"bold {style}")]
 
 
 def _message(news: News, *, wide: bool) -> Iterator[RenderableType]:
@@ -256,6 +255,14 @@ def _labelled(label: str, body: RenderableType, style: str = "") -> RenderableTy
     grid.add_column(ratio=1, overflow="fold")
     grid.add_row(Text(plain(label), style), body)
     return Padding(_Narrow(grid), (0, 0, 0, 2))
+
+
+def _marked(mark: str, body: RenderableType, style: str) -> RenderableType:
+    grid = Table.grid(padding=0)
+    grid.add_column(width=len(mark), no_wrap=True)
+    grid.add_column(ratio=1, overflow="fold")
+    grid.add_row(Text(mark, style), body)
+    return _Narrow(grid)
 
 
 def _markdown(text: str) -> RenderableType:

@@ -34,6 +34,7 @@ def conversation_row(turn: wire.ConversationTurn) -> Row:
         "agent": turn.agent,
         "tokens_in": turn.tokens_in,
         "tokens_out": turn.tokens_out,
+        "paused_until": instant(turn, "paused_until"),
     }
 
 

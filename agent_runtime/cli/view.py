@@ -73,7 +73,12 @@ def cause(turn: wire.ConversationTurn) -> str:
 
 
 def standing(turn: wire.ConversationTurn) -> str:
-    """Return how a turn stands, and how long it took."""
+    """Return how a turn stands, what it waits for, and how long it took."""
+    if turn.status == "interrupted":
+        return "interrupted, waits for you"
+    if turn.status == "paused":
+        until = instant(turn, "paused_until")
+        return f"paused until its task fires{f', at most until {shown(until)}' if until else ''}"
     took = span(instant(turn, "started_at"), instant(turn, "ended_at"))
     return turn.status if took == "-" else f"{turn.status} in {took}"
 

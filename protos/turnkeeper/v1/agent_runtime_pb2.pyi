@@ -1060,6 +1060,7 @@ class ConversationTurn(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     SPEECH_FIELD_NUMBER: _builtins.int
     DEVIATIONS_FIELD_NUMBER: _builtins.int
+    PAUSED_UNTIL_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     status: _builtins.str
@@ -1094,6 +1095,10 @@ class ConversationTurn(_message.Message):
     def deviations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Deviation]:
         """contradictions that the turn came upon, and what became of them"""
 
+    @_builtins.property
+    def paused_until(self) -> _timestamp_pb2.Timestamp:
+        """of a paused turn: when it is over unless its task fires before"""
+
     def __init__(
         self,
         *,
@@ -1113,10 +1118,11 @@ class ConversationTurn(_message.Message):
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
         speech: Global___Speech | None = ...,
         deviations: _abc.Iterable[Global___Deviation] | None = ...,
+        paused_until: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "speech", b"speech", "started_at", b"started_at", "trigger", b"trigger"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "paused_until", b"paused_until", "speech", b"speech", "started_at", b"started_at", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidates", b"candidates", "category", b"category", "deviations", b"deviations", "ended_at", b"ended_at", "error", b"error", "interrupts", b"interrupts", "messages", b"messages", "speech", b"speech", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidates", b"candidates", "category", b"category", "deviations", b"deviations", "ended_at", b"ended_at", "error", b"error", "interrupts", b"interrupts", "messages", b"messages", "paused_until", b"paused_until", "speech", b"speech", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
