@@ -16,9 +16,7 @@ MOST_FILES = 20_000
 LARGEST_FILE = LARGEST_BODY + 16 * 1024  # room for what stands before the body
 _SUFFIXES = (".md", ".markdown")
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
-_FIELD = re.compile(
-    r"^(title|tags|sources)[ \t]*:[ \t]*(.*?)[ \t]*$(?:\n((?:[ \t]*-[ \t].*(?:\n|\Z))+))?", re.MULTILINE
-)
+_FIELD = re.compile(r"^(title|tags|sources)[ \t]*:[ \t]*(.*)$(?:\n((?:[ \t]*-[ \t].*(?:\n|\Z))+))?", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +87,8 @@ def parse(path: str, text: str) -> Found:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     front = _FRONT.match(text)
     body = text[front.end() :] if front else text
-    fields = {match[1]: _values(match[2], match[3] or "") for match in _FIELD.finditer(front[1])} if front else {}
+    given = _FIELD.finditer(front[1]) if front else ()
+    fields = {match[1]: _values(match[2].strip(), match[3] or "") for match in given}
     stem = path.rpartition(".")[0]
     title = " ".join((fields.get("title") or [_heading(body) or stem.rpartition("/")[2]])[0].split())
     tags = tuple(dict.fromkeys(slug(tag) for tag in fields.get("tags", [])))

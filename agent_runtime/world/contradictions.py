@@ -6,18 +6,21 @@ A text states a fact in one of two forms:
     a sentence      that names a number, a date, a weekday or a month; the subject is the sentence without those
 
 Two texts contradict each other on a subject that each of them states with exactly one value, where the values differ.
-Case, spaces, list marks and the last full stop do not count, and `forty-two` is 42. A question states nothing.
+Case, spaces, list marks and the last full stop do not count, and `forty-two` is 42. A question states nothing. Of a
+long text the first 65,536 characters are compared.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agent_runtime.world.terms import LONGEST_SENTENCE, sentences
 
 MOST_DIFFERENCES = 10
+MOST_COMPARED = 64 * 1024  # characters of either text: the comparison is made while the store waits
 LONGEST_VALUE = 120
-_KEYED = re.compile(r"^[ \t]*(?:[-*+][ \t]+)?([^\W\d_][^:.;!?\n]{0,39}):[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
+_KEYED = re.compile(r"^[ \t]*(?:[-*+][ \t]+)?([^\W\d_][^:.;!?\n]{0,39}):[ \t]+(\S.*)$", re.MULTILINE)
 _TOKEN = re.compile(r"[^\W_]+(?:[-'.,:/][^\W_]+)*%?")
 _NO_FACTS = frozenset({"source", "open question", "question", "see"})
 _UNITS = (
@@ -56,8 +59,8 @@ def differences(canonical: str, other: str) -> list[Difference]:
     >>> differences("Plots: 42\n\nOpen on Saturdays from April on.", "Open on Sundays from April on. Plots: many")
     [Difference(says='Open on Saturdays from April on.', found='Open on Sundays from April on.')]
     """
-    theirs, found = _single(other), list[Difference]()
-    for subject, fact in _single(canonical).items():
+    theirs, found = _single(other[:MOST_COMPARED]), list[Difference]()
+    for subject, fact in _single(canonical[:MOST_COMPARED]).items():
         if subject in theirs and theirs[subject].value != fact.value:
             found.append(Difference(says=fact.statement, found=theirs[subject].statement))
     return list(dict.fromkeys(found))[:MOST_DIFFERENCES]
@@ -68,7 +71,8 @@ def quotes(body: str, statement: str) -> bool:
     return " ".join(statement.split()) in " ".join(body.split())
 
 
-def _single(text: str) -> dict[str, _Fact]:
+@lru_cache(maxsize=8)  # one candidate is held against several pages
+def _single(text: str) -> Mapping[str, _Fact]:
     """Return the facts of a text by subject, without subjects that it states with several values."""
     facts, torn = dict[str, _Fact](), set[str]()
     for fact in (*_keyed(text), *_measured(text)):
@@ -79,7 +83,7 @@ def _single(text: str) -> dict[str, _Fact]:
 
 def _keyed(text: str) -> Iterator[_Fact]:
     for match in _KEYED.finditer(text):
-        key, value = " ".join(match[1].lower().split()), match[2]
+        key, value = " ".join(match[1].lower().split()), match[2].rstrip()
         if key in _NO_FACTS or value.endswith("?") or len(value) > LONGEST_VALUE:
             continue
         normal = tuple(_number(token.lower()) or token.lower() for token in _TOKEN.findall(value))

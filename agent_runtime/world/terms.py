@@ -6,7 +6,7 @@ MOST_TERMS = 24
 SNIPPET_CHARS = 160
 LONGEST_SENTENCE = 240
 _HEADING = re.compile(r"^#.*$", re.MULTILINE)
-_WRAP = re.compile(r"\n(?!\s*(?:$|\n|[-*#>|]|[0-9]+[.)]\s))")
+_WRAP = re.compile(r"\n(?![^\S\n]*(?:\Z|\n|[-*#>|]|[0-9]+[.)]\s))")
 _END = re.compile(r"(?<=[.!?…])\s+|\n+")
 _MARKUP = re.compile(r"^[#>*\-\s]+")
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
