@@ -14,7 +14,7 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
     """Return the event that a request tells of. Raises InvalidInput: a name of our own, no id, no JSON object."""
     return Event(
         name=check_emitted_name(request.name),
-        id=check_request_id(request.event_id or new_id),
+        id=check_request_id(request.event_id or new_id, "event_id"),
         at=now,
         turn_id=request.created_by.turn_id,
         agent=request.created_by.agent,

@@ -357,10 +357,10 @@ def is_task_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def check_request_id(request_id: str) -> str:
+def check_request_id(request_id: str, where: str = "request_id") -> str:
     """Return a client's request id if it is one. Raises InvalidInput."""
     if not _REQUEST_ID.fullmatch(request_id):
-        raise InvalidInput("must be 1 to 64 letters, digits and -", where="request_id")
+        raise InvalidInput("must be 1 to 64 letters, digits and -", where=where)
     return request_id
 
 
