@@ -22,6 +22,7 @@ from agent_runtime.graph.models import make_model, take_keys
 from agent_runtime.graph.models.calls import Surroundings, model_calls
 from agent_runtime.graph.models.hiding import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
+from agent_runtime.graph.recalling import Recalling
 from agent_runtime.graph.subagents import Subagents
 from agent_runtime.graph.tiers import TierStore, lend
 from agent_runtime.handing import Handing
@@ -260,8 +261,9 @@ async def _wire(
     foreign = opened is not None
     desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
-    middleware = [Guard(desk), *model_calls(settings.model, specs, around)]
-    subagents.begin(desk, specs, middleware)
+    inner = [Guard(desk), *model_calls(settings.model, specs, around)]
+    subagents.begin(desk, specs, inner)
+    middleware = [Recalling(world), *inner]
     graph = lend(build(specs, middleware, checkpoints.saver), TierStore(world, desk))
     engine = _engine(graph, checkpoints, around, live, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)

@@ -18,7 +18,7 @@ from agent_runtime.approvals import Raised, canonical, read_interrupt
 from agent_runtime.decide import Position, ThreadState
 from agent_runtime.graph.checkpoints import Checkpoints
 from agent_runtime.graph.current import turn_around
-from agent_runtime.graph.history import outgrown
+from agent_runtime.graph.history import OF_AUTHOR, OF_FIRE, outgrown
 from agent_runtime.graph.inputs import dangling, messages_of, opening, read_schema, spoken
 from agent_runtime.graph.models.hiding import hide
 from agent_runtime.graph.overhearing import overheard
@@ -293,7 +293,8 @@ class Engine:
             messages = opening(context.turn_id, order.prompt, order.payload_json, note)
             before = messages_of(values)
             # A graph of the author's own decides itself what it forgets.
-            forgotten = [] if self._foreign else outgrown(before)
+            window = OF_FIRE if context.started_by == "fire" and not context.by_agent else OF_AUTHOR
+            forgotten = [] if self._foreign else outgrown(before, window)
             return {"messages": [*forgotten, *dangling(before), *messages]}, ""
         given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
         if self._schema.takes_messages:

@@ -42,6 +42,8 @@ from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 LARGEST_ENTRY = 4_000  # bytes
 READING_BUDGET = 8_000  # bytes of text that one reading gives
 MOST_READ = 60  # entries that one reading gives
+BRIEFING_BUDGET = 2_000  # bytes of text that a turn is told without asking
+MOST_BRIEFED = 20
 MOST_ENTRIES = 1_000  # on one shelf
 MOST_BYTES = 256 * 1024  # of text on one shelf
 LONGEST_KEY = 200
@@ -100,6 +102,13 @@ def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = 
     query = select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)
     kept = _within_budget([to_entry(row) for row in connection.execute(query)])
     return Recollection(entries=tuple(kept), left_out=max(0, total - max(0, skip) - len(kept)))
+
+
+def brief(connection: Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]:
+    """Return the newest entries of these shelves that fit a turn's briefing together, the newest first."""
+    found = [entry for shelf in shelves for entry in read(connection, shelf).entries]
+    found.sort(key=lambda entry: (entry.updated_at, entry.key), reverse=True)
+    return _within_budget(found[:MOST_BRIEFED], BRIEFING_BUDGET)
 
 
 def search(connection: Connection, shelf: Shelf | None, query: str, *, limit: int = MOST_READ) -> Recollection:
@@ -245,8 +254,8 @@ def _check_room(connection: Connection, shelf: Shelf, before: MemoryEntry | None
         raise Exhausted(what, where="tier", hint=hint)
 
 
-def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
-    kept, room = list[MemoryEntry](), READING_BUDGET
+def _within_budget(entries: Sequence[MemoryEntry], room: int = READING_BUDGET) -> list[MemoryEntry]:
+    kept = list[MemoryEntry]()
     for entry in entries:
         room -= len(entry.text.encode())
         if room < 0:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from agent_runtime.model import TurnContext
-from agent_runtime.permissions import require
+from agent_runtime.permissions import judge, require
 from agent_runtime.world import memory
 from agent_runtime.world.effects import Call, Outcome, once
 from agent_runtime.world.hearing import refuse_ended
@@ -54,6 +54,12 @@ class Remembering:
         """Return entries of a tier within the reading budget, newest first. Raises Denied, InvalidInput."""
         shelf = _shelf("memory.read", "read", tier, channel, call.context)
         return await self._books.read(lambda connection: memory.read(connection, shelf, skip=skip, oldest=oldest))
+
+    async def brief(self, context: TurnContext) -> list[MemoryEntry]:
+        """Return what a turn is told of its thread's and channel's memory without asking: nothing out of its scopes."""
+        tiers = [tier for tier in memory.OWNED if judge("memory.read", "read", {"tier": tier}, context).allowed]
+        shelves = [memory.shelf_of(tier, context) for tier in tiers]
+        return await self._books.read(lambda connection: memory.brief(connection, shelves)) if shelves else []
 
     async def search(self, call: Call, tier: str, query: str, channel: str = "", *, limit: int = 10) -> Recollection:
         """Return the entries of a tier that fit a query best. Raises Denied, InvalidInput."""

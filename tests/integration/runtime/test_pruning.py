@@ -14,7 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from agent_runtime.graph.checkpoints import Checkpoints, open_checkpoints
-from agent_runtime.graph.history import outgrown
+from agent_runtime.graph.history import OF_FIRE, Window, outgrown
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.saving import at
 from tests.support.scripted import calls
@@ -188,7 +188,7 @@ async def test_a_turn_is_given_the_newest_turns_and_the_conversation_keeps_all(b
         assert (await bench.run(number)).state == STATES.SUCCEEDED
     engine: Any = bench.runtime.worker._engine
     messages = (await engine._graph.aget_state(at("thread-a"))).values["messages"]
-    assert len(messages) == 48 + 4  # twelve turns of four messages, and this one
+    assert len(messages) == 12 + 4  # three turns of four messages, and this one
     assert isinstance(messages[0], HumanMessage)
     assert len(await bench.conversation()) == 16
 
@@ -199,5 +199,13 @@ def test_the_newest_turn_stays_whole_however_long_it_is() -> None:
         HumanMessage("new", id="1"),
         *(AIMessage("", id=f"{at}") for at in range(2, 9)),
     ]
-    assert [removal.id for removal in outgrown(said, most=3)] == ["0"]
-    assert outgrown(said[2:], most=3) == []
+    assert [removal.id for removal in outgrown(said, Window(messages=3))] == ["0"]
+    assert outgrown(said[2:], Window(messages=3)) == []
+
+
+def test_a_fire_is_given_three_turns_at_most_and_no_turn_that_is_too_long() -> None:
+    short = [HumanMessage("go", id=f"{at}") for at in range(5)]
+    assert [removal.id for removal in outgrown(short, OF_FIRE)] == ["0", "1"]
+    long = [*short, HumanMessage("go", id="5"), AIMessage("x" * OF_FIRE.chars, id="6")]
+    assert len(outgrown(long, OF_FIRE)) == len(long)
+    assert outgrown(long[5:]) == [], "an author's message goes on from it"
