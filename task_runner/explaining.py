@@ -91,7 +91,7 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
     else:
         timetable = timetable_of(task.definition)
         at = timetable.last_at_or_before(min(now, task.cursor_at)) or timetable.next_after(now) or now
-        at = now if is_self_paced(task.definition) else at
+        at = now.replace(microsecond=0) if is_self_paced(task.definition) else at
         if task.definition.on is not None and not task.definition.is_hybrid:
             at = newest_at(session.events.newest(task.id), now)
         at = max(at, task.created_at.replace(microsecond=0))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.cli import watching
 from task_runner.cli.api import NOT_RUNNING, runner
 from task_runner.cli.shapes import local, task_row, time
 from turnkeeper import console
@@ -42,10 +43,8 @@ def list_(
     """
     clock = SystemClock()
     _show(clock, output, ended=all_)
-    while watch:
-        clock.block(_REFRESH_S)
-        console.console().clear()
-        _show(clock, output, ended=all_)
+    if watch:
+        watching.watch(lambda: _show(clock, output, ended=all_), clock, _REFRESH_S)
 
 
 def loop_row(task: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.cli import watching
 from task_runner.cli.api import NOT_RUNNING, runner
 from task_runner.cli.shapes import local, task_row, time
 from task_runner.cli.taskoptions import tags_of
@@ -51,10 +52,8 @@ def list_(
     )
     clock = SystemClock()
     _show_list(request, clock, output)
-    while watch:
-        clock.block(_REFRESH_S)
-        console.console().clear()
-        _show_list(request, clock, output)
+    if watch:
+        watching.watch(lambda: _show_list(request, clock, output), clock, _REFRESH_S)
 
 
 def show(
