@@ -16,6 +16,7 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
         name=check_emitted_name(request.name),
         id=check_request_id(request.event_id or new_id, "event_id"),
         at=now,
+        fire_id=request.fire_id,
         turn_id=request.created_by.turn_id,
         agent=request.created_by.agent,
         category=request.created_by.category,
@@ -25,7 +26,8 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
 
 def emit(session: Session, event: Event, now: datetime) -> Heard:
     """Take an event in that somebody tells of; one told by a running turn is an effect of that turn's fire."""
-    fire = session.events.fire_of_turn(event.turn_id)
+    # What only names its turn may be told before the receipt of that turn's fire came in.
+    fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
     if fire is not None:
         task = session.tasks.find(fire.task_id)
         name = task.definition.name if task else ""

@@ -141,8 +141,9 @@ class Loops:
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"are not JSON: {error}", where="data") from error
         request = wire.EmitEventRequest(
-            name=name, data_json=data_json, event_id=f"call-{_digest(call)}", created_by=_maker(context)
-        )
+            name=name, data_json=data_json, event_id=f"call-{_digest(call)}", created_by=_maker(context),
+            fire_id=context.fire_id,
+        )  # fmt: skip
         return await self._once(call, EMIT, lambda: self._emitted(request))
 
     async def _emitted(self, request: wire.EmitEventRequest) -> Result:
