@@ -163,6 +163,7 @@ def _brief(window: list[BaseMessage], turn: TurnContext | None, offered: frozens
         channel=turn.channel,
         scopes=turn.category.tools,
         memory=turn.category.memory,
+        subagents=turn.category.subagents,
         offered=offered,
         by_fire=turn.started_by == "fire" and not turn.by_agent,
         nominal=_minute(turn.nominal_at) if turn.nominal_at else "",

@@ -23,6 +23,7 @@ class Brief:
         channel: whose conversation it works in.
         scopes: tool scopes that its category grants.
         memory: memory tiers that its category reaches.
+        subagents: subagents that its category may start.
         offered: names of the tools it is offered, also those outside its scopes.
         by_fire: a fire started it; otherwise an author did.
         nominal: the instant the fire stands for, as text; empty for an author's turn.
@@ -35,6 +36,7 @@ class Brief:
     channel: str = ""
     scopes: frozenset[str] = frozenset()
     memory: frozenset[str] = frozenset()
+    subagents: frozenset[str] = frozenset()
     offered: frozenset[str] = frozenset()
     by_fire: bool = False
     nominal: str = ""

@@ -1,4 +1,8 @@
-"""The research sweep by rules: read the pages and attachments that the prompt names, propose what each says."""
+"""The research sweep by rules: read the pages and attachments that the prompt names, propose what each says.
+
+Where a prompt names more pages than one fire reads, the next fire goes on after the last one that was read: its address
+stands in the channel's memory. Where the prompt asks for a review, a reviewer holds each proposal against its source.
+"""
 
 import re
 
@@ -9,6 +13,7 @@ from agent_runtime.world.terms import terms
 
 MOST_PAGES = 5
 MOST_POINTS = 5
+PLACE = "swept up to"  # with the task's name: the key of the address that the fire before read last
 RULE_BASED = "(Written by the rule-based offline model.)"
 _ATTACHMENT = re.compile(r"\battachment:([a-z0-9-]+)/(\S*[^\s.,;:!?)\]])", re.ASCII)
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
@@ -16,7 +21,7 @@ _ADDRESS = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
 
 def sweep(brief: Brief, done: Done) -> Step:
     """Return the next step of a turn that reads pages of the web."""
-    return follow((_fetch, _propose), _close, brief, done)
+    return follow((_recall, _fetch, _propose, _review, _keep), _close, brief, done)
 
 
 def addresses(prompt: str) -> list[str]:
@@ -28,8 +33,41 @@ def addresses(prompt: str) -> list[str]:
     return list(dict.fromkeys(_ADDRESS.findall(prompt)))
 
 
-def _fetch(brief: Brief, _done: Done) -> list[Request]:
-    pages = [Request(tool="web_fetch", args={"url": url}) for url in addresses(brief.prompt)[:MOST_PAGES]]
+def _recall(brief: Brief, _done: Done) -> list[Request]:
+    goes_on = len(addresses(brief.prompt)) > MOST_PAGES and brief.by_fire and brief.may("memory_search")
+    return [Request(tool="memory_search", args={"tier": "channel", "query": _place(brief)})] if goes_on else []
+
+
+def _place(brief: Brief) -> str:
+    return f"{brief.task} {PLACE}"[:100]
+
+
+def _due(brief: Brief, done: Done) -> list[str]:
+    """Return the addresses that this fire reads: those after the one where the fire before stopped, and round."""
+    named = addresses(brief.prompt)
+    entries = [entry for found in answers(done, "memory_search") for entry in found["entries"]]
+    last = next((entry["text"] for entry in entries if entry["key"] == _place(brief)), "")
+    start = named.index(last) + 1 if last in named else 0
+    return [*named[start:], *named[:start]][:MOST_PAGES]
+
+
+def _review(brief: Brief, done: Done) -> list[Request]:
+    if "review" not in brief.prompt.lower() or not brief.may("subagent_run") or "reviewer" not in brief.subagents:
+        return []
+    made = [exchange.args for exchange in done if exchange.tool == "page_propose" and exchange.ok]
+    made = [page for page in made if "://" in page["sources"][0]]  # a reviewer reads pages, not attachments
+    briefs = [f"Review:\n{page['body']}\nSources: {', '.join(page['sources'])}" for page in made]
+    return [Request(tool="subagent_run", args={"name": "reviewer", "brief": text}) for text in briefs]
+
+
+def _keep(brief: Brief, done: Done) -> list[Request]:
+    if not brief.may("memory_put") or not _recall(brief, done):
+        return []
+    return [Request(tool="memory_put", args={"tier": "channel", "key": _place(brief), "text": _due(brief, done)[-1]})]
+
+
+def _fetch(brief: Brief, done: Done) -> list[Request]:
+    pages = [Request(tool="web_fetch", args={"url": url}) for url in _due(brief, done)]
     files = attachments(brief.prompt)[:MOST_PAGES]
     return [*pages, *(Request(tool="attachment_read", args={"page": page, "name": name}) for page, name in files)]
 
@@ -75,5 +113,7 @@ def _close(brief: Brief, done: Done) -> str:
         return f"The prompt names no address and no attachment, so nothing was read. {RULE_BASED}"
     said = [f"Read {len(read)} of {named} {'page' if named == 1 else 'pages'}."]
     said += [f"Proposed “{one['title']}” as candidate {one['candidate_id']}." for one in proposed]
+    said += [f"The reviewer: {one['report'].splitlines()[0]}" for one in answers(done, "subagent_run")]
+    said += [f"The next fire goes on after {_due(brief, done)[-1]}." for _ in answers(done, "memory_put")]
     said += [line if line[-1] in ".!?" else f"{line}." for line in refusals(done)]
     return " ".join([*said, RULE_BASED])

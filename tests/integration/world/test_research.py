@@ -1,6 +1,6 @@
 """The research sweep: pages of the web become candidates that name where they came from, once the author lets it go on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -120,3 +120,20 @@ async def test_an_author_reads_a_page_by_order(agent: Agent, begin: Begin, site:
     site.pages["/pump"] = Answer(body=PUMP)
     await agent.run(begin(prompt=f"fetch: {site.url('/pump')}", named="conversation", started_by="author"))
     assert "seal had worn out" in agent.text
+
+
+async def test_a_sweep_of_many_pages_goes_on_where_the_fire_before_stopped(
+    agent: Agent, world: World, begin: Begin, end: Callable[[str], None], site: Site
+) -> None:
+    for number in range(7):
+        site.pages[f"/{number}"] = Answer(body=PUMP.replace(b"May", b"May %d" % number))
+    prompt = "What is worn? " + " ".join(site.url(f"/{number}") for number in range(7))
+    read = []
+    for turn_id in ("one", "two", "three"):
+        site.asked.clear()
+        await agent.run(begin(turn_id, prompt=prompt, named="research-sweep", task_name="weekly"))
+        end(turn_id)
+        read.append(sorted(site.asked))
+    assert read == [["/0", "/1", "/2", "/3", "/4"], ["/0", "/1", "/2", "/5", "/6"], ["/0", "/3", "/4", "/5", "/6"]]
+    assert "Read 5 of 7 pages." in agent.text
+    assert f"goes on after {site.url('/0')}" in agent.text
