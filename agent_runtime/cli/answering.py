@@ -15,6 +15,7 @@ HELP = (
     "a 1 approve or accept · r 1 why  reject · e 1 {…} approve with these arguments · t 1 text  answer · "
     "w what waits · q quit · anything else is said to the agent (say … if it looks like one of these)"
 )
+REFUSED = "not done: "
 _VERBS: dict[str, Does] = {
     "a": "approve",
     "approve": "approve",
@@ -179,7 +180,7 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
             return f"{change('ResolveDeviation', settled).lifecycle}: {command.item.text}"
         return _resolve(command, command.item, change)
     except TurnkeeperError as error:
-        return f"not done: {error}"
+        return f"{REFUSED}{error}"
 
 
 def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) -> str:

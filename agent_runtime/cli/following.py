@@ -8,7 +8,6 @@ from typing import Any
 
 from agent_runtime.cli.reach import held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.clock import SystemClock
 from turnkeeper.errors import TurnkeeperError, Unreachable
 
 AGAIN_S = 0.5
@@ -31,17 +30,25 @@ Event = wire.ConversationTurn | Lost | Found | TurnkeeperError
 class Following:
     """Follows a channel in a thread of its own; `next` gives what came, in order."""
 
-    def __init__(self, channel: str, *, limit: int, live: bool, on_event: Callable[[], None] | None = None) -> None:
+    def __init__(self, channel: str, *, limit: int, live: bool, on_event: Callable[[], object] | None = None) -> None:
         """Take what to follow; `on_event` is called, in that thread, when there is something to take."""
         self._on_event = on_event
         self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live)
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
-        self._clock = SystemClock()
+        self._over = threading.Event()
+        self._caller: Any = None
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Begin. The thread ends with the process."""
+        """Begin. The thread ends with the process at the latest."""
         self._thread.start()
+
+    def stop(self) -> None:
+        """Follow no longer; return when the thread has ended."""
+        self._over.set()
+        if (caller := self._caller) is not None:
+            caller.close()
+        self._thread.join()
 
     def next(self, timeout_s: float | None = None) -> Event | None:
         """Return what came next; None when nothing came in time."""
@@ -52,13 +59,18 @@ class Following:
 
     def _run(self) -> None:
         for event in self._events():
-            self._waiting.put(event)
-            if self._on_event is not None:
+            while not self._over.is_set():
+                try:
+                    self._waiting.put(event, timeout=AGAIN_S)
+                except queue.Full:
+                    continue  # who reads is slow: the runtime sends no more until he has caught up
+                break
+            if self._on_event is not None and not self._over.is_set():
                 self._on_event()
 
     def _events(self) -> Iterator[Event]:
         lost, shown = False, False
-        while True:
+        while not self._over.is_set():
             try:
                 for turn in self._watch():
                     if lost:
@@ -68,17 +80,20 @@ class Following:
             except Unreachable:
                 pass
             except TurnkeeperError as error:
-                yield error
+                if not self._over.is_set():
+                    yield error
                 return
             if not lost:
                 yield Lost()
                 if not shown:
                     yield from self._stored()
             lost = shown = True
-            self._clock.block(AGAIN_S)
+            self._over.wait(AGAIN_S)
 
     def _watch(self) -> Iterator[wire.ConversationTurn]:
-        caller = runtime()
+        caller = self._caller = runtime()
+        if self._over.is_set():
+            return
         try:
             yield from caller.WatchConversation(self._request)
         finally:

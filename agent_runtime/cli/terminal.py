@@ -30,11 +30,12 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
         stack.callback(screen.clear)
         following = Following(channel, limit=limit, live=True, on_event=wake)
         following.start()
+        stack.callback(following.stop)
         screen.tell("following; ? helps, q ends it" if typing else "following; Ctrl-C ends it")
-        _Desk(channel, screen, following).run(keyboard, news)
+        Seat(channel, screen, following).run(keyboard, news)
 
 
-class _Desk:
+class Seat:
     """The author's place before the screen."""
 
     def __init__(self, channel: str, screen: Screen, following: Following) -> None:
@@ -44,6 +45,7 @@ class _Desk:
         self._typed = Typed()
 
     def run(self, keyboard: int | None, news: int) -> None:
+        """Show and do, until the author leaves; `news` and `keyboard` can be read when something came."""
         watched = [news] if keyboard is None else [news, keyboard]
         while True:
             self._screen.draw()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.answering import Command, Item, Waiting, parse, perform
+from agent_runtime.cli.answering import REFUSED, Command, Item, Waiting, parse, perform
 from agent_runtime.cli.news import News
 from agent_runtime.cli.panels import Safe, blocks
 from agent_runtime.cli.reach import change
@@ -16,7 +16,13 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console, note
 from turnkeeper.entropy import SystemEntropy
 
-_WAYS = "[a]pprove or accept, [r]eject why, [e]dit {…}, [t]ext answer, Enter skips, [q]uit: "
+_WAYS = {
+    "candidate": "[a]ccept, [r]eject why",
+    "deviation": "[a]ccept what was found, [r] the page stands",
+    "permission": "[a]pprove, [r]eject why, [e]dit {…}",
+    "proposal": "[a]pprove, [r]eject why, [e]dit {…}",
+    "question": "[t]ext of the answer",
+}
 _SHORT = ("a", "r", "e", "t")
 
 
@@ -25,20 +31,22 @@ def triage(channel: Annotated[str, typer.Argument(help="Only what waits in this 
 
     Example: agent-runtime triage general
     """
-    done = skipped = 0
-    for number, turn in enumerate(_waiting(channel), start=1):
-        waiting = Waiting()
+    done = left = 0
+    for turn in _waiting(channel):
+        waiting, item = Waiting(), _item(turn)
         waiting.update(turn)
-        _show(turn)
-        said = _ask(waiting)
+        _show(turn, item)
+        said = _ask(waiting, _WAYS[item.row["kind"] if item.kind == "interrupt" else item.kind])
         if said is None:
-            break
+            note(f"{done} decided; the rest waits")
+            return
         if said.item is None:
-            skipped += 1
+            left += 1
             continue
-        note(perform(said, channel, SystemEntropy().hex(32), change))
-        done = number - skipped
-    note(f"{done} decided, {skipped} left" if done or skipped else "nothing waits for you")
+        came = perform(said, channel, SystemEntropy().hex(32), change)
+        note(came)
+        done, left = (done, left + 1) if came.startswith(REFUSED) else (done + 1, left)
+    note(f"{done} decided, {left} left" if done or left else "nothing waits for you")
 
 
 def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:
@@ -54,15 +62,14 @@ def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:
         yield wire.ConversationTurn(turn_id=deviation.turn_id, status="succeeded", deviations=[deviation])
 
 
-def _show(turn: wire.ConversationTurn) -> None:
+def _show(turn: wire.ConversationTurn, item: Item) -> None:
     out = console()
-    item = _item(turn)
     news = News(kind=item.kind, turn=turn)
     cause = " · ".join(part for part in (item.row["channel"], item.row["task_name"], turn.turn_id) if part)
     out.print()
     if out.is_terminal:
         out.print(Safe(cause), style="dim")
-        for block in blocks(news, numbers={}, wide=False):
+        for block in blocks(news, numbers={}, wide=True):
             out.print(Safe(block))
     else:
         for line in news_lines(news, width=out.width, wide=False):
@@ -77,10 +84,10 @@ def _item(turn: wire.ConversationTurn) -> Item:
     return Item(kind="candidate", row=candidate_row(turn.candidates[0]))
 
 
-def _ask(waiting: Waiting) -> Command | None:
+def _ask(waiting: Waiting, ways: str) -> Command | None:
     """Return what the author decides on the one thing that waits; without an item: skip; None: leave."""
     while True:
-        print(_WAYS, end="", file=sys.stderr, flush=True)
+        print(f"{ways}, Enter skips, [q]uit: ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         verb, _, rest = line.strip().partition(" ")
         if not line or verb in {"q", "quit"}:

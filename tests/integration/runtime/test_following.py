@@ -2,6 +2,9 @@
 
 import asyncio
 import io
+import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -12,14 +15,18 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 from rich.console import Console
 
+from agent_runtime.cli import app
 from agent_runtime.cli.following import Following, Found, Lost
 from agent_runtime.cli.reader import Reader
+from agent_runtime.cli.screen import Screen
+from agent_runtime.cli.terminal import Seat
 from agent_runtime.model import TurnContext
 from agent_runtime.server import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, soon
 from tests.support.scripted import ScriptedModel, calls
+from turnkeeper.console import run
 from turnkeeper.home import Home
 from turnkeeper.rpc.server import UnixServer
 
@@ -265,6 +272,71 @@ async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, mo
         await desk.run(2, prompt="again")
         await until(lambda event: isinstance(event, Found))
         await until(lambda event: over(event) and event.messages[0].text == "again")
+        await asyncio.to_thread(following.stop)
     assert isinstance(out.file, io.StringIO)
     prompts = [line for line in out.file.getvalue().splitlines() if line.startswith("  prompt")]
     assert prompts == ["  prompt     go", "  prompt     again"]
+
+
+async def asking(desk: Desk) -> None:
+    """Let a turn ask for a tool past its category."""
+    desk.category("work", tools=["tool:block"])
+    desk.script["go"] = [calls(("note", {"text": "x"})), AIMessage("noted")]
+    assert (await desk.run()).state == wire.TurnEvent.INTERRUPTED
+
+
+async def test_an_author_answers_while_the_conversation_goes_by(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
+    await asking(desk)
+    keys, typing = os.pipe()
+    news, ring = os.pipe()
+    out = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, _environ={})
+    screen = Screen(out, typing=True)
+    following = Following("main", limit=50, live=True, on_event=lambda: os.write(ring, b"."))
+    async with served(desk):
+        following.start()
+        sitting = asyncio.create_task(asyncio.to_thread(Seat("main", screen, following).run, keys, news))
+        async with asyncio.timeout(PATIENCE_S):
+            while screen.waiting.get(1) is None:
+                await asyncio.to_thread(lambda: None)
+        os.write(typing, b"a 2\ra 1\r")
+        await desk.stopped((await desk.conversation())[0].turn_id, after=2)
+        os.write(typing, b"q\r")
+        await soon(sitting, "the end")
+        await asyncio.to_thread(following.stop)
+    assert desk.noted == ["x"]
+    for descriptor in (keys, typing, news, ring):
+        os.close(descriptor)
+
+
+async def test_triage_goes_through_what_waits(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
+    await asking(desk)
+    async with served(desk):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("what\ne 1\nr not today\n"))
+        assert await asyncio.to_thread(run, app, ["triage", "main"]) == 0
+        await desk.stopped((await desk.conversation())[0].turn_id, after=2)
+    said = capsys.readouterr()
+    assert "agent-runtime interrupts resolve" in said.out
+    assert "1 decided, 0 left" in said.err
+    assert desk.noted == []
+    assert "not today" in (await desk.conversation())[0].messages[2].text
+
+
+async def test_the_command_lines_of_threads_and_turns_tell_tokens(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
+    following = asyncio.create_task(desk.follow(over))
+    await desk.followed()
+    turn_id = (await desk.run()).turn_id  # is followed, and so streamed, and so costs what a stream tells
+    await following
+    async with served(desk):
+        assert await asyncio.to_thread(run, app, ["turns", "show", turn_id]) == 0
+        assert await asyncio.to_thread(run, app, ["threads", "show", "thread-a", "-o", "json"]) == 0
+    shown = capsys.readouterr().out
+    assert "tokens:     10 read, 3 written" in shown
+    found = json.loads(shown[shown.index("{") :])
+    assert (found["tokens_in"], found["tokens_out"], found["newest_turns"][0]["turn_id"]) == (10, 3, turn_id)
