@@ -68,5 +68,5 @@ class Events(Protocol):
     def forget(self, entry_ids: Collection[int]) -> None:
         """Forget what triggered entries that are removed."""
 
-    def forget_before(self, at: datetime) -> None:
-        """Forget events that were taken in long ago."""
+    def forget_before(self, at: datetime, limit: int) -> int:
+        """Forget at most `limit` events that happened before a time; return how many."""

@@ -55,10 +55,15 @@ class Pruner:
                 break
             after = done.reached
             await self._clock.sleep(BETWEEN_BATCHES_S)
-        await self._store.run(lambda session: session.events.forget_before(before))
+        while await self._store.run(partial(_forget, before=before)) == LARGEST_BATCH:
+            await self._clock.sleep(BETWEEN_BATCHES_S)
         if removed:
             self._trail.emit("history.pruned", entries=removed)
         return removed
+
+
+def _forget(session: Session, before: datetime) -> int:
+    return session.events.forget_before(before, LARGEST_BATCH)
 
 
 def prune_batch(session: Session, before: datetime, after: int, limit: int = LARGEST_BATCH) -> Pruned:

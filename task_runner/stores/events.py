@@ -113,9 +113,13 @@ class SqliteEvents:
         for part in _parts(entry_ids):
             self._connection.execute(delete(triggers).where(triggers.c.entry_id.in_(part)))
 
-    def forget_before(self, at: datetime) -> None:
-        """Forget events that were taken in long ago."""
-        self._connection.execute(delete(events).where(events.c.at_us < to_us(at)))
+    def forget_before(self, at: datetime, limit: int) -> int:
+        """Forget events that happened before a time."""
+        old = select(events.c.id, events.c.name).where(events.c.at_us < to_us(at)).limit(limit)
+        gone = [{"event": row.id, "called": row.name} for row in self._connection.execute(old)]
+        if gone:
+            self._connection.execute(_FORGET, gone)
+        return len(gone)
 
     def _standing(self, snapshot: Snapshot) -> Standing:
         task = snapshot.task
@@ -164,6 +168,7 @@ _CAUSES = (
 _OF_TURN = select(fires).where(
     fires.c.is_open, fires.c.outcome.in_([each.value for each in UNDER_WAY]), fires.c.turn_id == bindparam("turn")
 )
+_FORGET = delete(events).where(events.c.id == bindparam("event"), events.c.name == bindparam("called"))
 _NOTES = select(triggers).where(triggers.c.entry_id.in_(bindparam("ids", expanding=True)))
 _FIRED = (
     select(triggers.c.entry_id, triggers.c.at_us)

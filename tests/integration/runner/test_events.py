@@ -14,6 +14,7 @@ from task_runner.events import Event
 from task_runner.hearing import hear
 from task_runner.ledger import TurnState
 from task_runner.outcomes import News, record_news
+from task_runner.pruning import Pruner
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
 from tests.support.clock import START
@@ -499,3 +500,20 @@ async def test_a_thousand_events_in_a_second_come_to_what_the_rules_say(rig: Rig
             found[outcome if outcome in found else "fires"] += count
         assert found == {"fires": rules.fires, "coalesced": rules.coalesced, "skipped": rules.skipped}, name
         assert found.total() == matched[name]
+
+
+async def test_what_is_pruned_is_forgotten_with_what_triggered_it(rig: Rig) -> None:
+    await create(rig, "one", on="demo")
+    await rig.service.pause_task(wire.PauseTaskRequest(name="one"))
+    for number in range(2):
+        await emit(rig, event_id=f"e{number}")
+
+    def kept(session: Any) -> list[int]:
+        tables = ("fires", "triggers", "events")
+        query = "SELECT count(*) FROM "
+        return [session.events._connection.exec_driver_sql(query + table).scalar() for table in tables]
+
+    assert await rig.store.run(kept) == [1, 1, 2]
+    rig.clock.advance(91 * 86_400)
+    await Pruner(rig.store, clock=rig.clock, trail=rig.trail, keep=timedelta(days=90)).pass_over()
+    assert await rig.store.run(kept) == [0, 0, 0]
