@@ -70,17 +70,25 @@ async def made(runner: Runner, *, agent: str = "", channel: str = "main", name: 
     return (await runner.service.create_task(wire.CreateTaskRequest(spec=spec, loop=True))).task
 
 
-async def test_a_loop_says_which_turn_made_it_and_ends_within_seven_days(looper: Bench, runner: Runner) -> None:
-    told = await used(looper, "LoopCreate", {"prompt": "look around", "every": "15m"})
+async def test_a_loop_is_as_it_was_asked_and_says_which_turn_made_it(looper: Bench, runner: Runner) -> None:
+    asked = {"prompt": "look", "cron": "0 9 * * 1-5", "on": "task.failed", "where": ["task=digest"], "debounce": "1m"}
+    told = await used(looper, "LoopCreate", asked | {"max_fires": 3, "read_only": True})
     (task,) = await tasks(runner)
-    assert told["loop"] == task.id
-    assert told["fires"] == "every 15m, exactly"
     *_, turn = await looper.conversation()
-    maker = task.spec.created_by
-    assert (maker.turn_id, maker.category, maker.agent) == (turn.turn_id, "work", "agent0")
-    assert (task.spec.category, task.spec.channel, task.spec.prompt) == ("work", "main", "look around")
-    assert task.spec.expires_at == told["expires_at"]
+    spec, maker = task.spec, task.spec.created_by
+    assert (told["loop"], told["fires"], told["expires_at"]) == (task.id, task.schedule, spec.expires_at)
     assert task.id.startswith("loop-")
+    assert (maker.turn_id, maker.category, maker.agent) == (turn.turn_id, "work", "agent0")
+    assert (spec.category, spec.channel, spec.prompt, spec.agent) == ("work", "main", "look", "agent0")
+    assert (spec.cron, spec.on, list(spec.filters), spec.debounce) == (
+        "0 9 * * 1-5",
+        "task.failed",
+        ["task=digest"],
+        "1m",
+    )
+    assert (spec.max_fires, spec.read_only) == (3, True)
+    await used(looper, "LoopCreate", {"prompt": "once", "every": "1h", "recurring": False}, 2)
+    assert [one.spec.max_fires for one in await tasks(runner) if one.spec.prompt == "once"] == [1]
 
 
 async def test_an_authors_turn_makes_a_self_paced_one_under_the_category_for_loops(
@@ -93,38 +101,20 @@ async def test_an_authors_turn_makes_a_self_paced_one_under_the_category_for_loo
     assert (task.kind, task.spec.category, task.spec.if_silent) == ("dynamic", "loop", "end")
 
 
-async def test_times_events_and_limits_reach_the_runner_as_they_were_asked(looper: Bench, runner: Runner) -> None:
-    asked = {"prompt": "p", "cron": "0 9 * * 1-5", "on": "task.failed", "where": ["task=digest"], "debounce": "1m"}
-    await used(looper, "LoopCreate", asked | {"max_fires": 3, "read_only": True})
-    await used(looper, "LoopCreate", {"prompt": "p", "every": "1h", "recurring": False}, 2)
-    spec, once = (task.spec for task in sorted(await tasks(runner), key=lambda task: -task.spec.max_fires))
-    assert (spec.cron, spec.on, list(spec.filters), spec.debounce) == (
-        "0 9 * * 1-5",
-        "task.failed",
-        ["task=digest"],
-        "1m",
-    )
-    assert (spec.max_fires, spec.read_only, once.max_fires) == (3, True, 1)
-
-
-@pytest.mark.parametrize(
-    ("args", "why"),
-    [
-        ({"cron": "61 * * * *"}, "cron"),
-        ({"every": "15m", "cron": "0 9 * * *"}, "every and cron exclude each other"),
-        ({"every": "15m", "category": "nosuch"}, "no category 'nosuch'"),
-        ({"every": "15m", "category": "conversation"}, "category conversation grants tools"),
-        ({"every": "15m", "where": ["task=digest"]}, "filters"),
-        ({"on": "turn_end", "where": ["task~=(a+)+$" * 40]}, "filters"),
-        ({"every": "15m", "max_fires": -1}, "max_fires"),
-    ],
-)
-async def test_what_cannot_be_is_told_to_the_model_and_nothing_is_made(
-    looper: Bench, runner: Runner, args: dict[str, Any], why: str
-) -> None:
-    told = await used(looper, "LoopCreate", {"prompt": "p"} | args)
-    assert isinstance(told, str)
-    assert why in told
+async def test_what_cannot_be_is_told_to_the_model_and_nothing_is_made(looper: Bench, runner: Runner) -> None:
+    wrong: dict[str, dict[str, Any]] = {
+        "cron": {"cron": "61 * * * *"},
+        "every and cron exclude each other": {"every": "15m", "cron": "0 9 * * *"},
+        "no category 'nosuch'": {"every": "15m", "category": "nosuch"},
+        "category conversation grants tools": {"every": "15m", "category": "conversation"},
+        "filters": {"every": "15m", "where": ["task=digest"]},
+        "300 characters": {"on": "turn_end", "where": ["task~=(a+)+$" * 40]},
+        "max_fires": {"every": "15m", "max_fires": -1},
+    }
+    looper.script["go"] = [calls(*(("LoopCreate", {"prompt": "p"} | args) for args in wrong.values()))]
+    assert (await looper.run()).state == STATES.SUCCEEDED
+    told = await answered(looper)
+    assert [why in one for why, one in zip(wrong, told, strict=True)] == [True] * len(wrong), told
     assert await tasks(runner) == []
 
 
@@ -165,13 +155,14 @@ async def test_the_twenty_sixth_is_refused(looper: Bench, runner: Runner) -> Non
 
 
 async def test_what_a_turn_that_only_reads_may_make_with_its_author_only_reads(looper: Bench, runner: Runner) -> None:
-    event = await using(looper, "LoopCreate", {"prompt": "p", "every": "15m"}, read_only=True)
+    event = await using(looper, "LoopCreate", {"prompt": "p", "every": "15m", "channel": "board"}, read_only=True)
     assert event.state == STATES.INTERRUPTED
     (asked,) = await looper.pending()
+    assert await tasks(runner) == []
     await looper.resolve(asked.interrupt_id, "approve")
     assert (await looper.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
     (task,) = await tasks(runner)
-    assert task.spec.read_only
+    assert (task.spec.read_only, task.spec.channel) == (True, "board")
 
 
 async def test_another_channel_asks_the_author(looper: Bench, runner: Runner) -> None:

@@ -42,24 +42,18 @@ async def answers(bench: Bench) -> list[str]:
     return [message.text for message in turn.messages if message.role == "tool"]
 
 
-async def test_what_a_turn_asked_for_reaches_the_runner_with_its_outcome(paced: Bench) -> None:
+async def test_what_a_turn_asked_for_last_reaches_the_runner_with_its_outcome(paced: Bench) -> None:
     paced.script["go"] = [calls(wake(90.2)), AIMessage("one step done")]
-    event = await paced.run(**of_loop())
+    paced.script["change"] = [calls(wake(60)), calls(wake(0)), AIMessage("done")]
+    event = await paced.run(1, **of_loop())
     assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 91)
     assert "91 s after the end of this turn" in (await answers(paced))[0]
     assert await paced.history() == ["STARTED", "SUCCEEDED"], "nothing is said in the middle of it"
-
-
-async def test_at_once_is_after_the_turn_and_not_calling_is_the_end(paced: Bench) -> None:
-    paced.script["go"] = [calls(wake(0))]
-    assert (await paced.run(**of_loop())).wake_after_s == 0
-    event = await paced.run(2, prompt="enough", **of_loop(fire_id=f"{LOOP}@2~w2"))
-    assert not event.HasField("wake_after_s")
-
-
-async def test_the_last_call_of_a_turn_counts(paced: Bench) -> None:
-    paced.script["go"] = [calls(wake(60)), calls(wake(5)), AIMessage("done")]
-    assert (await paced.run(**of_loop())).wake_after_s == 5
+    event = await paced.run(2, prompt="change", **of_loop(fire_id=f"{LOOP}@2~w2"))
+    assert event.wake_after_s == 0
+    assert "as soon as this turn has ended" in (await answers(paced))[-1]
+    event = await paced.run(3, prompt="enough", **of_loop(fire_id=f"{LOOP}@3~w3"))
+    assert not event.HasField("wake_after_s"), "to end the loop, a turn asks for nothing"
 
 
 async def test_a_crash_neither_loses_nor_doubles_it(paced: Bench) -> None:
@@ -87,26 +81,27 @@ async def test_a_later_call_stands_although_an_earlier_one_is_run_again(paced: B
     assert (await paced.stopped(receipt.turn_id)).wake_after_s == 5
 
 
-@pytest.mark.parametrize("how", ["fail", "cancel"])
-async def test_a_turn_that_comes_to_no_good_end_asks_for_nothing(paced: Bench, how: str) -> None:
-    paced.script["go"] = [calls(wake(7)), calls(("fail" if how == "fail" else "block", {}))]
-    receipt = await paced.service.Fire(paced.fire(**of_loop()), None)
-    if how == "cancel":
-        await paced.blocked.wait()
-        await paced.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
-    event = await paced.stopped(receipt.turn_id)
-    assert event.state in {STATES.FAILED, STATES.CANCELLED}
-    assert not event.HasField("wake_after_s")
+async def test_a_turn_that_comes_to_no_good_end_asks_for_nothing(paced: Bench) -> None:
+    paced.script["go"] = [calls(wake(7)), calls(("fail", {}))]
+    paced.script["wait"] = [calls(wake(7)), calls(("block", {}))]
+    failed = await paced.run(1, **of_loop())
+    receipt = await paced.service.Fire(paced.fire(2, prompt="wait", **of_loop(fire_id=f"{LOOP}@2~w2")), None)
+    await paced.blocked.wait()
+    await paced.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
+    cancelled = await paced.stopped(receipt.turn_id)
+    assert (failed.state, cancelled.state) == (STATES.FAILED, STATES.CANCELLED)
+    assert not failed.HasField("wake_after_s")
+    assert not cancelled.HasField("wake_after_s")
 
 
-@pytest.mark.parametrize("delay", [-1, math.nan, math.inf, 7 * 86_400 + 1, "soon", None])
-async def test_what_is_no_time_to_come_within_a_week_is_refused_to_the_model(paced: Bench, delay: object) -> None:
-    paced.script["go"] = [calls(wake(delay)), AIMessage("I see")]
+async def test_what_is_no_time_to_come_within_a_week_is_refused_to_the_model(paced: Bench) -> None:
+    delays = (-1, math.nan, math.inf, 7 * 86_400 + 1, "soon", None)
+    paced.script["go"] = [calls(*(wake(delay) for delay in delays)), AIMessage("I see")]
     event = await paced.run(**of_loop())
     assert (event.state, event.HasField("wake_after_s")) == (STATES.SUCCEEDED, False)
-    (told,) = await answers(paced)
-    assert "delay_seconds" in told
-    assert "number" in told
+    told = await answers(paced)
+    assert len(told) == len(delays)
+    assert all("delay_seconds" in one and "number" in one for one in told), told
 
 
 async def test_an_authors_turn_has_no_loop_to_wake_and_is_told_so(bench: Bench) -> None:
@@ -134,21 +129,17 @@ async def test_an_author_who_writes_into_its_thread_is_told_that_it_ends_and_the
     assert (await paced.send("and now?")).takes_over == "", "it ended before"
 
 
-@pytest.mark.parametrize(("kind", "script"), [("wake", []), ("scheduled", [wake(60)])])
-async def test_nothing_is_taken_over_where_nothing_goes_on_by_itself(
-    paced: Bench, kind: str, script: list[tuple[str, dict[str, object]]]
+async def test_a_turn_of_a_task_with_times_is_told_that_it_may_change_nothing_and_nothing_is_taken_over(
+    paced: Bench,
 ) -> None:
     paced.category("conversation")
-    paced.script["go"] = [calls(one) for one in script]
-    await paced.run(**of_loop(kind=kind))
-    assert (await paced.send("hello")).takes_over == ""
-
-
-async def test_a_turn_of_a_task_that_paces_itself_by_the_clock_is_told_that_it_may_change_nothing(paced: Bench) -> None:
     paced.script["go"] = [calls(wake(5))]
     event = await paced.run(kind="scheduled")
     assert event.wake_after_s == 5
     assert "digest-a was not woken as a self-paced task" in (await answers(paced))[0]
+    assert (await paced.send("hello")).takes_over == ""
+    await paced.run(2, prompt="enough", **of_loop())
+    assert (await paced.send("hello", thread_id=LOOP)).takes_over == "", "it had ended by itself"
 
 
 async def test_a_turn_that_only_reads_or_acts_only_with_its_author_goes_on_by_itself(bench: Bench) -> None:
