@@ -224,6 +224,21 @@ def _tools(
     ]
 
 
+def _worker(
+    parts: Parts, laid_out: LaidOut, courier: Courier, arrived: Bell, notifier: Notifier, *, home: Home, clock: Clock
+) -> Worker:
+    return Worker(
+        parts,
+        laid_out=laid_out,
+        courier=courier,
+        handing=Handing(parts.store, home=home, clock=clock, log=parts.log),
+        arrived=arrived,
+        notifier=notifier,
+        clock=clock,
+        most_at_once=MOST_AT_ONCE,
+    )
+
+
 async def _wire(
     home: Home,
     settings: Settings,
@@ -271,15 +286,8 @@ async def _wire(
     return Runtime(
         store=store,
         acceptor=acceptor,
-        worker=Worker(
-            parts,
-            laid_out=laid_out,
-            courier=courier,
-            handing=Handing(store, home=home, clock=clock, log=log),
-            arrived=arrived,
-            notifier=Notifier(settings.notify, log, environ),
-            clock=clock,
-            most_at_once=MOST_AT_ONCE,
+        worker=_worker(
+            parts, laid_out, courier, arrived, Notifier(settings.notify, log, environ), home=home, clock=clock
         ),
         mailboxes=mailboxes,
         categories=categories,
