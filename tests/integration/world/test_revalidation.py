@@ -4,17 +4,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import select
 
+from agent_runtime.graph.default import build_graph
+from agent_runtime.tools import toolbox
 from agent_runtime.world import deviations, revalidation
 from agent_runtime.world.beside import page_links
 from agent_runtime.world.deviations import Deviation, DeviationDraft, Resolution
 from agent_runtime.world.model import PageDraft
 from agent_runtime.world.revalidation import Item, Settlement
 from agent_runtime.world.world import World
-from tests.integration.world.conftest import Agent, Begin, Told, call
+from tests.integration.world.conftest import Agent, AskingGuard, Begin, Told, call
+from tests.support.clock import ManualClock
 from turnkeeper.database import Database
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+from turnkeeper.home import Home
+from turnkeeper.settings import Settings
 
 GARDEN = "Forty-two plots are let, three are free.\n\nThe garden opens every Saturday from April to October."
 LEAFLET = "Come and see us!\n\n- Forty-two plots are let,\n  three are free.\n- Cake is served.\n"
@@ -310,3 +317,61 @@ async def test_scopes_are_checked_by_the_world_itself(world: World, corpus: None
         with pytest.raises(Denied, match="does not grant"):
             await refused
         assert number < 5
+
+
+class Dying(InMemorySaver):
+    """A checkpointer that dies before one of its writes, as a process may at any of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = [0]  # a graph works on copies of its checkpointer
+
+    def _live_on(self) -> None:
+        self.left[0] -= 1
+        if self.left[0] <= 0:
+            raise OSError("killed")  # and what is dead writes nothing more
+
+    async def aput(self, *args: Any, **kwargs: Any) -> Any:
+        self._live_on()
+        return await super().aput(*args, **kwargs)
+
+    async def aput_writes(self, *args: Any, **kwargs: Any) -> Any:
+        self._live_on()
+        return await super().aput_writes(*args, **kwargs)
+
+
+async def test_wherever_a_walk_dies_and_goes_on_it_records_each_thing_once(
+    home: Home, world: World, corpus: None, clock: ManualClock, begin: Begin, queue: Queue, recorded: Any, told: Told
+) -> None:
+    specs, saver = toolbox(world), Dying()
+    graph = build_graph(
+        Settings(), home, specs, middleware=[AskingGuard(specs)], checkpointer=saver, clock=clock, environ={}
+    )
+    for at in (16, 20, 24, 25):  # of some thirty writes of checkpoints, those just after a write of ours; see the end
+        old, new = ("three", "five") if at % 2 else ("five", "three")
+        clock.advance(1)
+        await world.put_page(page("leaflet", LEAFLET.replace("three", old)))
+        await world.put_page(page("garden", GARDEN.replace("three", old)))
+        await world.put_page(page("garden", GARDEN.replace("three", new)))
+        saver.left[0] = at
+        context = begin(f"turn-{at}", prompt="Walk.", named="re-validation-walk")
+        config = {"configurable": {"thread_id": context.thread_id}}
+        given: Any = {"messages": [HumanMessage(context.prompt, id=f"asked-{at}")]}
+        for _ in range(2):
+            try:
+                await graph.ainvoke(given, config, context=context, durability="sync")
+                break
+            except OSError:
+                saver.left[0] = 1_000
+                kept = await saver.aget_tuple(config)
+                given = None if kept and kept.checkpoint["channel_values"].get("messages") else given
+        mine = [one for one in await recorded() if one.turn_id == context.turn_id]
+        assert [(one.page_id, one.lifecycle) for one in mine] == [("leaflet", "open")], f"died before write {at}"
+        (candidate,) = await world.list_candidates()
+        assert candidate.turn_id == context.turn_id
+        assert await queue() == []
+        await world.decide_candidate(candidate.candidate_id, accept=False)
+    repeated = {fields["scope"] for event, fields in told if event == "agent.wrote" and fields["repeated"]}
+    assert repeated == {"deviation.record", "page.propose", "revalidation.settle"}, (
+        "choose them anew: print which are repeated at 1 to 30"
+    )

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agent_runtime.model import TurnContext
 from agent_runtime.stores.tables import cancels
+from agent_runtime.world.beside import attachments, deviations, page_links, revalidations
 from agent_runtime.world.model import Acceptance, Author, PageDraft, Rejection, SummaryDraft
 from agent_runtime.world.submit import stamp, submit
 from agent_runtime.world.tables import candidates, effects, memory, page_versions, pages
@@ -36,6 +37,32 @@ def test_only_the_submit_boundary_writes_pages_and_candidates() -> None:
             and node.args and isinstance(node.args[0], ast.Name)
         }  # fmt: skip
         assert path.name == "submit.py" or not writes & {"pages", "candidates", "page_versions"}, path
+        own = {"deviations.py": {"deviations"}, "revalidation.py": {"revalidations", "page_links"}}
+        own["attachments.py"] = {"attachments"}
+        assert not writes & set().union(*own.values()) - own.get(path.name, set()), path
+
+
+def test_what_writes_beside_pages_is_called_by_the_submit_boundary_alone() -> None:
+    writers = {"record", "close", "close_of_candidate", "put_attachment"}
+    writers |= {"set_links", "queue_derived", "settle_item", "keep_versions"}
+    modules = {"records", "queue", "deviations", "revalidation", "attachments"}
+    for path in (PACKAGE / "world").glob("*.py"):
+        called = {
+            node.attr if isinstance(node, ast.Attribute) else node.id
+            for node in ast.walk(ast.parse(path.read_text()))
+            if (isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in modules)
+            or (isinstance(node, ast.Name) and node.id in writers)
+        }
+        inside = {"submit.py", "verdicts.py", "deviations.py", "revalidation.py", "attachments.py"}
+        assert path.name in inside or not called & writers, path
+    boundary = {"verdicts", "submit"}
+    for path in PACKAGE.rglob("*.py"):
+        imported = {
+            (node.module or "").rpartition(".")[2]
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agent_runtime.world.")
+        }
+        assert path.parent.name == "world" or not imported & boundary, path
 
 
 async def test_an_authors_page_is_authored_and_canonical_and_its_past_is_kept(world: World, database: Database) -> None:
@@ -184,6 +211,14 @@ BAD_ROWS: list[tuple[Any, dict[str, Any]]] = [
     (candidates, {"turn_id": ""}), (candidates, {"kind": "anything"}), (candidates, {"decided_by": "author"}),
     (memory, {"tier": "mine"}), (memory, {"owner": ""}), (memory, {"written_by": ""}), (memory, {"turn_id": ""}),
     (memory, {"tier": "account"}),
+    *((deviations, {field: None}) for field in ("origin", "lifecycle", "turn_id", "agent")),
+    (deviations, {"origin": "authored"}), (deviations, {"lifecycle": "dismissed"}), (deviations, {"turn_id": ""}),
+    (deviations, {"agent": ""}), (deviations, {"lifecycle": "kept"}), (deviations, {"decided_by": "author"}),
+    (revalidations, {"state": "gone"}), (revalidations, {"state": "settled"}), (revalidations, {"result": "holds"}),
+    (revalidations, {"turn_id": "t"}), (revalidations, {"state": "settled", "result": "holds", "settled_at_us": 1}),
+    *((attachments, {field: None}) for field in ("origin", "lifecycle")), (attachments, {"origin": "agent-produced"}),
+    (attachments, {"lifecycle": "candidate"}), (attachments, {"added_by": ""}), (attachments, {"size": 2}),
+    (page_links, {"source": "p"}), (page_links, {"page_version": 0}), (page_links, {"source": "https://a"}),
 ]  # fmt: skip
 GOOD_ROWS: dict[Any, dict[str, Any]] = {
     pages: {
@@ -200,6 +235,21 @@ GOOD_ROWS: dict[Any, dict[str, Any]] = {
         "origin": "agent-produced", "written_by": "a", "turn_id": "t",
         "created_at_us": 1, "updated_at_us": 1,
     },
+    deviations: {
+        "deviation_id": "d", "kind": "contradiction", "channel": "g", "page_id": "p", "page_version": 1, "says": "s",
+        "found": "f", "source": "", "candidate_id": "", "why": "", "origin": "observed", "lifecycle": "open",
+        "turn_id": "t", "thread_id": "th", "agent": "a", "task_name": "", "created_at_us": 1, "decided_at_us": None,
+        "decided_by": "", "note": "",
+    },
+    revalidations: {
+        "page_id": "p", "cause": "c", "cause_version": 2, "via": "c", "state": "waiting", "result": "", "turn_id": "",
+        "note": "", "queued_at_us": 1, "settled_at_us": None,
+    },
+    attachments: {
+        "page_id": "p", "name": "n", "content_type": "text/plain", "size": 1, "sha256": "0", "data": b"x",
+        "origin": "authored", "lifecycle": "canonical", "added_by": "author", "added_at_us": 1,
+    },
+    page_links: {"page_id": "p", "source": "q", "page_version": 1},
 }  # fmt: skip
 
 
