@@ -1,14 +1,19 @@
 """The categories at work on the example workspace, each from a fire, through the service; the author decides by it."""
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_runtime.assembly import Runtime, assemble
+from agent_runtime.cli import app
 from agent_runtime.cli.folder import read_folder
+from agent_runtime.permissions import REQUEST, SCOPES, TIERS, WRITES
 from agent_runtime.server import Servicer
 from agent_runtime.web.addresses import refuse_private
 from agent_runtime.web.reader import WebReader
@@ -16,9 +21,11 @@ from constellation.setup import initialise
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Call, soon
 from tests.support.pages import Answer, Site, serving
+from turnkeeper.console import run
 from turnkeeper.home import Home
-from turnkeeper.settings import Settings
+from turnkeeper.settings import load_settings
 
+ROOT = Path(__file__).parents[3]
 NOMINAL = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
 OVER = {wire.TurnEvent.INTERRUPTED, wire.TurnEvent.SUCCEEDED, wire.TurnEvent.SILENT, wire.TurnEvent.FAILED}
 
@@ -88,18 +95,33 @@ def site() -> Iterator[Site]:
         yield made
 
 
+def example() -> str:
+    """Return the author's category that the docs show, word for word."""
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "categories.md").read_text(), re.DOTALL)
+    return str(text)
+
+
 @pytest.fixture
 async def stage(home: Home, site: Site) -> AsyncIterator[Stage]:
     initialise(home, example=True)
+    (home.categories / "supplier-watch.toml").write_text(example())
+    (line,) = re.findall(
+        r"^    (autonomous_allowed = .*)$", (ROOT / "docs" / "categories.md").read_text(), re.MULTILINE
+    )
+    config = re.sub(r"^autonomous_allowed = .*$", line, home.config.read_text(), flags=re.MULTILINE)
+    home.config.write_text(config)
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(assemble(home, Settings(), environ={}))
+        runtime = await stack.enter_async_context(assemble(home, load_settings(home), environ={}))
 
         def refuse(address: Any) -> None:
             if str(address) != "127.0.0.1":
                 refuse_private(address)
 
+        async def resolve(_host: str, _port: int) -> list[Any]:
+            return [ip_address("127.0.0.1")]
+
         # Nothing but a test can let the web reach this machine: no setting, category or argument does.
-        runtime.world._web = WebReader(runtime.clock, refuse=refuse, ports=frozenset({site.port}))
+        runtime.world._web = WebReader(runtime.clock, resolve=resolve, refuse=refuse, ports=frozenset({site.port}))
         await runtime.worker.start()
         yield Stage(home, runtime)
         await runtime.worker.stop(5.0)
@@ -165,3 +187,40 @@ async def test_a_research_sweep_halts_proposes_with_its_sources_and_the_author_a
     await stage.ask("DecideCandidate", wire.DecideCandidateRequest(candidate_id=pump, accept=True))
     page = await stage.ask("GetPage", wire.GetPageRequest(page_id="pump-repair"))
     assert (page.origin, page.lifecycle, list(page.sources)) == ("agent-produced", "canonical", [url])
+
+
+async def test_the_authors_own_category_of_the_docs_does_its_job_unasked_and_no_more(
+    stage: Stage, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.pages["/seeds"] = Answer(
+        body=b"<html><head><title>Seeds</title></head><body><p>Seeds cost 3 a bag.</p></body>"
+    )
+    url = site.url("/seeds", "prices.example.org")
+    turn_id = await stage.fire("supplier-watch", f"What do seeds cost? See {url}")
+    candidate = await stage.only("ListCandidates", wire.ListCandidatesRequest(), "candidates")
+    assert (candidate.title, list(candidate.sources), candidate.turn_id) == ("Seeds", [url], turn_id)
+    assert "Seeds cost 3 a bag." in candidate.body
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    path = str(stage.home.categories / "supplier-watch.toml")
+    for command in (["check", path], ["rehearse", path]):
+        assert run(app, ["--home", str(stage.home.root), "categories", *command]) == 0
+    said = capsys.readouterr()
+    assert "2 calls of 1 turn: 2 would pass, 0 would not" in said.err
+
+    elsewhere = await stage.fire("supplier-watch", f"See {site.url('/seeds', 'other.example.org')}", number=2)
+    asked = await stage.only("ListInterrupts", wire.ListInterruptsRequest(), "interrupts")
+    assert (asked.turn_id, asked.missing_scope) == (elsewhere, "network:other.example.org")
+
+
+def test_the_docs_name_every_scope_and_every_shipped_category() -> None:
+    text = (ROOT / "docs" / "categories.md").read_text()
+    shipped = {path.stem for path in (ROOT / "categories").glob("*.toml")}
+    assert not [name for name in (*SCOPES, *WRITES, *TIERS, *shipped) if f"`{name}`" not in text]
+    assert not set(re.findall(r"`([a-z]+\.[a-z_]+)`", text)) - {*SCOPES, REQUEST} - KEYS
+
+
+KEYS = {
+    *("scopes.tools", "scopes.writes", "scopes.memory", "scopes.channels", "scopes.network", "scopes.subagents"),
+    *("scopes.recurring", "limits.seconds", "config.toml"),
+}
