@@ -66,7 +66,7 @@ def _body(done: Done) -> str:
     for page in pages:
         points = relevant(page["body"], query, 2) or salient([page["body"]], 2)
         parts += [f"- {page['title']} ({page['page']}): {point}" for point in points]
-    remembered = _entries(done)
+    remembered = _new_entries(done)
     parts += [f"- remembered: {entry['text']}" for entry in remembered[:MOST_POINTS]]
     return "\n".join(parts)
 
@@ -75,7 +75,7 @@ def _close(brief: Brief, done: Done) -> str:
     proposed, refused, kept = answers(done, "summary_propose"), refusals(done), answers(done, "memory_put")
     if not (proposed or refused or kept or brief.stands_for > 1):
         return ""
-    read = [_count(_hearing(done).get("messages", []), "new message"), _count(_entries(done), "remembered note")]
+    read = [_count(_hearing(done).get("messages", []), "new message"), _count(_new_entries(done), "remembered note")]
     pages = answers(done, "workspace_read")
     read.append(_count(pages, "page") + (f" ({', '.join(page['page'] for page in pages)})" if pages else ""))
     said = [f"Read {read[0]}, {read[1]} and {read[2]} in {brief.channel}."]
@@ -95,6 +95,12 @@ def _hearing(done: Done) -> dict[str, Any]:
 
 def _entries(done: Done) -> list[dict[str, Any]]:
     return [entry for found in answers(done, "memory_read") for entry in found["entries"]]
+
+
+def _new_entries(done: Done) -> list[dict[str, Any]]:
+    """Return what was remembered since the last summary; all of it where there was none."""
+    since = str(_hearing(done).get("since") or "")
+    return [entry for entry in _entries(done) if entry["updated_at"] > since]
 
 
 def _queries(done: Done) -> list[str]:

@@ -7,11 +7,11 @@ import pytest
 
 from agent_runtime.model import TurnContext
 from agent_runtime.world import memory as store
-from agent_runtime.world.memory import LARGEST_ENTRY, READING_BUDGET
+from agent_runtime.world.memory import LARGEST_ENTRY, READING_BUDGET, Shelf
 from agent_runtime.world.world import World
 from tests.integration.world.conftest import Begin, call
 from tests.support.clock import ManualClock
-from turnkeeper.errors import Denied, Exhausted, InvalidInput
+from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 
 
 async def put(world: World, context: TurnContext, number: int, tier: str, text: str, key: str = "") -> None:
@@ -85,7 +85,16 @@ async def test_the_same_call_again_writes_once(world: World, begin: Begin) -> No
 
 @pytest.mark.parametrize(
     ("text", "key"),
-    [("", ""), ("  ", ""), ("x" * (LARGEST_ENTRY + 1), ""), ("a\x00", ""), ("\udcff", ""), ("x", "k" * 201), ("x", "a\nb"), ("x", " a")],
+    [
+        ("", ""),
+        ("  ", ""),
+        ("x" * (LARGEST_ENTRY + 1), ""),
+        ("a\x00", ""),
+        ("\udcff", ""),
+        ("x", "k" * 201),
+        ("x", "a\nb"),
+        ("x", " a"),
+    ],
 )
 async def test_what_cannot_be_stored_is_refused(world: World, begin: Begin, text: str, key: str) -> None:
     context = begin(named="conversation")
@@ -119,3 +128,90 @@ async def test_reading_a_channel_is_bounded_newest_kept(
     assert [message.text[:2] for message in heard.messages] == [f"{number:02}" for number in range(14, 30)]
     assert heard.left_out == 14
     assert heard.since is None
+
+
+async def test_every_verb_stays_within_tiers_and_channels(world: World, begin: Begin) -> None:
+    context = begin(named="conversation")
+    other = begin("other", named="conversation", thread_id="elsewhere", channel="secret")
+    await put(world, other, 1, "channel", "hidden", key="k")
+    narrow = replace(context, category=replace(context.category, memory=frozenset({"conversation"})))
+    memory, made = world.memory, call(narrow, 9)
+    for tier, channel in (("channel", ""), ("workspace", ""), ("channel", "secret"), ("nosuch", "")):
+        for attempt in (
+            memory.read(made, tier, channel),
+            memory.search(made, tier, "hidden", channel),
+            memory.put(made, tier=tier, text="x", key="k", channel=channel),
+            memory.update(made, tier=tier, key="k", text="x", channel=channel),
+            memory.forget(made, tier=tier, key="k", channel=channel),
+        ):
+            with pytest.raises(Denied):
+                await attempt
+    with pytest.raises(Denied, match="channel general"):
+        await memory.forget(call(context, 10), tier="channel", key="k", channel="secret")
+    assert await recall(world, other, "channel") == ["hidden"]
+
+
+async def test_an_entry_that_is_not_there_cannot_be_changed_or_forgotten(world: World, begin: Begin) -> None:
+    context = begin(named="conversation")
+    with pytest.raises(NotFound, match="nosuch"):
+        await world.memory.update(call(context, 1), tier="channel", key="nosuch", text="x")
+    with pytest.raises(NotFound, match="nosuch"):
+        await world.memory.forget(call(context, 2), tier="channel", key="nosuch")
+
+
+async def test_forgetting_again_is_known_as_done_and_what_was_put_since_stays(world: World, begin: Begin) -> None:
+    context = begin(named="conversation")
+    await put(world, context, 1, "channel", "old", key="k")
+    first = await world.memory.forget(call(context, 2), tier="channel", key="k")
+    await put(world, context, 3, "channel", "new", key="k")
+    again = await world.memory.forget(call(context, 2), tier="channel", key="k")
+    assert (first.repeated, again.repeated, first.result["forgotten"]) == (False, True, "old")
+    assert await recall(world, context, "channel") == ["new"]
+
+
+async def test_what_an_author_wrote_no_agent_replaces_changes_or_forgets(world: World, begin: Begin) -> None:
+    context, shelf = begin(named="conversation"), Shelf(tier="channel", owner="general")
+    await world.memory.author_puts(shelf, key="k", text="mine")
+    for number, attempt in enumerate((world.memory.put, world.memory.update)):
+        with pytest.raises(Denied, match="author wrote"):
+            await attempt(call(context, number), tier="channel", key="k", text="yours")
+    with pytest.raises(Denied, match="author wrote"):
+        await world.memory.forget(call(context, 5), tier="channel", key="k")
+    (entry,) = (await world.recall(call(context, 6), "channel", "")).entries
+    assert (entry.text, entry.origin, entry.written_by, entry.turn_id) == ("mine", "authored", "author", "")
+    assert (await world.memory.author_forgets(shelf, "k")).text == "mine"
+
+
+async def test_a_tier_has_room_for_so_many_bytes_and_an_entry_may_always_shrink(
+    world: World, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_BYTES", 10)
+    context = begin(named="conversation")
+    await put(world, context, 1, "channel", "é" * 4, key="a")
+    with pytest.raises(Exhausted, match="8 bytes"):
+        await put(world, context, 2, "channel", "abc", key="b")
+    await put(world, context, 3, "channel", "abcd", key="a")
+    await put(world, context, 4, "channel", "abc", key="b")
+    await put(world, context, 5, "workspace", "ten bytes!")
+    assert sorted(await recall(world, context, "channel")) == ["abc", "abcd"]
+
+
+async def test_reading_goes_on_where_it_ended_from_either_end(world: World, begin: Begin, clock: ManualClock) -> None:
+    context = begin(named="conversation")
+    for number in range(5):
+        clock.advance(1)
+        await put(world, context, number, "channel", f"{number}" + "x" * 3999)
+    found = await world.memory.read(call(context), "channel", skip=2)
+    assert ([entry.text[0] for entry in found.entries], found.left_out) == (["2", "1"], 1)
+    found = await world.memory.read(call(context), "channel", oldest=True)
+    assert ([entry.text[0] for entry in found.entries], found.left_out) == (["0", "1"], 3)
+
+
+async def test_a_search_gives_the_best_match_first_within_the_budget(world: World, begin: Begin) -> None:
+    context = begin(named="conversation")
+    for number, text in enumerate(("the pump", "the garden pump is RED", "carrots")):
+        await put(world, context, number, "channel", text)
+    await put(world, context, 9, "channel", "x", key="pump house")
+    found = await world.memory.search(call(context), "channel", "red pump")
+    assert [entry.text for entry in found.entries] == ["x", "the garden pump is RED", "the pump"]
+    assert (await world.memory.search(call(context), "channel", "%_")).entries == ()

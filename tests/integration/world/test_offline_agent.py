@@ -14,7 +14,7 @@ from agent_runtime.graph.default import build_graph
 from agent_runtime.tools import toolbox
 from agent_runtime.world.model import PageDraft
 from agent_runtime.world.world import World
-from tests.integration.world.conftest import Agent, AskingGuard, Begin
+from tests.integration.world.conftest import Agent, AskingGuard, Begin, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import InvalidInput
 from turnkeeper.home import Home
@@ -60,6 +60,25 @@ async def test_with_nothing_new_a_fire_says_and_proposes_nothing(
     await agent.run(begin("second", prompt="Summarise the garden."))
     assert agent.text == ""
     assert len(await world.list_candidates()) == 1
+
+
+async def test_a_summary_tells_what_was_remembered_since_the_last_one_and_not_before(
+    agent: Agent, world: World, begin: Begin, end: Callable[..., None], say: Callable[..., None], clock: ManualClock
+) -> None:
+    talk = begin("talk", started_by="author", named="conversation")
+    bodies = []
+    for number, word in enumerate(("first", "second")):
+        clock.advance(60)
+        say("talk", "author", f"The {word} thing was said.", position=number)
+        await world.remember(call(talk, number), tier="channel", text=f"the {word} note", key="", channel="")
+        clock.advance(60)
+        await agent.run(begin(f"fire-{word}", prompt="Summarise.", task_name="daily"))
+        end(f"fire-{word}")
+        bodies.append((await world.list_candidates())[0].body)
+    assert "remembered: the first note" in bodies[0]
+    assert "The second thing was said." in bodies[1]
+    assert "remembered: the second note" in bodies[1]
+    assert "first" not in bodies[1]
 
 
 async def test_two_tasks_in_a_channel_do_not_summarise_each_other(
