@@ -84,6 +84,7 @@ def interrupt_message(row: InterruptRecord) -> wire.Interrupt:
         created_at=stamp(row.created_at),
         resolved_at=stamp(row.resolved_at),
         allows_text=row.allows_text,
+        message=row.message,
     )
 
 

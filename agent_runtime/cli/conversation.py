@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.following import Following, Found, Lost
 from agent_runtime.cli.reach import read
 from agent_runtime.cli.reader import Reader
@@ -17,7 +18,9 @@ from turnkeeper.console import Column, LimitOption, Output, OutputOption, as_jso
 from turnkeeper.errors import NotFound, TurnkeeperError
 
 app = typer.Typer(help="What happened in each channel, as its author reads it.", rich_markup_mode=None)
-Channel = Annotated[str, typer.Argument(help="The channel's name, as `conversation list` shows it.")]
+Channel = Annotated[
+    str, typer.Argument(help="The channel's name, as `conversation list` shows it.", autocompletion=complete_channel)
+]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Stay, and print what is new until Ctrl-C.")]
 PEOPLE = {Output.TABLE, Output.WIDE}
 LONGEST_WAIT_S = 3600.0
@@ -66,8 +69,17 @@ def show(
         reader = Screen(out, wide=wide) if out.is_terminal else Reader(out, wide=wide)
         for turn in turns:
             reader.take(turn)
+        _tell_more(channel, len(turns))
     else:
         show_rows([conversation_row(turn) for turn in turns], (), output, name_key="turn_id")
+
+
+def _tell_more(channel: str, shown_: int) -> None:
+    """Say when there is more than was shown."""
+    channels = read("ListChannels", wire.ListChannelsRequest()).channels
+    there = next((one.turns for one in channels if one.name == channel), 0)
+    if there > shown_:
+        note(f"the newest {shown_} of {there} turns; -n {min(there, 1000)} shows more")
 
 
 def follow_channel(channel: str, limit: int, output: Output) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.reach import Ask, change, pick, read
 from agent_runtime.cli.rows import Row, interrupt_row
 from agent_runtime.cli.words import ID_DIGITS, asked, clipped, resolve_command, shown
@@ -29,7 +30,9 @@ _COLUMNS = (
 
 @app.command("list")
 def list_(
-    channel: Annotated[str, typer.Option("--channel", help="Only those of this channel.")] = "",
+    channel: Annotated[
+        str, typer.Option("--channel", help="Only those of this channel.", autocompletion=complete_channel)
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -198,7 +198,8 @@ def _interrupt(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
     about = row["question"] if row["kind"] == "question" else f"{row['tool']}: {row['missing_scope']}"
     if row["status"] != "pending":
         word, style = _ANSWERED.get(row["decision"], ("· no longer asked", "dim"))
-        return _labelled("", Text(plain(f"{word}: {clipped(about, 200)}"), style))
+        said = f": “{clipped(row['message'], 200)}”" if row["message"] else ""
+        return _labelled("", Text(plain(f"{word}: {clipped(about, 200)}{said}"), style))
     body: list[RenderableType] = []
     if row["kind"] == "question":
         body.append(Text(plain(row["question"]), "bold"))

@@ -110,6 +110,7 @@ def interrupt_row(interrupt: wire.Interrupt) -> Row:
         "category": interrupt.category,
         "status": interrupt.status,
         "decision": interrupt.decision,
+        "message": interrupt.message,
         "created_at": instant(interrupt, "created_at"),
         "resolved_at": instant(interrupt, "resolved_at"),
     }
@@ -222,4 +223,6 @@ def _message(message: wire.Message) -> Row:
         row["tool_calls"] = [
             {"id": call.id, "name": call.name, "args": loaded(call.args_json)} for call in message.tool_calls
         ]
+    if message.tool_call_id:
+        row["tool_call_id"] = message.tool_call_id
     return row | {"at": instant(message, "at")}

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.reach import change, read
 from agent_runtime.cli.rows import conversation_row
 from agent_runtime.cli.words import asked, resolve_command
@@ -15,7 +16,12 @@ from turnkeeper.durations import parse_duration
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
 
-Channel = Annotated[str, typer.Argument(help="The channel to write into; a new name begins a new conversation.")]
+Channel = Annotated[
+    str,
+    typer.Argument(
+        help="The channel to write into; a new name begins a new conversation.", autocompletion=complete_channel
+    ),
+]
 Words = Annotated[str, typer.Argument(metavar="TEXT", help="What to say; `-` reads it from standard input.")]
 Thread = Annotated[str, typer.Option("--thread", help="Continue this thread instead of the newest turn's.")]
 New = Annotated[bool, typer.Option("--new", help="Begin a new thread.")]

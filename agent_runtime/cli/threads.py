@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.reach import pick, read
 from agent_runtime.cli.rows import Row, thread_row
 from agent_runtime.cli.turns import TURN_COLUMNS, turn_rows
@@ -32,7 +33,9 @@ _COLUMNS = (
 
 @app.command("list")
 def list_(
-    channel: Annotated[str, typer.Option("--channel", help="Only threads of this channel.")] = "",
+    channel: Annotated[
+        str, typer.Option("--channel", help="Only threads of this channel.", autocompletion=complete_channel)
+    ] = "",
     limit: LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:

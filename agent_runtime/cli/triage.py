@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.answering import REFUSED, Command, Item, Waiting, parse, perform
+from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.news import News
 from agent_runtime.cli.panels import Safe, blocks
 from agent_runtime.cli.reach import change
@@ -26,7 +27,11 @@ _WAYS = {
 _SHORT = ("a", "r", "e", "t")
 
 
-def triage(channel: Annotated[str, typer.Argument(help="Only what waits in this channel.")] = "") -> None:
+def triage(
+    channel: Annotated[
+        str, typer.Argument(help="Only what waits in this channel.", autocompletion=complete_channel)
+    ] = "",
+) -> None:
     """Go through what waits for you: questions, tool calls past a category, proposals, contradictions.
 
     Example: agent-runtime triage general

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.reach import Ask, change, pick, read
 from agent_runtime.cli.rows import Row, turn_row
 from agent_runtime.cli.words import clipped, shown, span
@@ -34,7 +35,9 @@ TURN_COLUMNS = (
 
 @app.command("list")
 def list_(
-    channel: Annotated[str, typer.Option("--channel", help="Only turns of this channel.")] = "",
+    channel: Annotated[
+        str, typer.Option("--channel", help="Only turns of this channel.", autocompletion=complete_channel)
+    ] = "",
     thread: Annotated[str, typer.Option("--thread", help="Only turns of this thread.")] = "",
     status: Annotated[str, typer.Option("--status", help="Only turns that are running, interrupted, failed …")] = "",
     limit: LimitOption = 50,

@@ -153,7 +153,8 @@ def _deviation(row: Row) -> Iterator[Text]:
 def _interrupt(interrupt: Row, room: int) -> Iterator[Text]:
     if interrupt["status"] != "pending":
         decision = interrupt["decision"] or interrupt["status"]
-        yield _labelled("asked", f"{clipped(asked(interrupt), room)}  [{decision}]", "dim")
+        said = f": {clipped(interrupt['message'], room)}" if interrupt["message"] else ""
+        yield _labelled("asked", f"{clipped(asked(interrupt), room)}  [{decision}{said}]", "dim")
         return
     yield _labelled(
         "waits", f"{interrupt['kind']} {interrupt['interrupt_id'][:ID_DIGITS]}", "bold yellow", "bold yellow"

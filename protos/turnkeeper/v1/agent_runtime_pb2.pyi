@@ -1291,6 +1291,7 @@ class Interrupt(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     RESOLVED_AT_FIELD_NUMBER: _builtins.int
     ALLOWS_TEXT_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     interrupt_id: _builtins.str
     turn_id: _builtins.str
     thread_id: _builtins.str
@@ -1309,6 +1310,8 @@ class Interrupt(_message.Message):
     decision: _builtins.str
     """approve, reject, edit, answer"""
     allows_text: _builtins.bool
+    message: _builtins.str
+    """with the decision: why it was rejected, or the answer"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1333,10 +1336,11 @@ class Interrupt(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         resolved_at: _timestamp_pb2.Timestamp | None = ...,
         allows_text: _builtins.bool = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "resolved_at", b"resolved_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decision", b"decision", "interrupt_id", b"interrupt_id", "kind", b"kind", "missing_scope", b"missing_scope", "question", b"question", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decision", b"decision", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "question", b"question", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

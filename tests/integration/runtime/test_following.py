@@ -16,6 +16,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from rich.console import Console
 
 from agent_runtime.cli import app
+from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.following import Following, Found, Lost
 from agent_runtime.cli.reader import Reader
 from agent_runtime.cli.screen import Screen
@@ -336,6 +337,8 @@ async def test_the_command_lines_of_threads_and_turns_tell_tokens(
     async with served(desk):
         assert await asyncio.to_thread(run, app, ["turns", "show", turn_id]) == 0
         assert await asyncio.to_thread(run, app, ["threads", "show", "thread-a", "-o", "json"]) == 0
+        assert await asyncio.to_thread(complete_channel, "ma") == ["main"]
+    assert await asyncio.to_thread(complete_channel, "ma") == ["main"], "from the store, where nobody answers"
     shown = capsys.readouterr().out
     assert "tokens:     10 read, 3 written" in shown
     found = json.loads(shown[shown.index("{") :])

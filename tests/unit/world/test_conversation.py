@@ -155,8 +155,10 @@ def test_a_turn_on_a_terminal() -> None:
 
 def test_what_is_decided_shows_its_decision_and_no_command() -> None:
     settled = replace(ASKED, status="resolved", decision="approve", resolved_at=NINE)
-    text = "\n".join(lines(project(FIRE, [PROMPT, says("Done.")], [settled], first=True)))
+    refused = replace(settled, decision="reject", message="not today")
+    text = "\n".join(lines(project(FIRE, [PROMPT, says("Done.")], [settled, refused], first=True)))
     assert "[approve]" in text
+    assert "[reject: not today]" in text
     assert "interrupts resolve" not in text
 
 
