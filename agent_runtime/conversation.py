@@ -18,7 +18,7 @@ from turnkeeper.durations import format_rough
 
 NOTHING_TO_DO = "nothing to do this fire"
 ON_TIME_S = 60.0  # a fire at most so late is not called late
-_PROPOSALS = frozenset({"summary_propose", "page_propose"})
+_PROPOSALS = frozenset({"summary_propose", "page_propose", "deviation_record", "revalidation_settle"})
 
 
 def project(
