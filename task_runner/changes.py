@@ -193,6 +193,8 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
         return Changed(task=task)
     if task.state not in states:
         hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
+        if is_self_paced(task.definition) and task.state not in _STOPPED:
+            hint = "say when it is to wake: task-runner loop reschedule"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     snapshot = _snapshot(session, task.id)
     active = replace(resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)

@@ -41,8 +41,7 @@ def rewind(session: Session, now: datetime) -> list[Event]:
         if task.pacing is not None and task.pacing.armed_at is not None:
             # A wake counts from the end of a turn: as long as it was to wait by the wrong clock, it still waits.
             left = max(timedelta(0), task.pacing.armed_at - task.cursor_at)
-            pacing = replace(task.pacing, armed_at=whole(now + left))
-            moved = replace(moved, pacing=pacing, wake_at=wake_at and pacing.armed_at)
+            moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
         if is_self_paced(task.definition):
             moved = replace(moved, rewound_until=None)  # no time of it comes again
         session.fires.write_plans([Plan(task=moved)], {})

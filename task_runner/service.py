@@ -3,7 +3,7 @@
 The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -77,9 +77,7 @@ class Service:
         now = self._clock.now()
         spec = as_loop(request.spec, _UNNAMED) if request.loop else request.spec
         definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
-        if definition.ephemeral and self._serving is None:
-            what = "no daemon runs, and what is ephemeral lasts as long as one"
-            raise Conflict(what, where="ephemeral", hint="start it: turnkeeper up")
+        self._check_lasting([spec])
         warnings = await self._categories.check({definition.category})
         if request.dry_run:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
@@ -136,6 +134,7 @@ class Service:
     async def apply_tasks(self, request: wire.ApplyTasksRequest) -> wire.ApplyTasksResponse:
         """Create or update each of several tasks, and with `prune` delete the others, in one transaction."""
         now = self._clock.now()
+        self._check_lasting(request.specs)
         warnings = await self._categories.check({spec.category for spec in request.specs if spec.category})
         if request.dry_run:
             done = await self._store.rehearse(self._apply(request, now))
@@ -300,6 +299,11 @@ class Service:
             stamp(status.serving_since, self._serving.since)
             status.runtime_connected = self._serving.connected()
         return status
+
+    def _check_lasting(self, specs: Iterable[wire.TaskSpec]) -> None:
+        if self._serving is None and any(spec.ephemeral for spec in specs):
+            what = "no daemon runs, and what is ephemeral lasts as long as one"
+            raise Conflict(what, where="ephemeral", hint="start it: turnkeeper up")
 
     def _apply(self, request: wire.ApplyTasksRequest, now: datetime) -> Callable[[Session], list[Changed]]:
         keep = set(request.also_declared) if request.prune else None

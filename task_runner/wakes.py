@@ -51,6 +51,8 @@ def take_over(session: Session, thread_ids: Collection[str], now: datetime) -> t
     found = session.tasks.paced_on(thread_ids)
     for snapshot in session.tasks.snapshots([task.id for task in found]) if found else ():
         task, pacing = snapshot.task, snapshot.task.pacing
+        if task.state is not TaskState.ACTIVE:  # what does not run is not taken over: it goes on when it is resumed
+            continue
         pacing = pacing and replace(pacing, armed_at=None, why=TAKEN_OVER)
         over = replace(task, state=TaskState.DONE, reason=TAKEN_OVER, pacing=pacing, wake_at=None)
         wakes = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE]

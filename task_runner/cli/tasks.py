@@ -94,7 +94,7 @@ def _columns(now: datetime) -> list[console.Column]:
 
     return [
         console.Column("NAME", plain("name")),
-        console.Column("SCHEDULE", plain("schedule")),
+        console.Column("SCHEDULE", _schedule),
         console.Column("NEXT", lambda row: local(row["next_fire_at"]) or ("event" if row["on"] else "-")),
         console.Column("LEFT", left),
         console.Column("LAST", lambda row: local(row["last_fire_at"]) or "-"),
@@ -114,6 +114,11 @@ def _columns(now: datetime) -> list[console.Column]:
         console.Column("LATE-P95", lambda row: format_rough(row["late_p95_s"]), wide=True, right=True),
         console.Column("PROMPT", lambda row: str(row["prompt"])[:_LONGEST_PROMPT], wide=True),
     ]
+
+
+def _schedule(row: Row) -> str:
+    # Of a self-paced task its climbing number says more than that it has no times.
+    return row["schedule"] if row["iteration"] is None else f"{row['schedule']} #{row['iteration']}"
 
 
 def _footer(answer: wire.ListTasksResponse) -> str:

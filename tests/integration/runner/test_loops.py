@@ -10,6 +10,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.ledger import TurnState
 from task_runner.model import FireKind, Outcome
+from task_runner.service import Serving
 from tests.integration.runner import world as worlds
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
@@ -324,6 +325,18 @@ async def test_an_author_who_writes_into_its_thread_takes_over_and_others_keep_r
     assert len(await kinds(rig, paced.id)) == 1
 
 
+async def test_a_loop_that_was_stopped_is_not_taken_over(rig: Rig, peer: Peer) -> None:
+    made = await loop(rig, first="60s")
+    await rig.service.disable_task(wire.DisableTaskRequest(name=made.id))
+    await tell(rig, peer, "", State.STARTED, thread_id=made.id, trigger=AUTHOR)
+    await rig.follower.take_in(peer.events)
+    await rig.service.enable_task(wire.EnableTaskRequest(name=made.id))
+    async with rig.running():
+        await iterate(rig, peer, 60)
+    with pytest.raises(Conflict, match="loop reschedule"):
+        await rig.service.resume_task(wire.ResumeTaskRequest(name=made.id))
+
+
 async def test_a_wake_on_its_way_when_its_author_takes_over_is_cancelled(rig: Rig, peer: Peer) -> None:
     made = await loop(rig)
     async with rig.running():
@@ -395,9 +408,10 @@ async def test_what_is_ephemeral_lasts_as_long_as_the_daemon(rig: Rig) -> None:
     with pytest.raises(Conflict, match="no daemon runs"):
         await loop(rig, ephemeral=True)
     spec = wire.TaskSpec(name="x", category="loop", channel="c", prompt="p", every="1h", ephemeral=True)
-    await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[spec]))
-    kept = await loop(rig)
-    gone = await rig.task("x")
+    with pytest.raises(Conflict, match="no daemon runs"):
+        await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=[spec]))
+    rig.service._serving = Serving(since=rig.clock.now(), connected=lambda: False)
+    kept, gone = await loop(rig), await loop(rig, ephemeral=True)
     await rig.service.end_ephemeral()
     deleted = await rig.task(gone.id)
     assert (deleted.state, deleted.reason) == ("deleted", "it was to last as long as the daemon")

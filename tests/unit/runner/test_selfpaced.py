@@ -247,7 +247,7 @@ def test_an_edit_leaves_the_pace_as_it_is_unless_the_pace_is_what_changes() -> N
     [
         ({"catch_up": "run-all"}, "catch_up"), ({"catch_up": "skip"}, "catch_up"), ({"overlap": "queue"}, "overlap"),
         ({"exclude": ["2026-12-25"]}, "exclude"), ({"if_silent": "never"}, "if_silent"), ({"if_silent": "0s"}, "if_silent"),
-        ({"first": "400d"}, "first"), ({"catch_up_window": "1h"}, "catch_up_window"),
+        ({"first": "400d"}, "first"), ({"on": "turn_end"}, "on"), ({"catch_up_window": "1h"}, "catch_up_window"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_for_it_is_refused(fields: dict, where: str) -> None:
