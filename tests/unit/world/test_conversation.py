@@ -75,6 +75,8 @@ def test_only_the_first_turn_of_a_fire_is_marked() -> None:
         (FIRE, [says("", "workspace_search"), says("{}", role="tool", position=200)], [], True),
         (FIRE, [says("Done.")], [], False),
         (FIRE, [says("", "summary_propose")], [], False),
+        (FIRE, [says("", "deviation_record")], [], False),
+        (FIRE, [says("", "revalidation_settle")], [], False),
         (FIRE, [], [ASKED], False),
         (replace(FIRE, status="running", ended_at=None), [], [], False),
         (replace(FIRE, status="failed"), [], [], False),
