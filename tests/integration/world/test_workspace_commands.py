@@ -303,6 +303,8 @@ def test_nothing_that_was_written_commands_the_terminal(ar: Commands, deviation:
         ("workspace", "list"), ("workspace", "show", "garden"), ("workspace", "attachments", "garden"),
         ("deviations", "list", "-o", "wide"), ("deviations", "show", deviation),
         ("deviations", "resolve", deviation, "--keep-canonical", "--note", EVIL), ("revalidation", "list"),
+        ("deviations", "list", "--all", "-o", "json"), ("workspace", "show", "garden", "-o", "jsonl"),
+        ("workspace", "attachments", "garden", "-o", "name"),
     ):  # fmt: skip
         ar(*command)
         assert not [raw for raw in RAW if raw in ar.out + ar.err], command

@@ -1,0 +1,104 @@
+"""Files beside pages: an author puts them there, agents read those that are text, and a backup holds them."""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_runtime.tools import toolbox
+from agent_runtime.world.attachments import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
+from agent_runtime.world.model import Author, PageDraft
+from agent_runtime.world.submit import submit
+from agent_runtime.world.world import World
+from constellation.backup import back_up
+from tests.integration.world.conftest import Begin, Told, call
+from tests.support.clock import ManualClock
+from turnkeeper.database import Database
+from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
+from turnkeeper.home import Home
+
+
+def file(name: str = "plots.csv", data: bytes = b"plot,free\n1,yes\n", kind: str = "text/csv") -> AttachmentDraft:
+    return AttachmentDraft(page_id="garden", name=name, content_type=kind, data=data)
+
+
+@pytest.fixture
+async def garden(world: World) -> None:
+    await world.put_page(PageDraft(page_id="garden", title="Garden", body="Plots."))
+
+
+async def test_a_file_is_the_authors_and_one_of_the_same_name_takes_its_place(
+    world: World, garden: None, told: Told
+) -> None:
+    made = await world.authors.attach(file())
+    assert (made.origin, made.lifecycle, made.size) == ("authored", "canonical", 16)
+    assert made.sha256 == sha256(file().data).hexdigest()
+    assert told[-1] == ("attachment.put", {
+        "page_id": "garden", "size": 16, "sha256": made.sha256, "origin": "authored", "lifecycle": "canonical",
+    })  # fmt: skip
+    again = await world.authors.attach(file(data=b"new"), author=Author(imports=True))
+    assert (again.size, again.origin) == (3, "imported")
+    _, data = await world.read(lambda connection: get_attachment(connection, "garden", "plots.csv"))
+    assert data == b"new"
+
+
+async def test_an_agent_attaches_nothing(
+    world: World, garden: None, begin: Begin, database: Database, clock: ManualClock
+) -> None:
+    context = begin(named="conversation")
+    with pytest.raises(Denied, match="only an author"):
+        await database.run(lambda connection: submit(connection, file(), context, at=clock.now(), new_id=""))
+    assert not [spec.scope for spec in toolbox(world) if spec.scope.startswith("attachment") and spec.effect != "read"]
+
+
+async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(world: World, garden: None, begin: Begin) -> None:
+    context = begin(named="research-sweep")
+    await world.authors.attach(file())
+    found, text = await world.review.attachment(call(context), "garden", "plots.csv")
+    assert (found.content_type, text) == ("text/csv", "plot,free\n1,yes\n")
+    for draft, why in (
+        (file("photo.png", b"\x89PNG", "image/png"), "is image/png, 4 bytes: only text can be read"),
+        (file("latin.txt", b"caf\xe9", "text/plain"), "is not UTF-8 at byte 3"),
+        (file("nul.txt", b"a\x00b", "text/plain"), "NUL"),
+    ):
+        await world.authors.attach(draft)
+        with pytest.raises(InvalidInput, match=why):
+            await world.review.attachment(call(context), "garden", draft.name)
+    with pytest.raises(NotFound, match="there are: latin.txt"):
+        await world.review.attachment(call(context), "garden", "nosuch")
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        file(name=""), file(name="../x"), file(name="a/b"), file(name=".hidden"), file(name="a\nb"), file(name="x" * 101),
+        file(name="\ud800"), file(data=b""), file(data=b"x" * (2 * 1024 * 1024 + 1)), file(kind="text"),
+        file(kind="text/csv; charset=x"), file(kind="text/csv\n"),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_what_is_no_attachment_is_refused(world: World, garden: None, draft: AttachmentDraft) -> None:
+    with pytest.raises(InvalidInput):
+        await world.authors.attach(draft)
+
+
+async def test_a_page_has_its_fill(world: World, garden: None) -> None:
+    for number in range(MOST_ON_A_PAGE):
+        await world.authors.attach(file(f"{number}.csv"))
+    with pytest.raises(Exhausted, match="50 attachments"):
+        await world.authors.attach(file("more.csv"))
+    await world.authors.attach(file("7.csv", b"in place of the other"))
+    with pytest.raises(NotFound):
+        await world.authors.attach(AttachmentDraft(page_id="nosuch", name="a", content_type="text/plain", data=b"x"))
+
+
+async def test_a_backup_holds_them(world: World, garden: None, home: Home, database: Database, tmp_path: Path) -> None:
+    await world.authors.attach(file())
+    back_up(home, tmp_path / "copy", datetime(2026, 11, 21, tzinfo=UTC))
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "copy" / "state" / "agent.db") as copy:
+        rows: list[Any] = copy.execute("SELECT name, data FROM attachments").fetchall()
+    assert rows == [("plots.csv", file().data)]
