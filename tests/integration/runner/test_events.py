@@ -6,6 +6,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pytest
+
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.bridge import event_of
