@@ -206,11 +206,14 @@ async def test_the_newest_call_is_served_and_one_that_was_sent_much_ends_by_itse
 
     request = asking(bench, "turn_start", "turn_end")
     older: Any = asyncio.create_task(all_of(bench.service.WatchEvents(request, Call())))
-    await bench.run()
-    monkeypatch.setattr(bridged_stream, "MOST_SENT", 2)
+    await bench.run(1)
     newer: Any = bench.service.WatchEvents(request, Call())
-    assert await soon(all_of(newer), "the end of the newer call") == ["turn_start", "turn_end"]
+    first = await soon(anext(newer), "the newer call's first event")
     assert await soon(older, "the end of the older call") == ["turn_start", "turn_end"]
+    monkeypatch.setattr(bridged_stream, "MOST_SENT", 3)
+    await bench.run(2)
+    rest = await soon(all_of(newer), "the end of the newer call")
+    assert [first.name, *rest] == ["turn_start", "turn_end"] * 2
 
 
 async def test_the_oldest_go_where_nobody_reads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
