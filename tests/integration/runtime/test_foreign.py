@@ -487,3 +487,60 @@ async def test_only_the_first_agent_has_a_graph(home: Home, tmp_path: Path) -> N
     with pytest.raises(InvalidInput, match="only agent0 has a graph"):
         async with assemble(home, settings, environ={}):
             pass
+
+
+KEEPER = """
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.runtime import Runtime
+
+async def keep(state, runtime: Runtime):
+    kept = await runtime.store.aget(("channel",), "place")
+    at = kept.value["at"] + 1 if kept else 1
+    if "secret" in state["messages"][-1].content:
+        await runtime.store.aput(("channel", "secret"), "place", {"at": at})
+    await runtime.store.aput(("channel",), "place", {"at": at})
+    return {"messages": [AIMessage(f"at {at}")]}
+
+graph = StateGraph(MessagesState)
+graph.add_node("keep", keep)
+graph.add_edge(START, "keep")
+"""
+MEMORY = """
+name = "work"
+autonomous = true
+[scopes]
+tools = ["memory.read", "memory.put"]
+memory = ["channel"]
+"""
+
+
+async def keeping(bench: AuthorsBench) -> AuthorsBench:
+    bench.bring(KEEPER)
+    (bench.home.categories / "work.toml").write_text(MEMORY)
+    await bench.open()
+    return bench
+
+
+async def test_a_graph_goes_on_from_fire_to_fire_by_the_store_it_is_lent(bench: AuthorsBench) -> None:
+    await keeping(bench)
+    assert [(await bench.run(number)).summary for number in (1, 2, 3)] == ["at 1", "at 2", "at 3"]
+    found = await bench.service.ListMemory(wire.ListMemoryRequest(tier="channel", owner="main"), None)
+    (entry,) = found.entries
+    assert (entry.key, entry.text, entry.form, entry.origin) == ("place", '{"at": 3}', "json", "agent-produced")
+    assert entry.turn_id == (await bench.conversation())[-1].turn_id
+
+
+async def test_a_graph_that_reaches_for_another_channel_waits_for_the_author_over_a_crash(bench: AuthorsBench) -> None:
+    await keeping(bench)
+    event = await bench.run(prompt="secret")
+    assert event.state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert (asked.tool, asked.missing_scope) == ("memory_put", "channel:secret")
+    assert json.loads(asked.args_json) == {"tier": "channel", "channel": "secret", "key": "place", "value": {"at": 1}}
+    await bench.crash()
+    await bench.resolve(asked.interrupt_id, "approve", args_hash=asked.args_hash)
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    assert event.state == STATES.SUCCEEDED
+    found = await bench.service.ListMemory(wire.ListMemoryRequest(tier="channel"), None)
+    assert {entry.owner: entry.text for entry in found.entries} == {"main": '{"at": 1}', "secret": '{"at": 1}'}
