@@ -1,96 +1,157 @@
-"""Turnkeeper, measured from the outside: real runner, real socket, real inbox. Prints one JSON document.
+"""Turnkeeper, measured from the outside: a real runner, its real socket, the runtime's accepting half, a real inbox.
 
-Run as `python -m benchmarks.ours DUE IDLE [STORE]`: DUE tasks at one moment among the idle ones in STORE, which
-`python -m benchmarks.ours fill IDLE STORE` makes. Lateness is from the nominal time until the envelope is durable in
-the inbox, as the runtime's own trail has it.
+Lateness is from the nominal time until the envelope is durable in the inbox, as the runtime's own trail has it.
 """
 
 import asyncio
 import json
-import shutil
+import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.assembly import assemble
-from turnkeeper.eventlog import read_events
+from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from task_runner import changes
+from task_runner.specs import Defaults
+from task_runner.stores.sqlite import SqliteStore
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.home import Home
-from turnkeeper.rpc.channel import is_serving
+from turnkeeper.rpc.channel import Caller, is_serving
 
-LEAD_S = 9.0
-DAEMONS = (("benchmarks.acceptor", "agent-runtime"), ("task_runner.daemon", "task-runner"))
-BATCH = 2500
+RUNTIME, RUNNER = ("benchmarks.acceptor", "agent-runtime"), ("task_runner.daemon", "task-runner")
 PATIENCE_S = 120.0
+CONFIG = "[scheduler]\ncatch_up_concurrency = 1000\ncatch_up_stagger_s = 0\n"
 
 
-def spec(name: str, at: str) -> wire.TaskSpec:
-    return wire.TaskSpec(name=name, at=at, category="catch-up-summary", channel="general", prompt="Summarise.")
+def spec(name: str, **when: str) -> wire.TaskSpec:
+    return wire.TaskSpec(name=name, category="catch-up-summary", channel="general", prompt="Summarise.", **when)
 
 
-async def fill(home: Home, names: list[str], at: datetime) -> None:
-    async with assemble(home, daemon=False) as runner:
-        for start in range(0, len(names), BATCH):
-            specs = [spec(name, at.isoformat()) for name in names[start : start + BATCH]]
-            await runner.service.apply_tasks(wire.ApplyTasksRequest(specs=specs))
+def fill(home: Home, specs: Sequence[wire.TaskSpec], now: datetime) -> None:
+    """Write tasks into a store that nobody has open, as if `apply` had done so at `now`."""
+    store = SqliteStore(home.schedules_db)
+    defaults, entropy = Defaults(timezone="UTC"), SystemEntropy()
+    asyncio.run(store.run(lambda session: changes.apply(session, specs, defaults, now, entropy)))
+    store.close()
 
 
-def make_store(idle: int, store: Path) -> None:
-    """Make a store with so many tasks that are due next year."""
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        home = Home(root=Path(folder) / "home")
-        home.create()
-        asyncio.run(fill(home, [f"idle-{n}" for n in range(idle)], datetime.now(UTC) + timedelta(days=300)))
-        shutil.copy(home.schedules_db, store)
+def clone_idle(home: Home, count: int) -> None:
+    """Write many tasks that are due next year: one by `apply`, the others as copies of its rows, in SQL."""
+    now = datetime.now(UTC)
+    fill(home, [spec("idle", at=(now + timedelta(days=300)).isoformat())], now)
+    connection = sqlite3.connect(home.schedules_db)
+    changed = {
+        "id": "printf('task-%08x', n)",
+        "task_id": "printf('task-%08x', n)",
+        "name": "'idle-' || n",
+        "definition": "replace(definition, '\"idle\"', '\"idle-' || n || '\"')",
+        "wake_us": "wake_us + n * 1000000",
+    }
+    for table in ("tasks", "revisions"):
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        values = ", ".join(changed.get(column, column) for column in columns)
+        connection.execute(
+            f"WITH RECURSIVE line(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM line WHERE n < {count})"
+            f" INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {table}, line"
+        )
+    connection.commit()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
 
 
-def measure(due: int, store: Path | None) -> dict[str, object]:
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        home = Home(root=Path(folder) / "home")
-        home.create()
-        if store is not None:
-            shutil.copy(store, home.schedules_db)
-        at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=LEAD_S + 1 + due // 500)
-        asyncio.run(fill(home, [f"due-{n}" for n in range(due)], at))
-        daemons: list[subprocess.Popen[bytes]] = []
-        try:
-            for module, process in DAEMONS:
-                daemons.append(start(home, module, process))
-            assert datetime.now(UTC) < at - timedelta(seconds=1), "the daemons were not up in time"
-            return wait_for(home, due, at)
-        finally:
-            for daemon in daemons:
-                daemon.kill()
-                daemon.wait()
+class Ours:
+    """A home with its two daemons, until it is closed."""
+
+    def __init__(self, folder: Path, *, idle: int = 0) -> None:
+        self.home = Home(root=folder / "home")
+        self.home.create()
+        self.home.config.write_text(CONFIG)
+        if idle:
+            clone_idle(self.home, idle)
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._read: dict[Path, int] = {}
+        self._names = 0
+
+    def start(self, module: str, process: str, *, wait: bool = True) -> "subprocess.Popen[bytes]":
+        daemon = subprocess.Popen([sys.executable, "-m", module, str(self.home.root)], stdout=subprocess.DEVNULL)
+        self._daemons.append(daemon)
+        while wait and not is_serving(self.home.socket(process)):
+            assert daemon.poll() is None, f"{module} ended"
+            time.sleep(0.05)
+        return daemon
+
+    def start_both(self) -> "Ours":
+        self.start(*RUNTIME)
+        self.start(*RUNNER)
+        return self
+
+    def apply(self, specs: Sequence[wire.TaskSpec]) -> float:
+        """Create tasks in one request; return the seconds until the answer."""
+        caller = Caller(self.home.socket("task-runner"), SchedulesStub, "task-runner", deadline_s=PATIENCE_S)
+        begun = time.perf_counter()
+        answer = caller.ApplyTasks(wire.ApplyTasksRequest(specs=specs))
+        took_s = time.perf_counter() - begun
+        caller.close()
+        assert len(answer.applied) == len(specs)
+        return took_s
+
+    def names(self, count: int) -> Iterator[str]:
+        for _ in range(count):
+            self._names += 1
+            yield f"made-{self._names}"
+
+    def wave(self, due: int) -> list[float]:
+        """Let so many tasks fall due at one moment; return by how many ms each envelope was late, least first."""
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3 + due // 1500)
+        list(self.facts("fire.received"))
+        self.apply([spec(name, at=at.isoformat()) for name in self.names(due)])
+        assert datetime.now(UTC) < at - timedelta(seconds=0.5), "the tasks were not made in time"
+        time.sleep((at - datetime.now(UTC)).total_seconds() + 0.5)
+        received = self.wait_for("fire.received", due)
+        assert len({fact["fire_id"] for fact in received}) == due, "a fire was lost"
+        fresh = [fact for fact in received if fact["disposition"] == "ACCEPTED"]
+        assert len(fresh) == due, "a fire was doubled"
+        return sorted((datetime.fromisoformat(fact["at"]) - at).total_seconds() * 1000 for fact in fresh)
+
+    def wait_for(self, event: str, count: int) -> list[dict[str, Any]]:
+        """Return the next facts of a name, once there are so many."""
+        found: list[dict[str, Any]] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} {event}"
+            found += self.facts(event)
+            if len(found) < count:
+                time.sleep(0.25)  # rarely enough to disturb nobody
+        return found
+
+    def facts(self, event: str) -> Iterator[dict[str, Any]]:
+        """Yield the facts of a name that the trails have got since they were read last."""
+        for path in sorted(self.home.logs.glob("events-*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            yield from (fact for line in whole.splitlines() if (fact := json.loads(line))["event"] == event)
+
+    def close(self) -> None:
+        for daemon in self._daemons:
+            daemon.kill()
+            daemon.wait()
+        self._daemons.clear()
 
 
-def start(home: Home, module: str, process: str) -> "subprocess.Popen[bytes]":
-    daemon = subprocess.Popen([sys.executable, "-m", module, str(home.root)], stdout=subprocess.DEVNULL)
-    while not is_serving(home.socket(process)):
-        assert daemon.poll() is None, f"{module} ended"
-        time.sleep(0.05)
-    return daemon
+def cpu_s(daemon: "subprocess.Popen[bytes]") -> float:
+    times = psutil.Process(daemon.pid).cpu_times()
+    return float(times.user + times.system)
 
 
-def wait_for(home: Home, due: int, at: datetime) -> dict[str, object]:
-    deadline = time.monotonic() + PATIENCE_S
-    time.sleep(max(0.0, (at - datetime.now(UTC)).total_seconds()))
-    while time.monotonic() < deadline:
-        time.sleep(1)  # rarely enough to disturb nobody
-        received = [event for event in read_events(home.logs) if event["event"] == "fire.received"]
-        if len(received) >= due:
-            break
-    fresh = [event for event in received if event["disposition"] == "ACCEPTED"]
-    lateness = sorted((datetime.fromisoformat(event["at"]) - at).total_seconds() * 1000 for event in fresh)
-    distinct = len({event["fire_id"] for event in fresh})
-    return {"finished": distinct == due, "ran": len(fresh), "doubled": len(fresh) - distinct, "lateness_ms": lateness}
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "fill":
-        make_store(int(sys.argv[2]), Path(sys.argv[3]))
-    else:
-        print(json.dumps(measure(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)))
+def resident_mb(daemon: "subprocess.Popen[bytes]") -> float:
+    return float(psutil.Process(daemon.pid).memory_info().rss) / 1e6

@@ -1,0 +1,101 @@
+"""Fires: how late a hundred are among idle tasks, and how many a second of five thousand due at one moment."""
+
+from contextlib import ExitStack, closing
+from typing import Any
+
+from benchmarks.ours import Ours
+from benchmarks.peers import Peer
+from benchmarks.places import place
+from benchmarks.plots import bars
+from benchmarks.report import Section, percentile, ratio, spread
+
+REPETITIONS = 5
+IDLE = (0, 100_000, 1_000_000)
+DUE_TOGETHER, DUE_AT_ONCE = 100, 5000
+Found = dict[str, list[Any]]
+
+
+def lateness(repetitions: int = REPETITIONS, levels: tuple[int, ...] = IDLE) -> Section:
+    """Measure how late each of a hundred fires is, among more and more idle tasks."""
+    rows, late = [], dict[int, Found]()
+    for idle in levels:
+        late[idle] = _waves(DUE_TOGETHER, idle, repetitions)
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            ours, theirs = ([percentile(wave, share) for wave in late[idle][who]] for who in ("ours", "theirs"))
+            rows.append((f"{idle:,}", f"{name} late, ms", spread(ours), spread(theirs), ratio(theirs, ours)))
+    p99 = {idle: [percentile(wave, 0.99) for wave in found["ours"]] for idle, found in late.items()}
+    rows += [(f"{idle:,}", "p99 / p99 at 0 idle", ratio(p99[idle], p99[levels[0]], 2), "", "") for idle in levels[1:]]
+    drawn = {
+        f"{idle:,} idle": {
+            name: [percentile(wave, 0.99) for wave in found[who]]
+            for who, name in (("ours", "Turnkeeper"), ("theirs", "APScheduler 3"))
+        }
+        for idle, found in late.items()
+    }
+    return Section(
+        title=LATENESS,
+        about=ABOUT_LATENESS,
+        header=("idle tasks", "of 100 due", "ours", "APScheduler 3", "theirs / ours"),
+        rows=rows,
+        plots={"lateness.svg": bars("p99 lateness of 100 fires due at one moment", "ms", drawn)},
+    )
+
+
+def fires(repetitions: int = REPETITIONS) -> Section:
+    """Measure fires a second, of five thousand due at one moment."""
+    rates: dict[str, list[float]] = {"ours": [], "APScheduler 3": [], "huey": []}
+    with ExitStack() as stack:
+        folder = stack.enter_context(place())
+        ours = stack.enter_context(closing(Ours(folder).start_both()))
+        peers = {
+            name: stack.enter_context(closing(Peer(module, folder / module)))
+            for name, module in (("APScheduler 3", "apscheduler3"), ("huey", "huey_sqlite"))
+        }
+        for number in range(repetitions):
+            print(f"{DUE_AT_ONCE:,} due: run {number + 1} of {repetitions}", flush=True)
+            rates["ours"].append(DUE_AT_ONCE / ours.wave(DUE_AT_ONCE)[-1] * 1000)
+            theirs = peers["APScheduler 3"].ask(do="wave", due=DUE_AT_ONCE)
+            rates["APScheduler 3"].append(DUE_AT_ONCE / theirs[-1] * 1000)
+            rates["huey"].append(DUE_AT_ONCE / peers["huey"].ask(do="wave", due=DUE_AT_ONCE))
+    rows = [
+        (name, spread(values), ratio(rates["ours"], values) if name != "ours" else "") for name, values in rates.items()
+    ]
+    return Section(
+        title=FIRES,
+        about=ABOUT_FIRES,
+        header=("5,000 due at one moment", "fires a second", "ours / theirs"),
+        rows=rows,
+        plots={"fires.svg": bars("fires a second, 5,000 due at one moment", "/s", {"fires": rates})},
+    )
+
+
+def _waves(due: int, idle: int, repetitions: int) -> Found:
+    found: Found = {"ours": [], "theirs": []}
+    with ExitStack() as stack:
+        folder = stack.enter_context(place())
+        print(f"{due} due among {idle:,}: making the stores", flush=True)
+        ours = stack.enter_context(closing(Ours(folder, idle=idle).start_both()))
+        peer = stack.enter_context(closing(Peer("apscheduler3", folder / "peer")))
+        if idle:
+            peer.ask(do="idle", count=idle)
+        for number in range(-1, repetitions):
+            print(f"{due} due among {idle:,}: run {number + 1} of {repetitions}", flush=True)
+            waves = {"ours": ours.wave(due), "theirs": peer.ask(do="wave", due=due)}
+            if number >= 0:  # the first of a process pays for what the others find ready
+                for who, wave in waves.items():
+                    found[who].append(wave)
+    return found
+
+
+LATENESS, FIRES = "Lateness", "Fires a second"
+ABOUT_LATENESS = """
+From the moment they were due. Ours: a real `task-runner`, its socket, and the runtime's accepting half; a fire counts
+when its envelope is synced in the inbox. APScheduler 3: a background scheduler with its jobs in SQLite; a job counts
+when it has begun, and delivers nothing. Both run on for all waves of one row, and take turns; a first wave is not
+counted. The idle tasks are due next year; they are written as copies of one, in SQL, in both stores.
+"""
+ABOUT_FIRES = """
+None may be lost or doubled. Ours: from the moment they were due until the last envelope is synced: commit, gRPC, synced
+file each. APScheduler 3: until the last job has begun. huey: SQLite synced at each commit, four threads, no results;
+from the first task begun to the last, as its scheduler looks once a second. Neither delivers anything.
+"""
