@@ -29,7 +29,9 @@ def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.L
             seen = " (candidates: agent-runtime candidates list)" if value == "candidate" else ""
             hint = f"there are {', '.join(known)}{seen}"
             raise InvalidInput(f"no page has the {field} {value[:40]!r}", where=field, hint=hint)
-    found = queries.list_pages(connection, tag=request.tag, lifecycle=request.lifecycle, origin=request.origin)
+    found = queries.list_pages(
+        connection, tag=request.tag, lifecycle=request.lifecycle, origin=request.origin, after=request.after
+    )
     return wire.ListPagesResponse(pages=[page_message(page, with_body=False) for page in found])
 
 

@@ -16,7 +16,7 @@ from turnkeeper.console import Column, Output, OutputOption, note, show_rows
 from turnkeeper.console.bar import bar
 from turnkeeper.errors import InvalidInput, NotFound
 
-MOST_IN_A_BATCH = 100
+MOST_IN_A_BATCH = 50
 LARGEST_BATCH = 1 << 20  # bytes of bodies
 MOST_NAMED = 20
 _COLUMNS = (

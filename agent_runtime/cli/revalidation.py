@@ -40,7 +40,5 @@ def list_(
     request = wire.ListRevalidationRequest(page_id=page, all=everything, limit=limit)
     answer = read("ListRevalidation", request)
     rows = [item_row(item) for item in answer.items]
-    footer = (
-        f"{answer.waiting} waiting" if answer.waiting else "nothing waits: every page has been held against its sources"
-    )
+    footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"
     show_rows(rows, _COLUMNS, output, name_key="item_id", footer=footer)

@@ -48,8 +48,10 @@ def list_(
 
     Example: agent-runtime workspace list --tag release --origin imported
     """
-    pages = read("ListPages", wire.ListPagesRequest(tag=tag, lifecycle=lifecycle, origin=origin)).pages
-    rows = [page_row(page, with_body=False) for page in pages]
+    rows, request = list[Row](), wire.ListPagesRequest(tag=tag, lifecycle=lifecycle, origin=origin)
+    while pages := read("ListPages", request).pages:
+        rows += [page_row(page, with_body=False) for page in pages]
+        request.after = pages[-1].page_id
     none = (
         "no such pages"
         if tag or lifecycle or origin

@@ -16,9 +16,14 @@ MOST_ROWS = 1000
 _MOST_SCANNED = 500
 
 
-def list_pages(connection: Connection, *, tag: str = "", lifecycle: str = "", origin: str = "") -> list[Page]:
-    """Return pages by id, with their bodies; only those of a tag, lifecycle and origin if given. At most a thousand."""
-    query = select(pages).order_by(pages.c.page_id).limit(MOST_ROWS)
+def list_pages(
+    connection: Connection, *, tag: str = "", lifecycle: str = "", origin: str = "", after: str = ""
+) -> list[Page]:
+    """Return pages by id, with their bodies; only those of a tag, lifecycle and origin if given. At most a thousand.
+
+    `after` goes on behind a page's id, where a list ended.
+    """
+    query = select(pages).where(pages.c.page_id > after).order_by(pages.c.page_id).limit(MOST_ROWS)
     if tag:
         query = query.where(pages.c.tags.contains(json.dumps(tag), autoescape=True))
     for column, wanted in ((pages.c.lifecycle, lifecycle), (pages.c.origin, origin)):

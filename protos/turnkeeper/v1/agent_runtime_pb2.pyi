@@ -1707,21 +1707,25 @@ class ListPagesRequest(_message.Message):
     TAG_FIELD_NUMBER: _builtins.int
     LIFECYCLE_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     tag: _builtins.str
     lifecycle: _builtins.str
     """draft, canonical; empty: both"""
     origin: _builtins.str
     """authored, agent-produced, imported, observed; empty: all"""
+    after: _builtins.str
+    """only pages whose id comes after this one: lists go on where one ended"""
     def __init__(
         self,
         *,
         tag: _builtins.str = ...,
         lifecycle: _builtins.str = ...,
         origin: _builtins.str = ...,
+        after: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifecycle", b"lifecycle", "origin", b"origin", "tag", b"tag"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "lifecycle", b"lifecycle", "origin", b"origin", "tag", b"tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1734,7 +1738,7 @@ class ListPagesResponse(_message.Message):
     PAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Page]:
-        """bodies left out"""
+        """by id, at most 1,000; bodies left out"""
 
     def __init__(
         self,

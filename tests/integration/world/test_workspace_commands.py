@@ -189,7 +189,15 @@ def test_an_import_of_many_goes_in_batches_that_fit_the_wire_and_keeps_the_order
     sent = list(batches(pages))
     assert [page for batch in sent for page in batch] == pages
     assert all(sum(len(page.body) for page in batch) <= 1 << 20 for batch in sent)
-    assert [len(batch) for batch in batches([parse(f"{number}.md", "x") for number in range(250)])] == [100, 100, 50]
+    assert [len(batch) for batch in batches([parse(f"{number}.md", "x") for number in range(120)])] == [50, 50, 20]
+
+
+def test_a_list_goes_on_behind_what_one_answer_holds(ar: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runtime.world.queries.MOST_ROWS", 2)
+    for name in "abcde":
+        ar("workspace", "put", name, "--body", "x", "--tag", "odd" if name in "ace" else "even")
+    assert ar("workspace", "list", "-o", "name").split() == list("abcde")
+    assert ar("workspace", "list", "-o", "name", "--tag", "odd").split() == list("ace")
 
 
 async def test_a_batch_with_one_bad_page_writes_none(world: Any) -> None:
