@@ -20,7 +20,6 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.config import get_store
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from agent_runtime.approvals import binds
@@ -52,7 +51,6 @@ class Field(Bench):
 
     tools: list[BaseTool]
     inner: list[AgentMiddleware[Any, Any, Any]]
-    store: Any = None
     graph: Callable[["Field", Any], Any] | None = None
 
     def grant(self, *scopes: str) -> None:
@@ -86,7 +84,6 @@ class Field(Bench):
             middleware=[*middleware, *getattr(self, "inner", [])],
             context_schema=TurnContext,
             checkpointer=saver,
-            store=self.store,
         )
 
 
@@ -133,9 +130,13 @@ def _noted(field: Field, name: str = "evil") -> BaseTool:
 # What stands in a guard's place when it is taken out.
 
 NO_JUDGE = {"agent_runtime.assembly.judge": lambda *_args: ALLOWED}
-NO_HOOKS = {"agent_runtime.assembly.watching": lambda _desk: nullcontext()}
+NO_HOOKS = {"agent_runtime.assembly.watching": lambda *_args: nullcontext()}
 NO_BINDING = {"agent_runtime.graph.guard.desk.binds": lambda answer, **_about: isinstance(answer, dict)}
-NO_CHECK_IN_THE_WORLD = {"agent_runtime.world.world._require": lambda *_args: None}
+NO_CHECK_IN_THE_WORLD = {
+    "agent_runtime.world.world.require": lambda *_args: None,
+    "agent_runtime.world.remembering.require": lambda *_args: None,
+}
+NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.tiers.require": lambda *_args: None}
 
 
 def _any_thread(answer: Any, *, args: Any, call_id: str, thread_id: str) -> bool:
@@ -447,14 +448,13 @@ def _store_around() -> Any:
 
 @attack(
     "store access from inside an allowed tool: by the graph's store",
-    {"tests.integration.runtime.attacks.Field.store": InMemoryStore()},
+    NO_JUDGE | NO_CHECK_IN_THE_STORE,
     _with_store_thief,
 )
 async def _(field: Field) -> Effects:
     field.grant("tool:steal")
-    event = await field.act(calls(("steal", {})))
-    assert event.state == STATES.SUCCEEDED
-    return field.noted
+    await field.act(calls(("steal", {})))
+    return field.noted + await _entries(field)
 
 
 @attack("another channel's conversation", NO_JUDGE | NO_CHECK_IN_THE_WORLD)
