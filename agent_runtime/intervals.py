@@ -9,6 +9,7 @@ from agent_runtime.approvals import call_key, canonical
 from agent_runtime.graph.engine import Ended, Engine, Order, Step
 from agent_runtime.model import Category, TurnContext
 from agent_runtime.narrowing import Narrowing
+from agent_runtime.pacing import WAKES
 from agent_runtime.records import InterruptRecord, TurnRecord
 from agent_runtime.store import Store
 from agent_runtime.stores.handoffs import given, shown
@@ -104,6 +105,7 @@ class Intervals:
             asked=frozenset(call_key(one.call_id, one.args_hash) for one in asked if one.call_id),
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
             handoff=shown(handoff),
+            paced=turn.kind in WAKES,
         )
 
     async def _pin(self, turn: TurnRecord, category: Category) -> None:

@@ -87,6 +87,7 @@ class TurnContext:
             this interval: he decides them, whatever is granted by now.
         writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
         handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
+        paced: it is an iteration of a self-paced loop.
     """
 
     turn_id: str
@@ -105,6 +106,7 @@ class TurnContext:
     asked: frozenset[str] = frozenset()
     writes_approved: bool = False
     handoff: str = ""
+    paced: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from langchain_core.messages import AIMessage
 
+from agent_runtime.graph.briefing import system_prompt
 from agent_runtime.model import Category, TurnContext
 from agent_runtime.pacing import Pacing
 from agent_runtime.triggers import from_envelope, identify, to_envelope
@@ -54,6 +55,12 @@ async def test_what_a_turn_asked_for_last_reaches_the_runner_with_its_outcome(pa
     assert "as soon as this turn has ended" in (await answers(paced))[-1]
     event = await paced.run(3, prompt="enough", **of_loop(fire_id=f"{LOOP}@3~w3"))
     assert not event.HasField("wake_after_s"), "to end the loop, a turn asks for nothing"
+
+
+def test_a_model_is_told_how_a_loop_goes_on_and_how_it_ends() -> None:
+    turn = TurnContext(turn_id="t", thread_id=LOOP, channel="main", agent="agent0", category=Category(name="loop"))
+    assert "schedule_loop_wakeup" not in system_prompt(turn)
+    assert "If its goal is met, do not call it" in system_prompt(replace(turn, paced=True))
 
 
 async def test_a_crash_neither_loses_nor_doubles_it(paced: Bench) -> None:
