@@ -106,9 +106,8 @@ def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = 
 
 def brief(connection: Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]:
     """Return the newest entries of these shelves that fit a turn's briefing together, the newest first."""
-    found = [entry for shelf in shelves for entry in read(connection, shelf).entries]
-    found.sort(key=lambda entry: (entry.updated_at, entry.key), reverse=True)
-    return _within_budget(found[:MOST_BRIEFED], BRIEFING_BUDGET)
+    query = select(memory).where(or_(*map(_on, shelves))).order_by(desc(memory.c.updated_at_us), memory.c.key)
+    return _within_budget([to_entry(row) for row in connection.execute(query.limit(MOST_BRIEFED))], BRIEFING_BUDGET)
 
 
 def search(connection: Connection, shelf: Shelf | None, query: str, *, limit: int = MOST_READ) -> Recollection:
