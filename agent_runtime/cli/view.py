@@ -154,7 +154,7 @@ def _interrupt(interrupt: Row, room: int) -> Iterator[Text]:
     if interrupt["status"] != "pending":
         decision = interrupt["decision"] or interrupt["status"]
         said = f": {clipped(interrupt['message'], room)}" if interrupt["message"] else ""
-        yield _labelled("asked", f"{clipped(asked(interrupt), room)}  [{decision}{said}]", "dim")
+        yield _labelled("asked", f"{clipped(asked(interrupt), room)}  [{decision}]{said}", "dim")
         return
     yield _labelled(
         "waits", f"{interrupt['kind']} {interrupt['interrupt_id'][:ID_DIGITS]}", "bold yellow", "bold yellow"

@@ -160,7 +160,7 @@ def test_what_is_decided_shows_its_decision_and_no_command() -> None:
     refused = replace(settled, decision="reject", message="not today")
     text = "\n".join(lines(project(FIRE, [PROMPT, says("Done.")], [settled, refused], first=True)))
     assert "[approve]" in text
-    assert "[reject: not today]" in text
+    assert "[reject]: not today" in text
     assert "interrupts resolve" not in text
 
 
