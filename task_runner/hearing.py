@@ -12,7 +12,7 @@ from datetime import datetime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner import trail
 from task_runner.events import Event, matches, told
-from task_runner.model import Outcome, Snapshot, Task, TaskState
+from task_runner.model import Fire, Outcome, Snapshot, Task, TaskState
 from task_runner.planning import Planned, plan_tasks, quarantine
 from task_runner.replacing import replace
 from task_runner.requests import frozen_request
@@ -44,18 +44,15 @@ def hear(session: Session, events: Sequence[Event], now: datetime) -> Heard:
     """
     fresh = session.events.remember(events)
     triggers, facts = _triggers(session, fresh, now)
-    done, fired = Planned(events=facts), list[str]()
+    decisions: list[tuple[Task, Decided]] = []
     for snapshot in session.tasks.snapshots(list(triggers)) if triggers else ():
         try:
-            decided = _decided(session, snapshot, triggers[snapshot.task.id], now)
+            decisions.append((snapshot.task, _decided(session, snapshot, triggers[snapshot.task.id], now)))
         except Exception as error:  # noqa: BLE001  the task is quarantined with it, which bounds it
-            done.events.append(quarantine(session, snapshot.task.id, f"cannot be triggered: {error}"))
-            continue
-        done += _write(session, snapshot, decided)
-        # Without a schedule beside it there is nothing that would give way to a fire.
-        if decided.fires and snapshot.task.definition.is_hybrid:
-            fired.append(snapshot.task.id)
-    done += plan_tasks(session, fired, now)
+            facts.append(quarantine(session, snapshot.task.id, f"cannot be triggered: {error}"))
+    done = Planned(events=facts) + (_write(session, decisions) if decisions else Planned())
+    # Without a schedule beside it there is nothing that would give way to a fire.
+    done += plan_tasks(session, [task.id for task, made in decisions if made.fires and task.definition.is_hybrid], now)
     return Heard(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())))
 
 
@@ -101,23 +98,26 @@ def _decided(session: Session, snapshot: Snapshot, triggers: Sequence[Trigger], 
     return decide(standing, triggers, now, refused=dict.fromkeys(known, TAKEN))
 
 
-def _write(session: Session, snapshot: Snapshot, decided: Decided) -> Planned:
-    """Write fires and records; return the facts."""
-    task = snapshot.task
-    requests = [_request(task, trigger.event) for _, trigger in decided.fires]
-    fires = session.fires.add_each([fire for fire, _ in decided.fires], requests)
-    grown = [fire for fire, _ in decided.records if fire.entry_id]
-    session.fires.update([*grown, *decided.withdrawn])
-    new = [(fire, trigger) for fire, trigger in decided.records if not fire.entry_id]
-    records = session.fires.add_each([fire for fire, _ in new], [None] * len(new))
-    session.events.note(zip(fires, (trigger for _, trigger in decided.fires), strict=True))
-    session.events.note((fire, trigger) for fire, trigger in decided.records if fire.entry_id)
-    session.events.note(zip(records, (trigger for _, trigger in new), strict=True))
+def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Planned:
+    """Write fires and records, in a handful of statements however many tasks there are; return the facts."""
+    new: list[tuple[Fire, Trigger, bytes | None]] = []
+    for task, decided in decisions:
+        new += [(fire, trigger, _request(task, trigger.event)) for fire, trigger in decided.fires]
+        new += [(record, trigger, None) for record, trigger in decided.records if not record.entry_id]
+    written = session.fires.add_each([fire for fire, _, _ in new], [request for _, _, request in new])
+    grown = [pair for _, decided in decisions for pair in decided.records if pair[0].entry_id]
+    withdrawn = [fire for _, decided in decisions for fire in decided.withdrawn]
+    session.fires.update([*(record for record, _ in grown), *withdrawn])
+    session.events.note([*zip(written, (trigger for _, trigger, _ in new), strict=True), *grown])
+    fires = [fire for fire in written if fire.fire_id]
     facts = [trail.committed(fire) for fire in fires if fire.outcome is Outcome.PENDING]
-    facts += [trail.settled(fire) for fire in (*fires, *decided.withdrawn) if fire.outcome is Outcome.SKIPPED]
-    for (outcome, reason), count in decided.counts.items():
-        facts.append(trail.Event(f"trigger.{outcome}", {"task_id": task.id, "reason": reason, "count": count}))
-    return Planned(tasks=1, committed=len(fires), events=facts)
+    facts += [trail.settled(fire) for fire in (*fires, *withdrawn) if fire.outcome is Outcome.SKIPPED]
+    facts += [
+        trail.Event(f"trigger.{outcome}", {"task_id": task.id, "reason": reason, "count": count})
+        for task, decided in decisions
+        for (outcome, reason), count in decided.counts.items()
+    ]
+    return Planned(tasks=len(decisions), committed=len(fires), events=facts)
 
 
 def _request(task: Task, event: Event) -> bytes:

@@ -126,7 +126,7 @@ class Fires(Protocol):
         """Write fires of one task outside a plan; return them with their numbers."""
 
     def add_each(self, fires: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
-        """Write entries of one task outside a plan, each with its own request, or none; return them with numbers."""
+        """Write entries outside a plan, each with its own request, or none; return them with their numbers."""
 
     def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
         """Return the entries of a task, of every kind, that cover or are named by a time in [first, last], in order."""

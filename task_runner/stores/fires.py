@@ -68,7 +68,7 @@ class SqliteFires:
         return self.add_each(new, [request] * len(new))
 
     def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
-        """Write entries of one task outside a plan, each with its own request."""
+        """Write entries outside a plan, each with its own request."""
         last = self._last_entry()
         numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, last + 1)]
         self._insert(numbered)

@@ -522,3 +522,21 @@ async def test_what_is_pruned_is_forgotten_with_what_triggered_it(rig: Rig) -> N
     rig.clock.advance(91 * 86_400)
     await Pruner(rig.store, clock=rig.clock, trail=rig.trail, keep=timedelta(days=90)).pass_over()
     assert await rig.store.run(kept) == [0, 0, 0]
+
+
+async def test_retries_budgets_and_read_only_hold_for_fires_of_events(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="demo", retries=1, read_only=True, budget={"turns_per_day": 2})
+    await emit(rig)
+    async with rig.running():
+        (request,) = await peer.saw(1)
+        assert request.read_only
+        await peer.play(request.fire_id, State.FAILED)
+        await rig.trail.saw("fire.retried")
+        rig.clock.advance(30)
+        rig.dispatcher.wake()
+        await peer.saw(2)
+        await peer.play(request.fire_id, State.SUCCEEDED, attempt=2)
+        await rig.trail.saw("fire.settled")
+    assert [(each.fire_id, each.attempt) for each in peer.received] == [(request.fire_id, 1), (request.fire_id, 2)]
+    task = await rig.task("one")
+    assert (task.state, task.paused_note.partition(",")[0]) == ("paused", "budget: turns_per_day is 2")
