@@ -222,3 +222,10 @@ def test_a_task_becomes_self_paced_and_back_by_an_edit(command) -> None:
     assert json.loads(command("show", "t", "-o", "json")[1])["if_silent"] is None
     assert command("edit", "t", "--dynamic", "--if-silent", "10m")[0] == 0
     assert json.loads(command("show", "t", "-o", "json")[1])["if_silent"] == "10m"
+
+
+def test_before_any_was_made_the_list_is_empty(command) -> None:
+    assert listed(command) == []
+    code, out, err = command("loop", "list")
+    assert (code, out) == (0, "")
+    assert err.startswith("0 loops")
