@@ -104,7 +104,7 @@ def _triggered(entry: Fire, note: Note | None) -> str:
 def _cause(note: Note | None) -> list[str]:
     if note is None or not note.cause:
         return []
-    chain = f", after fires of {', '.join(note.chain)}" if len(note.chain) > 1 else ""
+    chain = f", by way of {' → '.join(note.chain)}" if len(note.chain) > 1 else ""
     return [f"That event came from {note.cause}{chain}."]
 
 

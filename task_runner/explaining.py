@@ -102,7 +102,7 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
         at=at,
         now=now,
         entries=entries,
-        notes=session.events.notes([each.entry_id for each in of_events(entries)]),
+        notes=_notes(session, of_events(entries)),
         newest=session.fires.history(task.id, _NEWEST) if is_self_paced(in_force(revisions, at).definition) else (),
         open=snapshot.open,
     )
@@ -114,6 +114,16 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
     if said.entry is not None:
         answer.fire.CopyFrom(show_fire(said.entry, task.definition.name))
     return answer
+
+
+def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
+    """Return what triggered entries, tasks by their names."""
+    notes = session.events.notes([each.entry_id for each in entries])
+    ids = {task_id for note in notes.values() for task_id in note.chain}
+    names = {id_: task.definition.name for id_ in ids if (task := session.tasks.find(id_)) is not None}
+    return {
+        number: replace(note, chain=tuple(names.get(id_, id_) for id_ in note.chain)) for number, note in notes.items()
+    }
 
 
 def explained(asked: Asked) -> Said:

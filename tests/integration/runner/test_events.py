@@ -290,6 +290,9 @@ async def test_a_circle_of_two_tasks_goes_round_once(rig: Rig, peer: Peer) -> No
         await rig.trail.saw("trigger.skipped")
     assert await ledger(rig, "a") == [("succeeded", "", 1), ("skipped", "storm: own chain", 1)]
     assert await ledger(rig, "b") == [("succeeded", "", 1)]
+    said = "\n".join((await rig.service.explain_fire(wire.ExplainFireRequest(name="a"))).lines)
+    assert "A fire of this very task led to it" in said
+    assert "by way of start → a → b" in said
 
 
 async def test_an_event_that_a_running_turn_tells_of_is_an_effect_of_its_fire(rig: Rig, peer: Peer) -> None:
