@@ -225,8 +225,23 @@ async def test_three_failures_in_a_row_pause_a_loop_and_resuming_lets_it_go_on(r
         await rig.pass_time(3000)
         assert len(peer.received) == 3
         await rig.service.resume_task(wire.ResumeTaskRequest(name=made.id))
-        await iterate(rig, peer, wake_after_s=9)
-    assert (await rig.task(made.id)).iteration == 4
+        await iterate(rig, peer, state=State.FAILED)
+    goes_on = await rig.task(made.id)
+    assert (goes_on.iteration, goes_on.state) == (4, "active")
+
+
+async def test_a_loop_is_done_when_as_many_wakes_were_accepted_as_it_may_have(rig: Rig, peer: Peer) -> None:
+    made = await loop(rig, first="60s", max_fires=2)
+    async with rig.running():
+        await rig.service.run_task(wire.RunTaskRequest(name=made.id, request_id="beside"))
+        await iterate(rig, peer)
+        for after_s in (60, 1):
+            await iterate(rig, peer, after_s, wake_after_s=1)
+        await rig.trail.saw("task.done")
+    done = await rig.task(made.id)
+    assert (done.iteration, done.fires, done.reason) == (2, 3, "max_fires is 2, and 2 were accepted")
+    with pytest.raises(Conflict, match="max_fires is 2"):
+        await rig.service.reschedule_task(wire.RescheduleTaskRequest(name=made.id, seconds=0))
 
 
 async def test_a_budget_pauses_a_loop_which_stays_armed(rig: Rig, peer: Peer) -> None:
