@@ -131,8 +131,12 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
 
 
 def _fill_on(spec: wire.TaskSpec, values: dict[str, Any]) -> None:
-    """Write what is given of events into a spec; an empty name takes them out of it."""
-    if values.get("on") == "":
+    """Write what is given of events into a spec; none takes them out of it, or leaves it with them alone."""
+    for kind in SCHEDULES:
+        if values.get(kind) == NONE:
+            del values[kind]
+            spec.ClearField(kind)  # type: ignore[arg-type]
+    if values.get("on") in {"", NONE}:
         del values["on"]
         spec.ClearField("on")
         spec.ClearField("filters")

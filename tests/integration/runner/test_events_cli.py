@@ -60,7 +60,8 @@ def test_an_edit_adds_changes_and_takes_out_an_event(command) -> None:
 
     assert edited("--on", "demo") == ["hybrid", "demo", [], "30s"]
     assert edited("--filter", "k=v", "--filter", "l=w", "--debounce", "5s") == ["hybrid", "demo", ["k=v", "l=w"], "5s"]
-    assert edited("--on", "") == ["cron", None, [], None]
+    assert edited("--cron", "none") == ["on", "demo", ["k=v", "l=w"], "5s"]
+    assert edited("--cron", "0 9 * * *", "--on", "none") == ["cron", None, [], None]
 
 
 def test_files_declare_events_and_are_exported_without_change(command, home) -> None:
