@@ -169,7 +169,8 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
         if command.item is None:
             request = wire.SendMessageRequest(channel=channel, text=command.text, request_id=request_id)
             sent = change("SendMessage", request)
-            return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}"
+            waits = f"; waiting there: {len(sent.pending_interrupts)} for you" if sent.pending_interrupts else ""
+            return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{waits}"
         if command.item.kind == "candidate":
             accept = command.does == "approve"
             decided = wire.DecideCandidateRequest(candidate_id=command.item.id, accept=accept, note=command.text)

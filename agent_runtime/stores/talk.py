@@ -15,6 +15,8 @@ from agent_runtime.world.deviations import Deviation, to_deviation
 from agent_runtime.world.tables import candidates
 from turnkeeper.clock import from_us
 
+MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again because they are not over
+
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadRecord:
@@ -67,14 +69,14 @@ def newest_turns(connection: Connection, channel: str, *, limit: int) -> Changed
     ids = list(connection.execute(shown.limit(min(limit or 50, LARGEST_PAGE))).scalars())
     open_ = select(turns.c.turn_id).where(of_channel, turns.c.status.in_(UNFINISHED))
     newest = connection.execute(select(func.max(turns.c.number)).where(of_channel)).scalar() or 0
-    unfinished = set(connection.execute(open_.order_by(turns.c.number.desc()).limit(LARGEST_PAGE)).scalars())
+    unfinished = set(connection.execute(open_.order_by(turns.c.number.desc()).limit(MOST_OPEN)).scalars())
     return _changed(connection, ids, unfinished - set(ids), newest)
 
 
 def changed_turns(connection: Connection, channel: str, *, after: int, open_: Collection[str]) -> Changed:
     """Return what is new in a channel since its turn `after`, and what has become of the turns that were open."""
     fresh = select(turns.c.turn_id, turns.c.number).where(turns.c.channel == channel)
-    fresh = fresh.where(or_(turns.c.number > after, turns.c.turn_id.in_(list(open_)[:LARGEST_PAGE])))
+    fresh = fresh.where(or_(turns.c.number > after, turns.c.turn_id.in_(open_)))
     rows = connection.execute(fresh.order_by(turns.c.number.desc()).limit(2 * LARGEST_PAGE)).all()
     newest = max((row.number for row in rows), default=after)
     return _changed(connection, [row.turn_id for row in rows], (), max(newest, after))
@@ -138,6 +140,6 @@ def _open_by_channel(connection: Connection, table: Table, lifecycle: str) -> di
 
 def _changed(connection: Connection, ids: Sequence[str], besides: Collection[str], newest: int) -> Changed:
     found = [turn for turn_id in reversed(ids) if (turn := get_turn(connection, turn_id)) is not None]
-    open_ = {turn.turn_id for turn in found if turn.status in UNFINISHED}
+    open_ = [turn.turn_id for turn in found if turn.status in UNFINISHED][-MOST_OPEN:]
     shown = tuple(turn for turn in found if turn.visible)
-    return Changed(shown=shown, newest=newest, open=frozenset(open_ | set(besides)))
+    return Changed(shown=shown, newest=newest, open=frozenset([*list(besides)[: MOST_OPEN - len(open_)], *open_]))
