@@ -137,6 +137,8 @@ def test_the_least_stops_nothing_and_nothing_less_would_do(turns: list[PastTurn]
             assert stopped(replace(enough, **{field: getattr(enough, field) - {value}}), turns), (field, value)
     if enough.autonomous:
         assert stopped(replace(enough, autonomous=False), turns)
+    if enough.recurring:
+        assert stopped(replace(enough, recurring=False), turns)
     if any(turn.calls for turn in turns) and enough.tool_calls > 1:
         assert stopped(replace(enough, tool_calls=enough.tool_calls - 1), turns)
 
@@ -157,7 +159,8 @@ def test_the_text_of_the_least_reads_back_as_it_is(turns: list[PastTurn]) -> Non
     read = tomllib.loads(text)
     granted = {field: frozenset(read["scopes"][field]) for field in GRANTS}
     plain = {key: read[key] for key in ("name", "description", "autonomous", "silent", "outside")}
-    assert Category(**plain, **granted, **read["limits"]) == enough
+    recurring = read["scopes"].get("recurring", False)
+    assert Category(**plain, **granted, **read["limits"], recurring=recurring) == enough
 
 
 def test_the_check_has_nothing_to_say_against_the_least(tmp_path: Path) -> None:
