@@ -98,10 +98,13 @@ def _proposals(world: World) -> list[ToolSpec]:
         page: Annotated[str, "the id of the page to change; empty makes one from the title"] = "",
         tags: Annotated[tuple[str, ...], "lower-case words"] = (),
         sources: Annotated[tuple[str, ...], "what it was derived from: ids of pages, addresses on the web"] = (),
+        version: Annotated[int, "the version of the page that you read, if you change one; 0 if it is new"] = 0,
     ) -> Mapping[str, Any]:
         """Propose a page, new or changed. It stays a candidate until the author accepts it."""
         named = page or slug(title)
-        draft = PageDraft(page_id=named, title=title, body=body, tags=tuple(tags), sources=tuple(sources))
+        draft = PageDraft(
+            page_id=named, title=title, body=body, tags=tuple(tags), sources=tuple(sources), version=version
+        )
         return {**(await world.propose(call_of(runtime), draft)).result}
 
     return [

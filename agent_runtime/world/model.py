@@ -43,7 +43,13 @@ Caller = Author | TurnContext
 class PageDraft:
     """A page as someone would have it. It names no origin and no lifecycle: the submit boundary sets those.
 
-    `sources` are what it was derived from: ids of pages, and addresses of pages on the web.
+    Attributes:
+        page_id: a slug.
+        title: one line.
+        body: text.
+        tags: slugs.
+        sources: what it was derived from: ids of pages, and addresses of pages on the web.
+        version: of the page that was read to change it; 0: the newest when the turn began. An author's is always now.
     """
 
     page_id: str
@@ -51,6 +57,7 @@ class PageDraft:
     body: str
     tags: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    version: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +119,7 @@ class Candidate:
         kind: candidate-summary or candidate-page.
         channel: the channel whose conversation shows it.
         page_id: the page it would become; empty for a summary.
-        base_version: that page's version when it was proposed; 0 when there was none.
+        base_version: the version of that page that it was made from; 0 when there was none.
         title: one line.
         body: text.
         tags: sorted; of the page.
@@ -226,12 +233,15 @@ def check_page(draft: PageDraft) -> PageDraft:
     tags = tuple(sorted(set(draft.tags)))
     if len(tags) > MOST_TAGS or not all(_SLUG.fullmatch(tag) for tag in tags):
         raise InvalidInput(f"at most {MOST_TAGS} tags of a-z, 0-9 and -", where="tags")
+    if draft.version < 0:
+        raise InvalidInput("is negative", where="version")
     return PageDraft(
         page_id=draft.page_id,
         title=check_title(draft.title),
         body=check_text(draft.body, "body"),
         tags=tags,
         sources=check_sources(draft.sources),
+        version=draft.version,
     )
 
 

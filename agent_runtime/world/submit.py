@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from agent_runtime.model import TurnContext
+from agent_runtime.stores.tables import turns
 from agent_runtime.world import deviations as records
 from agent_runtime.world import revalidation as queue
 from agent_runtime.world.attachments import Attachment, AttachmentDraft, check_attachment, put_attachment
@@ -52,7 +53,7 @@ from agent_runtime.world.revalidation import Item, Settlement
 from agent_runtime.world.tables import candidates, derivations, page_versions, pages
 from agent_runtime.world.verdicts import record_deviation, settle
 from turnkeeper.clock import to_us
-from turnkeeper.errors import Conflict, Denied, NotFound
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
 
 Decision = Acceptance | Rejection | Resolution
 Draft = PageDraft | SummaryDraft | DeviationDraft | Settlement | AttachmentDraft | Decision
@@ -183,6 +184,8 @@ def _propose(
     if isinstance(draft, PageDraft):
         _derive(connection, new_id, draft.sources)
         _observe(connection, draft, new_id, Writer.of(caller, "observed"), at)
+        if row["base_version"] != (now := _version_of(connection, draft.page_id)):
+            _observe_stale(connection, draft.page_id, now, candidates.c.candidate_id == new_id, at=at)
     return get_candidate(connection, new_id)
 
 
@@ -219,9 +222,30 @@ def _kind_of(connection: Connection, draft: PageDraft | SummaryDraft, caller: Tu
         "kind": PAGE,
         "channel": caller.channel,
         "page_id": draft.page_id,
-        "base_version": _version_of(connection, draft.page_id),
+        "base_version": _base_of(connection, draft, caller),
         "tags": json.dumps(draft.tags),
     }
+
+
+def _base_of(connection: Connection, draft: PageDraft, turn: TurnContext) -> int:
+    """Return the version that a proposal was made from: the one it names, else the newest when its turn began.
+
+    What became of the page while the turn ran, or waited for its author, the turn may not know.
+    """
+    now = _version_of(connection, draft.page_id)
+    if draft.version:
+        if draft.version > now:
+            raise InvalidInput(f"page {draft.page_id} has no version {draft.version}", where="version")
+        return draft.version
+    began = connection.execute(select(turns.c.started_at_us).where(turns.c.turn_id == turn.turn_id)).scalar()
+    if began is None:
+        return now
+    for table in (pages, page_versions):
+        there = (table.c.page_id == draft.page_id) & (table.c.updated_at_us <= began)
+        found = connection.execute(select(func.max(table.c.version)).where(there)).scalar()
+        if found is not None:
+            return int(found)
+    return 0
 
 
 def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Caller, at: datetime) -> Candidate:
@@ -300,14 +324,17 @@ def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetim
         connection.execute(update(pages).where(pages.c.page_id == draft.page_id).values(row))
         if (before.title, before.body) != (draft.title, draft.body):
             queue.queue_derived(connection, draft.page_id, before.version + 1, at)
-        _observe_stale(connection, draft.page_id, before.version + 1, besides=mark.candidate_id, at=at)
+        others = candidates.c.candidate_id != mark.candidate_id
+        _observe_stale(connection, draft.page_id, before.version + 1, others, at=at)
     return get_page(connection, draft.page_id)
 
 
-def _observe_stale(connection: Connection, page_id: str, version: int, *, besides: str, at: datetime) -> None:
-    """Record, once each, that candidates for a page which changed now stand on a version that is gone."""
+def _observe_stale(
+    connection: Connection, page_id: str, version: int, which: ColumnElement[bool], *, at: datetime
+) -> None:
+    """Record, once each, that candidates for a page stand on a version of it that is gone."""
     waits = (candidates.c.page_id == page_id) & (candidates.c.lifecycle == "candidate")
-    for row in connection.execute(select(candidates).where(waits, candidates.c.candidate_id != besides)).all():
+    for row in connection.execute(select(candidates).where(waits, which)).all():
         writer = Writer(**{name: getattr(row, name) for name in Writer.__dataclass_fields__} | {"origin": "observed"})
         found = Difference(
             says=f"page {page_id} has changed since it was proposed to change it",

@@ -67,7 +67,13 @@ def _propose(brief: Brief, done: Done) -> list[Request]:
     return [
         Request(
             tool="page_propose",
-            args={"page": name, "title": pages[name]["title"], "body": body, "tags": list(pages[name]["tags"])},
+            args={
+                "page": name,
+                "title": pages[name]["title"],
+                "body": body,
+                "tags": list(pages[name]["tags"]),
+                "version": pages[name]["version"],
+            },
         )
         for name, body in wanted.items()
     ]

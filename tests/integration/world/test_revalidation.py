@@ -302,6 +302,26 @@ async def test_a_page_that_changes_under_a_candidate_leaves_one_record(
     assert [found.lifecycle for found in await recorded()] == ["kept"]
 
 
+@pytest.mark.parametrize("version", [0, 1], ids=["not-named", "named"])
+async def test_what_was_made_from_a_version_that_is_gone_overwrites_nothing(
+    world: World, corpus: None, begin: Begin, recorded: Any, clock: ManualClock, version: int
+) -> None:
+    context = begin(named="conversation", started_by="author")
+    clock.advance(60)
+    await world.put_page(page("garden", GARDEN + "\n\nThe author's newer words."))
+    draft = PageDraft(page_id="garden", title="Garden", body=GARDEN + "\n\nBring gloves.", version=version)
+    made = await world.propose(call(context), draft)
+    (one,) = await recorded()
+    assert (one.kind, made.result["deviations"]) == ("stale-base", [one.deviation_id])
+    with pytest.raises(Conflict, match="at version 2, the proposal was made at version 1"):
+        await world.decide_candidate(made.result["candidate_id"], accept=True)
+    assert "newer words" in (await world.get_page("garden")).body
+    again = PageDraft(page_id="garden", title="Garden", body=GARDEN, version=2)
+    assert (await world.propose(call(context, 2), again)).result["deviations"] == [], "who has read it may change it"
+    with pytest.raises(InvalidInput, match="no version 3"):
+        await world.propose(call(context, 3), PageDraft(page_id="garden", title="Garden", body="x", version=3))
+
+
 async def test_scopes_are_checked_by_the_world_itself(world: World, corpus: None, begin: Begin) -> None:
     context = begin(named="catch-up-summary")
     draft = DeviationDraft(page_id="garden", says="three are free", found="x")

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,16 @@ PAGE = PageDraft(page_id="garden", title="Garden", body="Slugs.", tags=("b", "a"
 PACKAGE = Path(__file__).parents[3] / "agent_runtime"
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
 def test_only_the_submit_boundary_writes_pages_and_candidates() -> None:
-    for path in PACKAGE.rglob("*.py"):
+    for path, tree in trees().items():
         writes = {
             node.args[0].id
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in ast.walk(tree)
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"insert", "update", "delete", "upsert"}
             and node.args and isinstance(node.args[0], ast.Name)
         }  # fmt: skip
@@ -49,17 +54,17 @@ def test_what_writes_beside_pages_is_called_by_the_submit_boundary_alone() -> No
     for path in (PACKAGE / "world").glob("*.py"):
         called = {
             node.attr if isinstance(node, ast.Attribute) else node.id
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in ast.walk(trees()[path])
             if (isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in modules)
             or (isinstance(node, ast.Name) and node.id in writers)
         }
         inside = {"submit.py", "verdicts.py", "deviations.py", "revalidation.py", "attachments.py"}
         assert path.name in inside or not called & writers, path
     boundary = {"verdicts", "submit"}
-    for path in PACKAGE.rglob("*.py"):
+    for path, tree in trees().items():
         imported = {
             (node.module or "").rpartition(".")[2]
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agent_runtime.world.")
         }
         assert path.parent.name == "world" or not imported & boundary, path
