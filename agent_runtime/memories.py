@@ -22,7 +22,8 @@ def list_memory(connection: Connection, request: wire.ListMemoryRequest) -> wire
     if most < 0:
         raise InvalidInput("is negative", where="limit")
     found = memory.list_entries(connection, tier=request.tier, owner=request.owner, limit=most)
-    return wire.ListMemoryResponse(entries=[memory_message(entry) for entry in found])
+    left_out = memory.count(connection, tier=request.tier, owner=request.owner) - len(found)
+    return wire.ListMemoryResponse(entries=[memory_message(entry) for entry in found], left_out=left_out)
 
 
 def get_memory(connection: Connection, request: wire.GetMemoryRequest) -> wire.MemoryEntry:

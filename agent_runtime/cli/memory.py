@@ -47,7 +47,8 @@ def list_(
     tier, owner = _tier_and_owner(tier, channel, thread)
     answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit))
     rows = [memory_row(entry) for entry in answer.entries]
-    show_rows(rows, _COLUMNS, output, name_key="key", footer="" if rows else "nothing is remembered")
+    more = f"{answer.left_out} older entries are left out; see more with --limit" if answer.left_out else ""
+    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "nothing is remembered")
 
 
 @app.command("get")
@@ -110,7 +111,8 @@ def search(
     tier, owner = _shelf(tier, channel, thread) if tier or channel or thread else ("", "")
     answer = read("SearchMemory", wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit))
     rows = [memory_row(entry) for entry in answer.entries]
-    show_rows(rows, _COLUMNS, output, name_key="key", footer="" if rows else "no entry holds these words")
+    more = f"{answer.left_out} more entries hold some of these words" if answer.left_out else ""
+    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "no entry holds these words")
 
 
 @app.command("forget")

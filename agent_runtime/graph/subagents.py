@@ -83,7 +83,7 @@ class Subagents:
             limit = asyncio.timeout(inner.category.seconds)
             try:
                 async with limit:
-                    state = await self._graph(name).ainvoke(given, context=inner, config={"metadata": {"of": call_id}})
+                    state = await self._graph(name).ainvoke(given, context=inner)
             except TimeoutError as error:
                 if not limit.expired():
                     raise

@@ -158,11 +158,12 @@ def find(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry | None:
 def list_entries(connection: Connection, *, tier: str = "", owner: str = "", limit: int = 1_000) -> list[MemoryEntry]:
     """Return entries for the author, newest first: of one tier or owner, or all."""
     query = select(memory).order_by(desc(memory.c.updated_at_us), memory.c.entry_id).limit(limit)
-    if tier:
-        query = query.where(memory.c.tier == tier)
-    if owner:
-        query = query.where(memory.c.owner == owner)
-    return [to_entry(row) for row in connection.execute(query)]
+    return [to_entry(row) for row in connection.execute(query.where(*_named(tier, owner)))]
+
+
+def count(connection: Connection, *, tier: str = "", owner: str = "") -> int:
+    """Return how many entries there are: of one tier or owner, or in all."""
+    return connection.execute(select(func.count()).select_from(memory).where(*_named(tier, owner))).scalar_one()
 
 
 def put(
@@ -261,6 +262,11 @@ def _within_budget(entries: Sequence[MemoryEntry], room: int = READING_BUDGET) -
             break
         kept.append(entry)
     return kept
+
+
+def _named(tier: str, owner: str) -> list[ColumnElement[bool]]:
+    given = ((memory.c.tier, tier), (memory.c.owner, owner))
+    return [column == value for column, value in given if value]
 
 
 def _on(shelf: Shelf) -> ColumnElement[bool]:

@@ -202,6 +202,8 @@ def test_memory_is_put_listed_changed_searched_and_forgotten(ar: Commands) -> No
     ):
         assert "Plain\\x1b[31m words\\u202e" in shown, "written out, never obeyed"
         assert "\x1b" not in shown
+    ar("memory", "list", "-n", "1")
+    assert "older entries are left out" in ar.out + ar.err
     assert [row["key"] for row in ar.json("memory", "search", "red LADDER")] == [ladder["key"]]
     assert ar.json("memory", "search", "ladder", "--tier", "workspace") == []
     ar("memory", "update", ladder["key"], "the ladder is blue", "--channel", "shed")
