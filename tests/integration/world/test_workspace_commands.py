@@ -303,6 +303,28 @@ def test_deviations_are_listed_shown_and_closed_by_the_author(ar: Commands, devi
     ar("deviations", "resolve", deviation, "--keep-canonical", code=4)
 
 
+def test_with_the_daemon_down_all_of_it_is_still_read_and_nothing_is_changed(
+    served: Served, ar: Commands, deviation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("text")
+    ar("workspace", "attach", "garden", file)
+    ar("workspace", "put", "leaflet", "--body", "x", "--source", "garden")
+    ar("workspace", "put", "garden", "--body", "y")
+    monkeypatch.undo()
+    asked = (
+        ("workspace", "show", "garden"), ("workspace", "attachments", "garden"), ("deviations", "list"),
+        ("deviations", "show", deviation), ("revalidation", "list"), ("workspace", "list", "--origin", "authored"),
+    )  # fmt: skip
+    for command in asked:
+        assert ar.json(*command), command
+    ar("workspace", "put", "garden", "--body", "z", code=5)
+    ar("workspace", "attach", "garden", file, code=5)
+    ar("workspace", "import", tmp_path, code=2)
+    ar("deviations", "resolve", deviation, "--accept", code=5)
+    assert ar.json("deviations", "show", deviation)["lifecycle"] == "open"
+
+
 def test_nothing_that_was_written_commands_the_terminal(ar: Commands, deviation: str, tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text(EVIL)
