@@ -224,3 +224,16 @@ KEYS = {
     *("scopes.tools", "scopes.writes", "scopes.memory", "scopes.channels", "scopes.network", "scopes.subagents"),
     *("scopes.recurring", "limits.seconds", "config.toml"),
 }
+
+
+async def test_a_sweep_that_is_asked_for_a_review_has_its_proposals_held_against_their_sources(
+    stage: Stage, site: Site
+) -> None:
+    site.pages["/pump"] = Answer(
+        body=b"<html><head><title>Pump repair</title></head><body><p>The pump's seal had worn out by May.</p></body>"
+    )
+    turn_id = await stage.fire("research-sweep", f"Review what {site.url('/pump')} says of the seal.")
+    await stage.approve_all(turn_id)
+    (turn,) = (await stage.ask("GetConversation", wire.GetConversationRequest(channel="general"))).turns
+    assert "The reviewer: Checked 1 claim against 1 source: 1 borne out." in turn.messages[-1].text
+    assert site.asked[-2:] == ["/pump", "/pump"], "the sweep and its reviewer each read it"
