@@ -339,6 +339,12 @@ async def test_a_wish_to_be_woken_outlives_a_question(bench: AuthorsBench) -> No
     assert json.loads(event.summary)["summary"] == "how deep? deep"
 
 
+async def test_a_turn_that_pauses_says_when_it_wants_to_be_woken(bench: AuthorsBench) -> None:
+    await working(bench)
+    event = await bench.run(payload_json='{"wake": 45, "pause": 600}')
+    assert (event.state, event.wake_after_s) == (STATES.PAUSED, 45)
+
+
 @pytest.mark.parametrize("wake", ["-1", "1e9"])
 async def test_a_wish_to_be_woken_that_cannot_be_met_fails_the_turn(bench: AuthorsBench, wake: str) -> None:
     await working(bench)
