@@ -89,10 +89,11 @@ class Peer:
     def one(self, state: str) -> Turn | None:
         return next((turn for turn in self.turns.values() if turn.state == state), None)
 
-    def end(self, how: str, now: datetime) -> None:
+    def end(self, how: str, now: datetime, asks: int | None = None) -> None:
+        """End the turn that runs; `asks` is how many seconds later it asks to be woken."""
         turn = self.one("running") or self.one("interrupted")
         if turn is not None:
-            self._move(turn, how, FINAL[how], now)
+            self._move(turn, how, FINAL[how], now, asks)
             self._let_go(now)
 
     def cancel(self, fire_id: str, attempt: int, now: datetime) -> None:
@@ -138,9 +139,10 @@ class Peer:
         if self.one("running") is None and not self.one("interrupted") and (turn := self.one("queued")):
             self._move(turn, "running", TurnState.STARTED, now)
 
-    def _move(self, turn: Turn, state: str, told: TurnState, now: datetime) -> None:
+    def _move(self, turn: Turn, state: str, told: TurnState, now: datetime, asks: int | None = None) -> None:
         turn.state = state
-        self.events.append(News(turn.fire_id, turn.attempt, told, now, "turn", "it broke" if state == "fails" else ""))
+        error = "it broke" if state == "fails" else ""
+        self.events.append(News(turn.fire_id, turn.attempt, told, now, "turn", error, wake_after_s=asks))
 
 
 def open_store() -> Any:
