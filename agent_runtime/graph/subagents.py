@@ -5,7 +5,7 @@ that goes on after a crash or an answer goes on in the middle of it. What its mo
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from agent_runtime.tools.spec import ToolSpec
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 
 LONGEST_REPORT = 8_000  # characters
+LONGEST_CALL = 120
+MOST_CALLS = 50
 Middleware = AgentMiddleware[Any, Any, Any]
 
 
@@ -34,13 +36,13 @@ class Report:
     Attributes:
         name: which subagent.
         text: what it says; cut at 8,000 characters.
-        tool_calls: how many calls it made.
+        calls: the calls that it made, in order, each in a line of at most 120 characters; at most 50.
         tokens: what its models read and wrote.
     """
 
     name: str
     text: str
-    tool_calls: int
+    calls: tuple[str, ...]
     tokens: tuple[int, int]
 
 
@@ -135,6 +137,11 @@ def _report(name: str, messages: Sequence[BaseMessage]) -> Report:
     return Report(
         name=name,
         text=text if len(text) <= LONGEST_REPORT else f"{text[: LONGEST_REPORT - 1]}…",
-        tool_calls=sum(len(message.tool_calls) for message in said),
+        calls=tuple(_line(call["name"], call["args"]) for message in said for call in message.tool_calls)[:MOST_CALLS],
         tokens=tokens_of(messages),
     )
+
+
+def _line(name: str, args: Mapping[str, Any]) -> str:
+    text = " ".join(f"{name}({', '.join(map(str, args.values()))})".split())
+    return text if len(text) <= LONGEST_CALL else f"{text[: LONGEST_CALL - 1]}…"

@@ -30,7 +30,7 @@ def subagent_tools(subagents: Subagents) -> list[ToolSpec]:
             report = await subagents.run(name, brief, call_id=str(runtime.tool_call_id), admitted=call.context)
         except TurnkeeperError as error:
             raise ToolException(str(error)) from error
-        told = {"subagent": report.name, "report": report.text, "tool_calls": report.tool_calls}
+        told = {"subagent": report.name, "report": report.text, "calls": report.calls}
         return json.dumps(told, ensure_ascii=False), {BESIDE: list(report.tokens)}
 
     made = StructuredTool.from_function(

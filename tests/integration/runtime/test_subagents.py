@@ -1,6 +1,7 @@
 """Subagents: within a turn, under what both it and they are granted, safe over crashes, and paid for by the turn."""
 
 import asyncio
+import json
 from typing import Any
 
 from agent_runtime.world.model import PageDraft
@@ -43,6 +44,7 @@ async def test_a_reviewer_says_what_the_sources_bear_and_what_not(bench: Bench) 
     assert "borne out by garden: The pump was replaced in March." in report
     assert "NOT in the sources: It cost 50 euros." in report
     assert "rule-based" in report
+    assert json.loads(report)["calls"] == ["workspace_read(garden)"], "the author sees what it did"
 
 
 async def test_a_researcher_finds_and_reports_with_its_source(bench: Bench) -> None:

@@ -1,7 +1,7 @@
 """Memory as LangGraph's store: it answers as LangGraph's own does, and reaches what the turn's category reaches."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from os import environ
 from typing import Any
@@ -197,6 +197,17 @@ async def test_what_memory_does_not_take_is_refused_with_a_reason(
     with pytest.raises((InvalidInput, InvalidNamespaceError)):
         store.put(namespace, key, value)
     assert store.search(()) == []
+
+
+async def test_a_turn_that_is_over_writes_no_more(
+    store: TierStore, turn: TurnContext, end: Callable[[str], None]
+) -> None:
+    store.put(WORKSPACE, "before", {"text": "x"})
+    end(turn.turn_id)
+    for attempt in (lambda: store.put(WORKSPACE, "after", {"text": "x"}), lambda: store.delete(WORKSPACE, "before")):
+        with pytest.raises(Denied, match="writes no more"):
+            attempt()
+    assert [item.key for item in store.search(WORKSPACE)] == ["before"]
 
 
 async def test_outside_a_turn_there_is_no_memory(store: TierStore) -> None:

@@ -70,7 +70,7 @@ async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
     assert [entry.text for entry in (await world.recall(call(context), "channel", "")).entries] == ["the pump is new"]
     assert [fields["repeated"] for event, fields in told if event == "agent.wrote"].count(False) == 1
     assert len(asked) == 2, "one answer with the call, one with the report"
-    assert found[-1].tool_calls == 1
+    assert found[-1].calls == ("memory_put(channel, the pump is new)",)
     assert "Remembered in the channel memory" in found[-1].text
 
 
