@@ -84,7 +84,9 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
         store, clock=clock, trail=log, failpoints=failpoints, changed=changed, planned=planned,
         dispatch=dispatcher.wake, reachable=lambda: dispatcher.connected,
     )  # fmt: skip
-    wakes = Wakes(planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost)
+    wakes = Wakes(
+        planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost, asking=dispatcher.asking
+    )  # fmt: skip
     follower = Follower(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
     bridge = Bridge(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
     service = Service(

@@ -84,6 +84,8 @@ class Bridge:
         if heard.planned.committed:
             self._wakes.planning.set()
             self._wakes.dispatch.set()
+        if heard.planned.asking:
+            self._wakes.asking.set()
         return heard
 
     async def _follow(self, incarnation: str, after: int, names: frozenset[str]) -> None:

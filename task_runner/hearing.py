@@ -13,6 +13,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner import trail
 from task_runner.events import Event, matches, told
 from task_runner.model import Fire, Outcome, Snapshot, Task, TaskState
+from task_runner.overlap import CANCELS
 from task_runner.planning import Planned, plan_tasks, quarantine
 from task_runner.replacing import replace
 from task_runner.requests import frozen_request
@@ -117,7 +118,8 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
         for task, decided in decisions
         for (outcome, reason), count in decided.counts.items()
     ]
-    return Planned(tasks=len(decisions), committed=len(fires), events=facts)
+    asking = sum(fire.reason == CANCELS for fire in fires)
+    return Planned(tasks=len(decisions), committed=len(fires), asking=asking, events=facts)
 
 
 def _request(task: Task, event: Event) -> bytes:

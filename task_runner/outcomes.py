@@ -44,11 +44,13 @@ class Wakes:
         planning: set when a task may need planning at another time than before.
         dispatch: set when there may be something to send.
         lost: set before that when what was sent has to be sent again.
+        asking: set when a fire asks for the end of the turn that it waits for.
     """
 
     planning: asyncio.Event
     dispatch: asyncio.Event
     lost: asyncio.Event
+    asking: asyncio.Event
 
 
 class News(NamedTuple):
@@ -142,6 +144,8 @@ class Follower:
         self._trail.emit_all(done.events)
         self._wakes.planning.set()
         self._wakes.dispatch.set()
+        if done.asking:
+            self._wakes.asking.set()
 
     async def _ask_about_open(self, incarnation: str) -> None:
         """Take in what a replaced store knows of every open fire; what it does not know is sent again."""

@@ -74,7 +74,8 @@ class Rig:
             reachable=lambda: self.dispatcher.connected,
             **shared,
         )
-        wakes = Wakes(planning=self.changed, dispatch=self.dispatcher.work, lost=self.dispatcher.lost)
+        sender = self.dispatcher
+        wakes = Wakes(planning=self.changed, dispatch=sender.work, lost=sender.lost, asking=sender.asking)
         self.follower = Follower(self.store, self.runtime, entropy=self.entropy, wakes=wakes, **shared)
         self.bridge = Bridge(self.store, self.runtime, entropy=self.entropy, wakes=wakes, **shared)
         self.canceller = Canceller(self.store, self.runtime, work=self.dispatcher.asking, **shared)

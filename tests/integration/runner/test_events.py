@@ -162,6 +162,18 @@ async def test_a_recurring_fire_is_a_recorded_skip_while_an_event_waits_to_be_se
     assert (await ledger(rig, "both"))[-1][0] != "skipped", "its schedule goes on"
 
 
+async def test_a_chained_event_cancels_the_turn_before_it_at_once(rig: Rig, peer: Peer) -> None:
+    await create(rig, "one", on="task.succeeded", filters=["task~=^s"], overlap="cancel-running")
+    for name in ("s1", "s2"):
+        await create(rig, name, on="demo", filters=[f"n={name}"])
+    async with rig.running("dispatcher", "follower", "canceller"):
+        for number, name in enumerate(("s1", "s2")):
+            await emit(rig, data_json=f'{{"n":"{name}"}}')
+            await settle(rig, peer, name, count=2 * number + 1)
+        await rig.trail.saw("fire.asked_to_end")
+    assert peer.cancelled == [(await fires(rig, "one"))[0].fire_id]
+
+
 async def test_a_pause_records_triggers_in_one_entry_and_withdraws_what_was_not_sent(rig: Rig) -> None:
     await create(rig, "one", on="demo")
     await emit(rig)
