@@ -4,12 +4,12 @@ Links run from a page to what it was derived from. A page that changes queues al
 through other pages. The functions that write are the submit boundary's; nothing else calls them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 
 from agent_runtime.world.beside import page_links, revalidations
 from agent_runtime.world.tables import pages
@@ -103,23 +103,30 @@ def queue_derived(connection: Connection, page_id: str, version: int, at: dateti
     """
     items = [(row.page_id, row.cause, row.cause_version, row.via) for row in _waiting_on(connection, page_id)]
     items += [(dependent, page_id, version, via) for dependent, via in derived_from(connection, page_id)]
-    for dependent, cause, cause_version, via in items:
-        before = (revalidations.c.page_id == dependent) & (revalidations.c.cause == cause)
-        waiting = before & (revalidations.c.state == "waiting")
-        connection.execute(update(revalidations).where(waiting).values(state="replaced"))
-        row = {
-            "page_id": dependent,
-            "cause": cause,
-            "cause_version": cause_version,
-            "via": via,
-            "state": "waiting",
-            "result": "",
-            "turn_id": "",
-            "note": "",
-            "queued_at_us": to_us(at),
-            "settled_at_us": None,
-        }
-        connection.execute(insert(revalidations).values(row))
+    _queue(connection, items, at)
+
+
+def queue_outdated(connection: Connection, page_id: str, at: datetime) -> None:
+    """Queue a page for each of its sources that has changed since the version that it is linked to."""
+    mine = (page_links.c.page_id == page_id) & (pages.c.version > page_links.c.page_version)
+    query = select(pages.c.page_id, pages.c.version).join(page_links, page_links.c.source == pages.c.page_id)
+    found = connection.execute(query.where(mine).order_by(pages.c.page_id)).all()
+    _queue(connection, [(page_id, row.page_id, row.version, row.page_id) for row in found], at)
+
+
+def _queue(connection: Connection, items: Sequence[tuple[str, str, int, str]], at: datetime) -> None:
+    """Let items wait: page, cause, the cause's version, and the page's own source on the way there."""
+    if not items:
+        return
+    same = (revalidations.c.page_id == bindparam("of")) & (revalidations.c.cause == bindparam("because"))
+    replaced = update(revalidations).where(same, revalidations.c.state == "waiting").values(state="replaced")
+    connection.execute(replaced, [{"of": page, "because": cause} for page, cause, _, _ in items])
+    waiting = {"state": "waiting", "result": "", "turn_id": "", "note": "", "settled_at_us": None}
+    rows = [
+        {"page_id": page, "cause": cause, "cause_version": version, "via": via, "queued_at_us": to_us(at)} | waiting
+        for page, cause, version, via in items
+    ]
+    connection.execute(insert(revalidations), rows)
 
 
 def settle_item(connection: Connection, item: Item, settlement: Settlement, turn_id: str, at: datetime) -> None:

@@ -295,6 +295,7 @@ def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: d
     sources = [(row.source, row.page_version) for row in connection.execute(query).all()]
     if sources:
         queue.set_links(connection, proposed.page_id, sources)
+        queue.queue_outdated(connection, proposed.page_id, at)
 
 
 def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetime) -> Page:
@@ -322,9 +323,11 @@ def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetim
     else:
         _keep(connection, before)
         connection.execute(update(pages).where(pages.c.page_id == draft.page_id).values(row))
+        others = candidates.c.candidate_id != mark.candidate_id
         if (before.title, before.body) != (draft.title, draft.body):
             queue.queue_derived(connection, draft.page_id, before.version + 1, at)
-        others = candidates.c.candidate_id != mark.candidate_id
+        else:  # other tags doubt nothing that was derived from the page
+            others &= candidates.c.page_id == draft.page_id
         _observe_stale(connection, draft.page_id, before.version + 1, others, at=at)
     return get_page(connection, draft.page_id)
 
@@ -332,13 +335,16 @@ def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetim
 def _observe_stale(
     connection: Connection, page_id: str, version: int, which: ColumnElement[bool], *, at: datetime
 ) -> None:
-    """Record, once each, that candidates for a page stand on a version of it that is gone."""
-    waits = (candidates.c.page_id == page_id) & (candidates.c.lifecycle == "candidate")
-    for row in connection.execute(select(candidates).where(waits, which)).all():
+    """Record, once each, that candidates which change a page, or derive from it, stand on a version that is gone."""
+    linked = (derivations.c.candidate_id == candidates.c.candidate_id) & (derivations.c.source == page_id)
+    waiting = select(candidates, derivations.c.page_version).outerjoin(derivations, linked)
+    about = (candidates.c.page_id == page_id) | derivations.c.page_version.is_not(None)
+    for row in connection.execute(waiting.where(candidates.c.lifecycle == "candidate", about, which)).all():
         writer = Writer(**{name: getattr(row, name) for name in Writer.__dataclass_fields__} | {"origin": "observed"})
+        base = row.base_version if row.page_id == page_id else row.page_version
         found = Difference(
-            says=f"page {page_id} has changed since it was proposed to change it",
-            found=f"candidate {row.candidate_id} was made at version {row.base_version}",
+            says=f"page {page_id} has changed since",
+            found=f"candidate {row.candidate_id} was made from version {base} of it",
         )
         place = Place(page_id=page_id, page_version=version, kind="stale-base", candidate_id=row.candidate_id)
         records.record(connection, place, found, writer, at)

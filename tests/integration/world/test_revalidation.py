@@ -302,6 +302,22 @@ async def test_a_page_that_changes_under_a_candidate_leaves_one_record(
     assert [found.lifecycle for found in await recorded()] == ["kept"]
 
 
+async def test_a_source_that_changes_under_a_candidate_is_told_and_its_page_waits_once_accepted(
+    world: World, corpus: None, begin: Begin, recorded: Any, queue: Queue
+) -> None:
+    made = await world.propose(
+        call(begin(named="conversation", started_by="author")), page("visit", "Come to the garden.", "garden")
+    )
+    await world.put_page(page("garden", CHANGED))
+    (one,) = await recorded()
+    assert (one.kind, one.page_id, one.candidate_id) == ("stale-base", "garden", made.result["candidate_id"])
+    assert "visit" not in [item.page_id for item in await queue()], "it is no page yet"
+    await world.decide_candidate(made.result["candidate_id"], accept=True)
+    (item,) = [item for item in await queue() if item.page_id == "visit"]
+    assert (item.cause, item.cause_version, item.via) == ("garden", 2, "garden")
+    assert [found.lifecycle for found in await recorded()] == ["accepted"]
+
+
 @pytest.mark.parametrize("version", [0, 1], ids=["not-named", "named"])
 async def test_what_was_made_from_a_version_that_is_gone_overwrites_nothing(
     world: World, corpus: None, begin: Begin, recorded: Any, clock: ManualClock, version: int
