@@ -43,7 +43,7 @@ def init(
         return
     note("next: turnkeeper up")
     if example:
-        note(f"then:  agent-runtime workspace put garden --file {place.root}/workspace/garden.md")
+        note(f"then:  agent-runtime workspace import {place.root}/workspace")
         note("       task-runner apply")
 
 
