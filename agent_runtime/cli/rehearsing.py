@@ -16,6 +16,7 @@ from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.tools.loops import loop_tools
+from agent_runtime.tools.subagents import subagent_tools
 from turnkeeper.clock import SystemClock, parse_rfc3339, rfc3339
 from turnkeeper.console import Column, Output, note, show_record, show_rows
 from turnkeeper.durations import parse_duration
@@ -55,7 +56,7 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     nowhere: Any = None  # the tools are asked for their scopes and never called
     foreign = any(agent.graph for agent in settings.agents.values())  # its tools are in no scope map
     own = [*toolbox(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere, nowhere)]
-    specs = [] if foreign else own
+    specs = [] if foreign else [*own, *subagent_tools(nowhere)]
     tools = {spec.tool.name: ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
     outcome = rehearse(category, turns, tools)
     return Found(category, turns, outcome, held_back=declared and not category.autonomous)

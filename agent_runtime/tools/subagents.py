@@ -1,20 +1,22 @@
 """The tool by which a turn starts a subagent. Its docstring is what a model reads."""
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from langchain_core.tools import StructuredTool, ToolException
 
-from agent_runtime.graph.subagents import Subagents
 from agent_runtime.graph.transcript import BESIDE
 from agent_runtime.tools.calls import Runtime, call_of
 from agent_runtime.tools.spec import ToolSpec
 from turnkeeper.errors import TurnkeeperError
 
+if TYPE_CHECKING:
+    from agent_runtime.graph.subagents import Subagents
+
 SCOPE = "subagent.run"
 
 
-def subagent_tools(subagents: Subagents) -> list[ToolSpec]:
+def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
     """Return the tool. What it starts is judged call by call, so that starting it changes nothing by itself."""
 
     async def subagent_run(

@@ -1,5 +1,6 @@
 """`agent-runtime categories rehearse` on turns that a runtime has really run."""
 
+import asyncio
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -170,3 +171,13 @@ async def test_the_check_exits_by_what_it_finds(bench: Bench, ar: Commands, tmp_
     warned.write_text('name = "x"\n[scopes]\nwrites = ["canon"]\n')
     assert f"{warned}:3: scopes.writes" in ar("check", str(warned), code=2)
     ar("check", str(tmp_path / "none.toml"), code=3)
+
+
+async def test_the_least_names_the_subagents_that_turns_started(bench: Bench, ar: Commands, tmp_path: Path) -> None:
+    wide = 'name = "work"\nautonomous = true\n[scopes]\ntools = ["subagent.run"]\nsubagents = ["reviewer"]\n'
+    await asyncio.to_thread((bench.home.categories / "work.toml").write_text, wide)
+    bench.script["go"] = [calls(("subagent_run", {"name": "reviewer", "brief": "?"})), AIMessage("done")]
+    assert (await bench.run(1)).state == STATES.SUCCEEDED
+    found = ar.json("rehearse", draft(tmp_path, NARROW))
+    assert [(call["would"], call["missing"]) for call in found["calls"]] == [("ask", "subagent.run")]
+    assert (found["least"]["tools"], found["least"]["subagents"]) == (["subagent.run"], ["reviewer"])
