@@ -340,7 +340,7 @@ def _shown(session: Session, task: Task) -> wire.Task:
 
 
 def _listed(session: Session, request: wire.ListTasksRequest) -> tuple[list[wire.Task], int, int]:
-    found = session.tasks.listed(category=request.category, channel=request.channel)
+    found = session.tasks.listed(category=request.category, channel=request.channel, made_by=request.made_by)
     if request.tags:
         wanted = set(request.tags.items())
         found = [task for task in found if wanted <= set(task.definition.tags)]

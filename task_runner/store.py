@@ -68,7 +68,9 @@ class Tasks(Protocol):
     def find(self, name: str) -> Task | None:
         """Return the living task of that name, or the task, deleted ones included, of that id."""
 
-    def listed(self, *, category: str = "", channel: str = "", states: Collection[TaskState] = ()) -> list[Task]:
+    def listed(
+        self, *, category: str = "", channel: str = "", made_by: str = "", states: Collection[TaskState] = ()
+    ) -> list[Task]:
         """Return the living tasks, next to fire first, those that will not fire last, then by name."""
 
     def revise(self, task: Task, valid_from: datetime) -> None:

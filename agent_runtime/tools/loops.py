@@ -108,12 +108,13 @@ class Loops:
         """Return the agent's own loops, and those of the turn's channel. Raises Denied, Unreachable."""
         context = call.context
         _require(LIST, "read", {}, context)
-        found: wire.ListTasksResponse = await self._ask("ListTasks", wire.ListTasksRequest())
-        mine = [task for task in found.tasks if _is_own(task, context) or _is_here(task, context)]
-        return {
-            "loops": [_shown(task, context) for task in mine[:MOST_LISTED]],
-            "left_out": max(0, len(mine) - MOST_LISTED),
-        }
+        own = wire.ListTasksRequest(made_by=context.agent, limit=MOST_LISTED)
+        here = wire.ListTasksRequest(channel=context.channel, limit=MOST_LISTED)
+        answers: list[wire.ListTasksResponse] = [await self._ask("ListTasks", request) for request in (own, here)]
+        found = {task.id: task for answer in answers for task in answer.tasks}
+        shown = [task for task in found.values() if _is_own(task, context) or _is_here(task, context)]
+        left_out = sum(answer.total - len(answer.tasks) for answer in answers)
+        return {"loops": [_shown(task, context) for task in shown], "left_out": left_out}
 
     async def delete(self, call: Call, loop: str, *, pause: bool) -> Result:
         """Delete one of the agent's own loops, or keep it without firing.

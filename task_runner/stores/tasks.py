@@ -67,13 +67,17 @@ class SqliteTasks:
             row = self._connection.execute(select(tasks).where(tasks.c.id == name)).first()
         return None if row is None else task_of(row)
 
-    def listed(self, *, category: str = "", channel: str = "", states: Collection[TaskState] = ()) -> list[Task]:
+    def listed(
+        self, *, category: str = "", channel: str = "", made_by: str = "", states: Collection[TaskState] = ()
+    ) -> list[Task]:
         """Return the living tasks, next to fire first."""
         query = select(tasks).where(tasks.c.state != TaskState.DELETED.value)
         if category:
             query = query.where(tasks.c.category == category)
         if channel:
             query = query.where(tasks.c.channel == channel)
+        if made_by:
+            query = query.where(tasks.c.made_by == made_by)
         if states:
             query = query.where(tasks.c.state.in_([state.value for state in states]))
         query = query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name)

@@ -522,11 +522,14 @@ class ListTasksRequest(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    MADE_BY_FIELD_NUMBER: _builtins.int
     category: _builtins.str
     channel: _builtins.str
     state: _builtins.str
     limit: _builtins.int
     """0 means no limit"""
+    made_by: _builtins.str
+    """the agent whose turns made them"""
     @_builtins.property
     def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -537,10 +540,11 @@ class ListTasksRequest(_message.Message):
         state: _builtins.str = ...,
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         limit: _builtins.int = ...,
+        made_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "limit", b"limit", "state", b"state", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "limit", b"limit", "made_by", b"made_by", "state", b"state", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
