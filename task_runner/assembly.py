@@ -82,7 +82,7 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
     )
     loop = Loop(
         store, clock=clock, trail=log, failpoints=failpoints, changed=changed, planned=planned,
-        dispatch=dispatcher.wake, reachable=lambda: dispatcher.connected,
+        dispatch=dispatcher.wake, asking=dispatcher.asking, reachable=lambda: dispatcher.connected,
     )  # fmt: skip
     wakes = Wakes(
         planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost, asking=dispatcher.asking

@@ -92,9 +92,8 @@ class Dispatcher:
         self.connected = False
 
     def wake(self) -> None:
-        """Look at the outbox now: something was committed, or a place became free; or a fire asks for a turn's end."""
+        """Look at the outbox now: something was committed, or a place became free."""
         self.work.set()
-        self.asking.set()
 
     async def run(self) -> None:
         """Dispatch for ever, connecting again whenever the stream breaks."""

@@ -34,15 +34,17 @@ class Loop:
         changed: asyncio.Event,
         planned: asyncio.Event,
         dispatch: Callable[[], None],
+        asking: asyncio.Event,
         reachable: Callable[[], bool],
     ) -> None:
         """Take what it works on; `dispatch` is called after each commit of fires, `reachable` before each plan.
 
-        `planned` is set once all that was due at the start is planned; not while there is more than a batch to plan.
+        `asking` is set when a fire asks for the end of the turn that it waits for. `planned` is set once all that was
+        due at the start is planned; not while there is more than a batch to plan.
         """
         self._store, self._clock, self._trail = store, clock, trail
         self._failpoints, self._changed, self._dispatch = failpoints, changed, dispatch
-        self._reachable, self._planned = reachable, planned
+        self._reachable, self._planned, self._asking = reachable, planned, asking
         self._prepared_for: datetime | None = None
         self._last_wall = clock.now()
         self._last_steady = clock.monotonic()
@@ -76,8 +78,9 @@ class Loop:
                 done = await self._plan_batch(now)
                 if done.committed:
                     self._failpoints.reach("runner.committed")
-                if done.committed or done.asking:
                     self._dispatch()
+                if done.asking:
+                    self._asking.set()
                 self._trail.emit_all(done.events)
                 total += done
                 if done.tasks < LARGEST_BATCH:

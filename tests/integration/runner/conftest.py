@@ -71,6 +71,7 @@ class Rig:
             changed=self.changed,
             planned=self.planned,
             dispatch=self.dispatcher.wake,
+            asking=self.dispatcher.asking,
             reachable=lambda: self.dispatcher.connected,
             **shared,
         )
