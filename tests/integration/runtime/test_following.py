@@ -85,6 +85,10 @@ class Desk(Bench):
                 await asyncio.to_thread(lambda: None)
 
 
+def said_again(turn: wire.ConversationTurn) -> bool:
+    return over(turn) and turn.messages[0].text == "again"
+
+
 @pytest.fixture
 async def desk(home: Home) -> AsyncIterator[Desk]:
     made = Desk(home)
@@ -213,10 +217,10 @@ async def test_what_an_author_decides_elsewhere_is_shown(desk: Desk) -> None:
 async def test_only_what_changed_is_sent_again(desk: Desk) -> None:
     for number in range(1, 4):
         await desk.run(number)
-    following = asyncio.create_task(desk.follow(lambda turn: turn.messages[0].text == "again" and over(turn)))
+    following = asyncio.create_task(desk.follow(said_again))
     await desk.followed()
     await desk.run(4, prompt="again")
-    found = [turn.turn_id for turn in await following if turn.messages[0].text == "go"]
+    found = [turn.turn_id for turn in await following if turn.messages and turn.messages[0].text == "go"]
     assert len(found) == len(set(found)) == 3
 
 
@@ -272,7 +276,7 @@ async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, mo
     async with served(desk):
         await desk.run(2, prompt="again")
         await until(lambda event: isinstance(event, Found))
-        await until(lambda event: over(event) and event.messages[0].text == "again")
+        await until(lambda event: isinstance(event, wire.ConversationTurn) and said_again(event))
         await asyncio.to_thread(following.stop)
     assert isinstance(out.file, io.StringIO)
     prompts = [line for line in out.file.getvalue().splitlines() if line.startswith("  prompt")]
