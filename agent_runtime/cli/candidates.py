@@ -1,18 +1,23 @@
 """`agent-runtime candidates`."""
 
+from collections.abc import Sequence
+from difflib import unified_diff
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from agent_runtime.cli.reach import Ask, change, pick, read
-from agent_runtime.cli.rows import Row, candidate_row
+from agent_runtime.cli.rows import Row, candidate_row, page_row
 from agent_runtime.cli.words import clipped, shown
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, Output, OutputOption, show_record, show_rows
+from turnkeeper.console import Column, Output, OutputOption, console, note, plain, show_record, show_rows
+from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(help="What agents proposed. Only you make it canonical.", rich_markup_mode=None)
 CandidateId = Annotated[str, typer.Argument(metavar="ID", help="The candidate's id, or the beginning of it.")]
 Note = Annotated[str, typer.Option("--note", help="Kept with the decision.")]
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _COLUMNS = (
     Column("ID", lambda row: str(row["candidate_id"])),
     Column("KIND", lambda row: str(row["kind"]).removeprefix("candidate-")),
@@ -48,7 +53,32 @@ def show(candidate: CandidateId, output: OutputOption = Output.TABLE) -> None:
 
     Example: agent-runtime candidates show c-3f2a
     """
-    _show(_find(candidate, read), output)
+    row = _find(candidate, read)
+    about: Any = read("ListDeviations", wire.ListDeviationsRequest())
+    _show(row, output, [one for one in about.deviations if one.candidate_id == row["candidate_id"]])
+
+
+@app.command("diff")
+def diff(candidate: CandidateId) -> None:
+    """Show what a proposed page would change about the page as it is now; a new page is new throughout.
+
+    Example: agent-runtime candidates diff c-3f2a
+    """
+    row = _find(candidate, read)
+    if not row["page_id"]:
+        raise InvalidInput(
+            f"candidate {row['candidate_id']} is a summary, which changes no page", where="candidates diff"
+        )
+    try:
+        page = page_row(read("GetPage", wire.GetPageRequest(page_id=row["page_id"])))
+    except NotFound:
+        page = {"body": "", "version": 0}
+    names = (f"{row['page_id']}@{page['version']}", str(row["candidate_id"]))
+    lines = unified_diff(page["body"].splitlines(), row["body"].splitlines(), *names, lineterm="")
+    for line in lines:
+        console().print(Text(plain(line), _COLOURS.get(line[:1], "")), soft_wrap=True)
+    if page["version"] != row["base_version"]:
+        note(f"made from version {row['base_version']}: the page has changed since, and this cannot be accepted")
 
 
 @app.command("accept")
@@ -82,7 +112,8 @@ def _find(given: str, ask: Ask) -> Row:
     return rows[pick(list(rows), given, "candidate")]
 
 
-def _show(row: Row, output: Output) -> None:
+def _show(row: Row, output: Output, contradicted: Sequence[wire.Deviation] = ()) -> None:
+    told = [f"{one.deviation_id}  {one.page_id}: “{one.says}” / “{one.found}”" for one in contradicted]
     lines = [
         ("candidate", row["candidate_id"]),
         ("kind", row["kind"]),
@@ -95,7 +126,9 @@ def _show(row: Row, output: Output) -> None:
         ("proposed", shown(row["created_at"])),
         ("decided", shown(row["decided_at"]) if row["decided_at"] else ""),
         ("note", row["note"]),
+        ("page", f"{row['page_id']}, from version {row['base_version']}" if row["page_id"] else ""),
         ("sources", "\n".join(row["sources"])),
+        ("deviations", "\n".join(told)),
         ("body", row["body"]),
     ]
     show_record(row, output, name_key="candidate_id", lines=[(key, value) for key, value in lines if value])

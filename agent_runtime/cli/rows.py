@@ -132,6 +132,8 @@ def candidate_row(candidate: wire.Candidate) -> Row:
         "decided_at": instant(candidate, "decided_at"),
         "note": candidate.note,
         "sources": list(candidate.sources),
+        "page_id": candidate.page_id,
+        "base_version": candidate.base_version,
     }
 
 

@@ -40,6 +40,8 @@ def candidate_message(candidate: Candidate) -> wire.Candidate:
         decided_at=stamp(candidate.decided_at),
         note=candidate.note,
         sources=candidate.sources,
+        page_id=candidate.page_id,
+        base_version=candidate.base_version,
     )
 
 

@@ -1441,6 +1441,8 @@ class Candidate(_message.Message):
     DECIDED_AT_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    PAGE_ID_FIELD_NUMBER: _builtins.int
+    BASE_VERSION_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     kind: _builtins.str
     """candidate-summary, candidate-page"""
@@ -1453,6 +1455,10 @@ class Candidate(_message.Message):
     turn_id: _builtins.str
     task_name: _builtins.str
     note: _builtins.str
+    page_id: _builtins.str
+    """the page that it would become; empty for a summary"""
+    base_version: _builtins.int
+    """the version of that page that it was made from; 0 when there was none"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1477,10 +1483,12 @@ class Candidate(_message.Message):
         decided_at: _timestamp_pb2.Timestamp | None = ...,
         note: _builtins.str = ...,
         sources: _abc.Iterable[_builtins.str] | None = ...,
+        page_id: _builtins.str = ...,
+        base_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "decided_at", b"decided_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "sources", b"sources", "task_name", b"task_name", "title", b"title", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "body", b"body", "candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "page_id", b"page_id", "sources", b"sources", "task_name", b"task_name", "title", b"title", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

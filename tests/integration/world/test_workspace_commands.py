@@ -16,7 +16,8 @@ from agent_runtime.cli import app
 from agent_runtime.cli.folder import parse, read_folder
 from agent_runtime.cli.importing import batches
 from agent_runtime.corpus import Corpus
-from agent_runtime.model import TurnContext
+from agent_runtime.model import Category, TurnContext
+from agent_runtime.reading import list_candidates
 from agent_runtime.stores.open import open_database
 from agent_runtime.stores.tables import turns
 from agent_runtime.world.deviations import DeviationDraft
@@ -46,6 +47,9 @@ class Served(Corpus):
         self._database = open_database(home)
         self.world = World(self._database, SystemClock(), SystemEntropy(), lambda _event, _fields: None)
         self._authors, self._read = self.world.authors, self.world.read
+
+    async def ListCandidates(self, request: Any, _context: Any) -> Any:
+        return await self._read(lambda connection: list_candidates(connection, request))
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
@@ -301,6 +305,35 @@ def test_deviations_are_listed_shown_and_closed_by_the_author(ar: Commands, devi
     (closed,) = ar.json("deviations", "list", "--all")
     assert (closed["lifecycle"], closed["note"]) == ("accepted", "so be it")
     ar("deviations", "resolve", deviation, "--keep-canonical", code=4)
+
+
+def test_a_candidate_is_held_against_the_page_it_would_change(ar: Commands, served: Served, deviation: str) -> None:
+    context = TurnContext(
+        turn_id="turn-1", thread_id="thread-1", channel="general", agent="agent0", category=ample(), fire_id="fire-1"
+    )
+
+    def propose(page_id: str, body: str, key: str, version: int = 0) -> str:
+        draft = PageDraft(page_id=page_id, title="Plots" + EVIL.replace("\r", ""), body=body, version=version)
+        made = served.wait(served.world.propose(Call(context=context, key=key), draft))
+        return str(made.result["candidate_id"])
+
+    ar("workspace", "put", "plots", "--body", "Plots: 42\nSame.")
+    changed, new = propose("plots", f"Plots: 40\nSame.\n{EVIL}", "1", 1), propose("fresh", "New.", "2")
+    shown = ar("candidates", "diff", changed)
+    assert ("-Plots: 42" in shown, "+Plots: 40" in shown, " Same." in shown, "plots@1" in shown) == (True,) * 4
+    assert "+New." in ar("candidates", "diff", new)
+    assert "“Plots: 42” / “Plots: 40”" in ar("candidates", "show", changed)
+    assert ar.json("candidates", "show", changed)["base_version"] == 1
+    ar("workspace", "put", "plots", "--body", "Plots: 41")
+    for command in (("candidates", "diff", changed), ("candidates", "show", changed), ("candidates", "list")):
+        ar(*command)
+        assert not [raw for raw in RAW if raw in ar.out + ar.err], command
+    assert "cannot be accepted" in (ar("candidates", "diff", changed), ar.err)[1]
+
+
+def ample() -> Category:
+    tools = frozenset({"page.propose", "deviation.record"})
+    return Category(name="any", tools=tools, writes=frozenset({"candidate-page", "deviation"}))
 
 
 def test_with_the_daemon_down_all_of_it_is_still_read_and_nothing_is_changed(
