@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,7 +21,8 @@ LOST = "agent-runtime does not answer; this waits for it"
 
 def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
     """Follow until the author leaves. Raises what the runtime refuses with."""
-    typing = sys.stdin.isatty()
+    typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not as a job in the background
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is put right also when this is ended so
     screen = Screen(console(), wide=wide, typing=typing)
     with ExitStack() as stack:
         keyboard = sys.stdin.fileno() if typing else None
