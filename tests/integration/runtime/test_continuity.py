@@ -1,7 +1,6 @@
 """A task that fires again and again goes on where it was, and its fiftieth fire sends no more than its fifth."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,15 +98,6 @@ async def test_what_memory_holds_beyond_its_budget_reaches_no_model(bench: Recor
     more = await bench.fires(3, category="loop", prompt="Keep counting.", thread_id="thread-c")
     assert many[1] - few[1] < memory.READING_BUDGET + BRIEFING_BUDGET + 100 * memory.MOST_READ
     assert more[1] <= many[1] + 100
-
-
-async def test_a_turn_is_told_the_newest_of_its_channels_memory_without_asking(bench: Recorded) -> None:
-    await remembered(bench, place="at the pump")
-    told = await bench.runtime.world.memory.brief(replace(context(bench, "now"), channel="main"))
-    assert [entry.text for entry in told] == ["at the pump"]
-    assert await bench.runtime.world.memory.brief(replace(context(bench, "now"), channel="other")) == []
-    narrow = replace(context(bench, "now"), category=replace(context(bench, "now").category, memory=frozenset()))
-    assert await bench.runtime.world.memory.brief(narrow) == []
 
 
 async def test_consolidation_leaves_no_turn_in_the_conversation_and_its_calls_on_record(bench: Recorded) -> None:

@@ -35,28 +35,17 @@ async def reports(bench: Bench) -> list[str]:
     return [message.text for turn in await bench.conversation() for message in turn.messages if message.role == "tool"]
 
 
-async def test_a_reviewer_says_what_the_sources_bear_and_what_not(bench: Bench) -> None:
-    await ready(bench, ("reviewer", REVIEW))
+async def test_a_reviewer_and_a_researcher_report_with_their_sources_and_their_turn_pays(bench: Bench) -> None:
+    await ready(bench, ("reviewer", REVIEW), ("researcher", "When was the pump replaced?"))
     ended = await bench.run(category="brief")
     assert ended.state == STATES.SUCCEEDED
-    (report,) = await reports(bench)
-    assert "2 claims against 1 source: 1 borne out" in report
-    assert "borne out by garden: The pump was replaced in March." in report
-    assert "NOT in the sources: It cost 50 euros." in report
-    assert "rule-based" in report
-    assert json.loads(report)["calls"] == ["workspace_read(garden)"], "the author sees what it did"
-
-
-async def test_a_researcher_finds_and_reports_with_its_source(bench: Bench) -> None:
-    await ready(bench, ("researcher", "When was the pump replaced?"))
-    await bench.run(category="brief")
-    (report,) = await reports(bench)
-    assert "- The pump was replaced in March. (garden)" in report
-
-
-async def test_what_a_subagent_uses_counts_for_its_turn(bench: Bench) -> None:
-    await ready(bench, ("reviewer", REVIEW), ("researcher", "the pump"))
-    ended = await bench.run(category="brief")
+    review, research = await reports(bench)
+    assert "2 claims against 1 source: 1 borne out" in review
+    assert "borne out by garden: The pump was replaced in March." in review
+    assert "NOT in the sources: It cost 50 euros." in review
+    assert "rule-based" in review
+    assert json.loads(review)["calls"] == ["workspace_read(garden)"], "the author sees what it did"
+    assert "- The pump was replaced in March. (garden)" in research
     assert ended.tokens_in > 100, "the scripted model of the turn itself counts nothing"
 
 
@@ -70,7 +59,7 @@ async def test_a_subagent_that_its_category_does_not_name_asks_the_author(bench:
     assert "1 borne out" in (await reports(bench))[0]
 
 
-async def test_what_its_turn_may_not_do_it_asks_its_turns_author_for_and_goes_on_in_the_middle(bench: Bench) -> None:
+async def test_what_its_turn_may_not_do_it_asks_for_and_goes_on_in_the_middle_even_after_a_crash(bench: Bench) -> None:
     await ready(bench, ("reviewer", REVIEW), tools='"subagent.run", "workspace.search"')
     turn = await bench.run(category="brief")
     assert turn.state == STATES.INTERRUPTED
@@ -78,39 +67,20 @@ async def test_what_its_turn_may_not_do_it_asks_its_turns_author_for_and_goes_on
     assert (asked.tool, asked.missing_scope) == ("workspace_read", "workspace.read")
     assert "the subagent reviewer" in asked.question
     assert turn.tokens_in > 0, "what it has used by now is on record"
+    await bench.crash()
     await bench.resolve(asked.interrupt_id, "approve")
     ended = await bench.stopped(turn.turn_id, after=turn.sequence)
     assert ended.state == STATES.SUCCEEDED
     assert ended.tokens_in > turn.tokens_in
-    assert "1 borne out" in (await reports(bench))[0]
+    (report,) = await reports(bench)
+    assert "1 borne out" in report
     assert await bench.pending() == []
 
 
-async def test_a_researcher_writes_nothing_even_where_its_turn_may(bench: Bench) -> None:
-    """Its own grant bounds it: the offline researcher has no tool that writes, whatever the turn's category grants."""
-    await ready(bench, ("researcher", "then remember: it\npropose page: Garden: gone"), tools=f'{TOOLS}, "memory.put"')
+async def test_a_subagent_that_is_stopped_or_unknown_is_an_answer_to_the_planner(bench: Bench) -> None:
+    briefs = ("reviewer", REVIEW * 40), ("plumber", "mend it")
+    await ready(bench, *briefs, tokens=500, subagents='"plumber", "reviewer"')
     await bench.run(category="brief")
-    assert await bench.runtime.world.list_candidates() == []
-
-
-async def test_a_subagent_over_its_tokens_is_stopped_and_its_turn_is_told(bench: Bench) -> None:
-    await ready(bench, ("reviewer", REVIEW * 40), tokens=500)
-    await bench.run(category="brief")
-    assert any("may use 500" in report for report in await reports(bench))
-
-
-async def test_after_a_crash_amid_a_subagent_the_turn_goes_on_where_it_was(bench: Bench) -> None:
-    await ready(bench, ("reviewer", REVIEW), tools='"subagent.run", "workspace.search"')
-    turn = await bench.run(category="brief")
-    await bench.crash()
-    (asked,) = await bench.pending()
-    await bench.resolve(asked.interrupt_id, "approve")
-    ended = await bench.stopped(turn.turn_id, after=turn.sequence)
-    assert ended.state == STATES.SUCCEEDED
-    assert len(await reports(bench)) == 1
-
-
-async def test_an_unknown_subagent_is_an_answer_to_the_planner(bench: Bench) -> None:
-    await ready(bench, ("plumber", "mend it"), subagents='"plumber"')
-    assert (await bench.run(category="brief")).state == STATES.SUCCEEDED
-    assert "there are researcher, reviewer" in (await reports(bench))[0]
+    stopped, unknown = await reports(bench)
+    assert "may use 500" in stopped
+    assert "there are researcher, reviewer" in unknown

@@ -215,3 +215,21 @@ async def test_a_search_gives_the_best_match_first_within_the_budget(world: Worl
     found = await world.memory.search(call(context), "channel", "red pump")
     assert [entry.text for entry in found.entries] == ["x", "the garden pump is RED", "the pump"]
     assert (await world.memory.search(call(context), "channel", "%_")).entries == ()
+
+
+async def test_a_turn_is_told_the_newest_of_its_thread_and_channel_without_asking(
+    world: World, begin: Begin, clock: ManualClock
+) -> None:
+    context = begin(named="conversation")
+    for number, tier in enumerate(("conversation", "channel", "workspace")):
+        clock.advance(1)
+        await put(world, context, number, tier, tier)
+    assert [entry.text for entry in await world.memory.brief(context)] == ["channel", "conversation"]
+    elsewhere = replace(context, channel="other", thread_id="other")
+    assert await world.memory.brief(elsewhere) == []
+    assert await world.memory.brief(replace(context, category=replace(context.category, memory=frozenset()))) == []
+    assert await world.memory.brief(replace(context, category=replace(context.category, tools=frozenset()))) == []
+    for number in range(5):
+        clock.advance(1)
+        await put(world, context, 10 + number, "channel", "x" * 900)
+    assert len(await world.memory.brief(context)) == 2, "and no more than its budget"

@@ -8,6 +8,8 @@ import pytest
 from agent_runtime.graph.offline.rules import Brief, Exchange
 from agent_runtime.graph.offline.subagents import borne, claims, research, review
 from agent_runtime.graph.offline.sweep import sweep
+from agent_runtime.subagents import SUBAGENTS
+from agent_runtime.tools import toolbox
 
 URL = "https://example.org/pump"
 OFFERED = frozenset({"web_fetch", "workspace_read", "workspace_search", "page_propose", "subagent_run"})
@@ -73,3 +75,12 @@ def test_a_sweep_that_is_asked_for_a_review_has_its_proposals_reviewed_if_it_may
     assert [one.args["url"] for one in review(brief(call.args["brief"]), ()).calls] == [URL]
     assert claims(call.args["brief"]) == ["The seal is worn."]
     assert sweep(brief(asked.prompt, by_fire=True), done).calls == (), "its category names no reviewer"
+
+
+def test_no_subagent_has_a_tool_that_writes() -> None:
+    nothing: Any = None
+    writing = {spec.scope for spec in toolbox(nothing) if spec.effect == "write"}
+    assert writing
+    for category in SUBAGENTS.values():
+        assert not category.tools & writing
+        assert not category.writes
