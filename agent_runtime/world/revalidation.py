@@ -72,6 +72,12 @@ def set_links(connection: Connection, page_id: str, sources: Iterable[tuple[str,
         connection.execute(insert(page_links), rows)
 
 
+def add_links(connection: Connection, page_id: str, sources: Iterable[tuple[str, int]]) -> None:
+    """Say what else a page is derived from, or in which newer version; what it was linked to, it stays linked to."""
+    had = connection.execute(select(page_links).where(page_links.c.page_id == page_id)).all()
+    set_links(connection, page_id, ({row.source: row.page_version for row in had} | dict(sources)).items())
+
+
 def links_of(connection: Connection, page_id: str) -> tuple[str, ...]:
     """Return what a page was derived from: `page@version`, or an address on the web."""
     query = select(page_links).where(page_links.c.page_id == page_id).order_by(page_links.c.source)

@@ -294,7 +294,7 @@ def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: d
     query = select(derivations).where(derivations.c.candidate_id == proposed.candidate_id)
     sources = [(row.source, row.page_version) for row in connection.execute(query).all()]
     if sources:
-        queue.set_links(connection, proposed.page_id, sources)
+        queue.add_links(connection, proposed.page_id, sources)
         queue.queue_outdated(connection, proposed.page_id, at)
 
 

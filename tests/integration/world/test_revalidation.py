@@ -318,6 +318,19 @@ async def test_a_source_that_changes_under_a_candidate_is_told_and_its_page_wait
     assert [found.lifecycle for found in await recorded()] == ["accepted"]
 
 
+async def test_no_proposal_cuts_a_page_from_what_it_was_derived_from(
+    world: World, corpus: None, begin: Begin, database: Database
+) -> None:
+    draft = page("leaflet", LEAFLET, "https://example.org/rules")
+    made = await world.propose(call(begin(named="conversation", started_by="author")), draft)
+    await world.decide_candidate(made.result["candidate_id"], accept=True)
+    links = await database.run(lambda connection: revalidation.links_of(connection, "leaflet"))
+    assert links == ("garden@1", "https://example.org/rules")
+    await world.put_page(page("leaflet", LEAFLET, "poster"))
+    links = await database.run(lambda connection: revalidation.links_of(connection, "leaflet"))
+    assert links == ("poster@1",), "its author may"
+
+
 @pytest.mark.parametrize("version", [0, 1], ids=["not-named", "named"])
 async def test_what_was_made_from_a_version_that_is_gone_overwrites_nothing(
     world: World, corpus: None, begin: Begin, recorded: Any, clock: ManualClock, version: int

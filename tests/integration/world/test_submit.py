@@ -49,7 +49,7 @@ def test_only_the_submit_boundary_writes_pages_and_candidates() -> None:
 
 def test_what_writes_beside_pages_is_called_by_the_submit_boundary_alone() -> None:
     writers = {"record", "close", "close_of_candidate", "put_attachment"}
-    writers |= {"set_links", "queue_derived", "settle_item", "keep_versions"}
+    writers |= {"set_links", "add_links", "queue_outdated", "queue_derived", "settle_item", "keep_versions"}
     modules = {"records", "queue", "deviations", "revalidation", "attachments"}
     for path in (PACKAGE / "world").glob("*.py"):
         called = {
