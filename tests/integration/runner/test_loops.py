@@ -8,7 +8,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.ledger import TurnState
 from task_runner.model import FireKind, Outcome
 from task_runner.service import Serving
 from tests.integration.runner import world as worlds
@@ -92,23 +91,10 @@ async def test_a_restart_between_two_iterations_changes_nothing(rig: Rig, peer: 
     await again.close()
 
 
-class Asking(worlds.Peer):
-    """A runtime whose turns ask for their wakes one after the other, and then for none."""
-
-    def __init__(self, *asks: int) -> None:
-        super().__init__()
-        self.asks = list(asks)
-
-    def _move(self, turn: worlds.Turn, state: str, told: TurnState, now: Any) -> None:
-        super()._move(turn, state, told, now)
-        if told is TurnState.SUCCEEDED and self.asks:
-            self.events[-1] = self.events[-1]._replace(wake_after_s=self.asks.pop(0))
-
-
 def lived(engine: Any, dies_at: int) -> tuple[worlds.World, int]:
     """Let a loop of three iterations live, and the runner die before one of its commits; return how many there were."""
     world = worlds.World(engine)
-    world.peer = Asking(1, 0)
+    asks = [1, 0]
     world.create(dynamic=True, first="0s", if_silent="end")
     commits, run = 0, world.run
 
@@ -119,9 +105,14 @@ def lived(engine: Any, dies_at: int) -> tuple[worlds.World, int]:
         return run(work)
 
     world.run = counted  # type: ignore[method-assign]
+
+    def end() -> None:
+        if world.peer.one("running"):
+            world.peer.end("succeeds", world.now, asks.pop(0) if asks else None)
+
     steps = [world.tick, world.connect, world.send, world.hear, world.follow]
     for _ in range(7):
-        for step in [*steps, lambda: world.peer.end("succeeds", world.now), world.follow]:
+        for step in [*steps, end, world.follow]:
             try:
                 step()
             except worlds.Crash:

@@ -1,39 +1,23 @@
 """Whatever happens in whatever order: a self-paced task never loses its next wake, and never wakes twice for one."""
 
 from datetime import timedelta
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from task_runner import changes, wakes
-from task_runner.ledger import TurnState
 from task_runner.model import OPEN, FireKind, Outcome, TaskState
 from tests.integration.runner import world as worlds
 from turnkeeper.errors import TurnkeeperError
 
 ENGINE = worlds.open_store()
-STEPS = st.lists(
-    st.sampled_from(
-        [
-            "tick", "connect", "send", "hear", "follow", "follow one", "succeeds", "asks", "fails", "is cancelled",
-            "pauses", "interrupt", "write", "release", "crash", "dies", "disconnect", "second", "hour", "pause",
-            "resume", "disable", "enable", "run", "reschedule", "step back", "edit",
-        ]
-    ),
-    max_size=60,
-)  # fmt: skip
-
-
-class Asking(worlds.Peer):
-    """A runtime whose turns ask for a wake when they are told to."""
-
-    wish: int | None = None
-
-    def _move(self, turn: worlds.Turn, state: str, told: TurnState, now: Any) -> None:
-        super()._move(turn, state, told, now)
-        if told is TurnState.SUCCEEDED:
-            self.events[-1] = self.events[-1]._replace(wake_after_s=self.wish)
+OFTEN = ["work", "tick", "asks", "hour"]
+SOMETIMES = ["pause", "resume", "succeeds", "fails", "pauses", "reschedule", "crash", "disconnect", "second", "run"]
+SELDOM = [
+    "connect", "send", "hear", "follow", "follow one", "is cancelled", "interrupt", "write", "release", "dies",
+    "disable", "enable", "step back", "edit",
+]  # fmt: skip
+STEPS = st.lists(st.sampled_from(4 * OFTEN + 2 * SOMETIMES + SELDOM), min_size=20, max_size=60)
 
 
 class Life:
@@ -41,7 +25,7 @@ class Life:
 
     def __init__(self, if_silent: str) -> None:
         self.world = worlds.World(ENGINE)
-        self.peer = self.world.peer = Asking()
+        self.peer = self.world.peer
         self.if_silent = if_silent
         self.world.create(dynamic=True, first="0s", if_silent=if_silent)
         self.requests = 0
@@ -72,10 +56,13 @@ class Life:
             self.requests += 1
             world.run(change[name])
         elif name in {"asks", "succeeds", "fails", "is cancelled", "pauses"}:
-            self.peer.wish = 7 if name == "asks" else None
-            self.peer.end("succeeds" if name == "asks" else name, now)
+            asks = name == "asks"
+            self.peer.end("succeeds" if asks else name, now, 7 if asks else None)
         elif name in {"interrupt", "write", "release"}:
             getattr(self.peer, name)(now)
+        elif name == "work":
+            for each in ("tick", "connect", "send", "hear", "follow"):
+                getattr(world, each)()
         elif name in {"tick", "connect", "send", "hear", "follow", "crash"}:
             getattr(world, name)()
         else:
