@@ -7,7 +7,7 @@ from benchmarks.ours import Ours
 from benchmarks.peers import Peer
 from benchmarks.places import place
 from benchmarks.plots import bars
-from benchmarks.report import Section, percentile, ratio, spread
+from benchmarks.report import Row, Section, percentile, ratio, spread
 
 REPETITIONS = 5
 IDLE = (0, 100_000, 1_000_000)
@@ -17,9 +17,8 @@ Found = dict[str, list[Any]]
 
 def lateness(repetitions: int = REPETITIONS, levels: tuple[int, ...] = IDLE) -> Section:
     """Measure how late each of a hundred fires is, among more and more idle tasks."""
-    rows, late = [], dict[int, Found]()
+    rows, late = list[Row](), _waves(DUE_TOGETHER, levels, repetitions)
     for idle in levels:
-        late[idle] = _waves(DUE_TOGETHER, idle, repetitions)
         for name, share in (("p50", 0.5), ("p99", 0.99)):
             ours, theirs = ([percentile(wave, share) for wave in late[idle][who]] for who in ("ours", "theirs"))
             rows.append((f"{idle:,}", f"{name} late, ms", spread(ours), spread(theirs), ratio(theirs, ours)))
@@ -69,21 +68,26 @@ def fires(repetitions: int = REPETITIONS) -> Section:
     )
 
 
-def _waves(due: int, idle: int, repetitions: int) -> Found:
-    found: Found = {"ours": [], "theirs": []}
+def _waves(due: int, levels: tuple[int, ...], repetitions: int) -> dict[int, Found]:
+    """Let waves fall due in turn, ours and theirs at each level: what is compared lies side by side in time."""
+    found: dict[int, Found] = {idle: {"ours": [], "theirs": []} for idle in levels}
     with ExitStack() as stack:
-        folder = stack.enter_context(place())
-        print(f"{due} due among {idle:,}: making the stores", flush=True)
-        ours = stack.enter_context(closing(Ours(folder, idle=idle).start_both()))
-        peer = stack.enter_context(closing(Peer("apscheduler3", folder / "peer")))
-        if idle:
-            peer.ask(do="idle", count=idle)
+        running = {}
+        for idle in levels:
+            print(f"{due} due among {idle:,}: making the stores", flush=True)
+            folder = stack.enter_context(place())
+            ours = stack.enter_context(closing(Ours(folder, idle=idle).start_both()))
+            peer = stack.enter_context(closing(Peer("apscheduler3", folder / "peer")))
+            if idle:
+                peer.ask(do="idle", count=idle)
+            running[idle] = ours, peer
         for number in range(-1, repetitions):
-            print(f"{due} due among {idle:,}: run {number + 1} of {repetitions}", flush=True)
-            waves = {"ours": ours.wave(due), "theirs": peer.ask(do="wave", due=due)}
-            if number >= 0:  # the first of a process pays for what the others find ready
-                for who, wave in waves.items():
-                    found[who].append(wave)
+            print(f"{due} due: run {number + 1} of {repetitions}", flush=True)
+            for idle, (ours, peer) in running.items():
+                waves = {"ours": ours.wave(due), "theirs": peer.ask(do="wave", due=due)}
+                if number >= 0:  # the first of a process pays for what the others find ready
+                    for who, wave in waves.items():
+                        found[idle][who].append(wave)
     return found
 
 
@@ -91,7 +95,7 @@ LATENESS, FIRES = "Lateness", "Fires a second"
 ABOUT_LATENESS = """
 From the moment they were due. Ours: a real `task-runner`, its socket, and the runtime's accepting half; a fire counts
 when its envelope is synced in the inbox. APScheduler 3: a background scheduler with its jobs in SQLite; a job counts
-when it has begun, and delivers nothing. Both run on for all waves of one row, and take turns; a first wave is not
+when it has begun, and delivers nothing. All of them run on for all waves, and take turns; a first wave is not
 counted. The idle tasks are due next year; they are written as copies of one, in SQL, in both stores.
 """
 ABOUT_FIRES = """

@@ -81,7 +81,10 @@ class Loop:
                     self._dispatch()
                 if done.asking:
                     self._asking.set()
-                self._trail.emit_all(done.events)
+                try:
+                    await asyncio.sleep(0)  # the claim of what was committed is on its way before the facts are written
+                finally:
+                    self._trail.emit_all(done.events)
                 total += done
                 if done.tasks < LARGEST_BATCH:
                     return total

@@ -1,13 +1,16 @@
 """Fires reach a real server on a real socket: each at least once, each attempt with the same bytes."""
 
 import asyncio
+from datetime import timedelta
 
 from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.dispatch import Pace
+from task_runner import ledger
+from task_runner.dispatch import Pace, claim, record_receipts
 from task_runner.runtime import batches
+from task_runner.store import Session
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State, accept, break_stream, refuse
 
@@ -168,6 +171,60 @@ async def test_a_thousand_fires_due_at_once_are_sent_each_once(rig: Rig, peer: P
         await rig.pass_time(60)
         await rig.trail.saw("fire.accepted", 1000)
     assert len({request.fire_id for request in peer.received}) == len(peer.received) == 1000
+
+
+async def test_what_is_written_of_a_fire_that_is_sent_and_accepted_is_all_that_changed(rig: Rig) -> None:
+    await rig.create("digest")
+    await rig.create("watch", overlap="queue", catch_up="run-all")
+    await rig.pass_time(60)
+    now = rig.clock.now()
+
+    def send_and_accept(session: Session) -> None:
+        sent = [outgoing.fire for outgoing in claim(session, now, 10, 4, single=False)]
+        ids = {fire.fire_id for fire in sent}
+        assert len(ids) == 2
+        assert session.fires.by_ids(ids) == {fire.fire_id: fire for fire in sent}
+        receipts = [accept(runtime.FireRequest(fire_id=fire.fire_id, attempt=1)) for fire in sent]
+        record_receipts(session, receipts, [None, None], now)
+        accepted = {fire.fire_id: ledger.accepted(fire, now, attempt=1, turn_id="turn-1") for fire in sent}
+        assert session.fires.by_ids(ids) == accepted
+
+    await rig.store.run(send_and_accept)
+
+
+async def test_a_refusal_and_an_acceptance_in_one_batch_leave_what_both_changed(rig: Rig) -> None:
+    await rig.create("digest")
+    await rig.pass_time(60)
+    now = rig.clock.now()
+
+    def refuse_then_accept(session: Session) -> None:
+        (outgoing,) = claim(session, now, 10, 4, single=False)
+        request = runtime.FireRequest(fire_id=outgoing.fire.fire_id, attempt=1)
+        record_receipts(session, [refuse(code_pb2.UNAVAILABLE)(request), accept(request)], [None, None], now)
+        refused = ledger.refused(outgoing.fire, now, attempt=1, why="no")
+        expected = ledger.accepted(refused, now, attempt=1, turn_id="turn-1")
+        assert session.fires.by_ids({expected.fire_id}) == {expected.fire_id: expected}
+
+    await rig.store.run(refuse_then_accept)
+
+
+async def test_an_acceptance_forgets_earlier_refusals(rig: Rig) -> None:
+    await rig.create("digest")
+    await rig.pass_time(60)
+    now, later = rig.clock.now(), rig.clock.now() + timedelta(seconds=10)
+
+    def refuse_and_accept_later(session: Session) -> None:
+        (outgoing,) = claim(session, now, 10, 4, single=False)
+        request = runtime.FireRequest(fire_id=outgoing.fire.fire_id, attempt=1)
+        record_receipts(session, [refuse(code_pb2.UNAVAILABLE)(request)], [None], now)
+        (again,) = claim(session, later, 10, 4, single=False)
+        assert again.fire.refusals == 1
+        record_receipts(session, [accept(request)], [None], later)
+        expected = ledger.accepted(again.fire, later, attempt=1, turn_id="turn-1")
+        assert session.fires.by_ids({expected.fire_id}) == {expected.fire_id: expected}
+        assert expected.refusals == 0
+
+    await rig.store.run(refuse_and_accept_later)
 
 
 def test_fires_fill_messages_in_order_and_a_long_prompt_travels_alone() -> None:
