@@ -82,7 +82,7 @@ class Loop:
                 if done.asking:
                     self._asking.set()
                 try:
-                    await asyncio.sleep(0)  # the claim of what was committed is on its way before the facts are written
+                    await self._clock.sleep(0)  # the claim of what was committed goes before its facts are written
                 finally:
                     self._trail.emit_all(done.events)
                 total += done
