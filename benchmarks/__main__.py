@@ -40,10 +40,10 @@ def main() -> None:
     if unknown := [part for part in given.parts if part not in PARTS]:
         parser.error(f"no part named {unknown[0]}")
     for name in given.parts or PARTS:
-        begun = time.monotonic()
-        section = PARTS[name][1](given.times)
-        text = section.text()
-        header = HEADER.format(**machine(), repetitions=REPETITIONS)
+        begun, load = time.monotonic(), os.getloadavg()[0]
+        text = PARTS[name][1](given.times).text()
+        text += f"\n\nMachine's load before this part: {load:.1f}; {given.times} repetitions asked for."
+        header = HEADER.format(**machine())
         old = RESULTS.read_text() if RESULTS.exists() else ""
         RESULTS.write_text(put_in(old, header, [text], [title for title, _ in PARTS.values()]))
         sys.stdout.write(f"{text}\n\n{name} took {time.monotonic() - begun:.0f} s\n\n")
@@ -113,8 +113,8 @@ HEADER = """# Results
 
 Written by `make bench`, part by part; how to read it and how to run a part alone is in `benchmarks/__main__.py`.
 {cores} cores, {system}; Python {python}, SQLite {sqlite}, grpcio {grpcio}, APScheduler {apscheduler}, huey {huey},
-LangGraph {langgraph}. Medians of {repetitions} runs made in turn, with the least and the greatest; a ratio is that of
-neighbouring runs. Machines are noisy: read the ratios.
+LangGraph {langgraph}. Medians of runs made in turn, with the least and the greatest; a ratio is that of neighbouring
+runs. Machines are noisy: read the ratios.
 """
 ABOUT_TURNS = """
 An agent with one tool call, each turn on a thread of its own, so many at once. Bare LangGraph without a checkpointer,
