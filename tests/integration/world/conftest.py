@@ -1,7 +1,9 @@
 """The world over a real store, and a real agent graph on the offline model."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +32,19 @@ from turnkeeper.settings import Settings
 Told = list[tuple[str, dict[str, Any]]]
 
 
+@pytest.fixture(scope="session")
+def migrated() -> bytes:
+    """An empty store, brought up to date once: each migration's sync costs more than most tests."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
+        made = Home(root=Path(folder) / "home")
+        made.create()
+        open_database(made).close()
+        return made.agent_db.read_bytes()
+
+
 @pytest.fixture
-def database(home: Home) -> Iterator[Database]:
+def database(home: Home, migrated: bytes) -> Iterator[Database]:
+    home.agent_db.write_bytes(migrated)
     opened = open_database(home)
     yield opened
     opened.close()

@@ -75,7 +75,8 @@ class Door:
 
 
 @pytest.fixture
-def served(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(home: Home, migrated: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    home.agent_db.write_bytes(migrated)
     made = Served(home)
     monkeypatch.setattr("agent_runtime.cli.reach.runtime", lambda: Door(made))
     monkeypatch.setenv("NO_COLOR", "1")
