@@ -110,6 +110,19 @@ class Life(RuleBasedStateMachine):
     def follow(self, most: int) -> None:
         self.did(lambda: self.world.follow(most))
 
+    @rule(runner=st.booleans(), how=st.sampled_from([None, *sorted(FINAL)]), before=SPAN, after=SPAN)
+    def one_of_them_is_away_for_a_while(self, *, runner: bool, how: str | None, before: int, after: int) -> None:
+        """The runner dies, or cannot hear the runtime; a turn may end meanwhile."""
+        self.the_runtime_is_lost()
+        if runner:
+            self.world.crash()
+        self.world.now += before * SECOND
+        if how is not None:
+            self.world.peer.end(how, self.world.now)
+        self.world.now += after * SECOND
+        self.tick()
+        self.connect()
+
     @rule()
     def ask_for_the_end(self) -> None:
         """Overlap cancel-running: the turn before ends, unless it waits for its author."""

@@ -62,6 +62,7 @@ class Peer:
     def __init__(self) -> None:
         self.turns: dict[tuple[str, int], Turn] = {}
         self.events: list[News] = []
+        self.ended: dict[tuple[str, int], datetime] = {}
         self.cancelled: set[tuple[str, int]] = set()  # before they came
         self.author_writes = False  # the thread waits for its author, without any fire of ours
         self.refuses = False
@@ -141,6 +142,8 @@ class Peer:
 
     def _move(self, turn: Turn, state: str, told: TurnState, now: datetime, asks: int | None = None) -> None:
         turn.state = state
+        if told in FINAL.values():
+            self.ended[turn.fire_id, turn.attempt] = now
         error = "it broke" if state == "fails" else ""
         self.events.append(News(turn.fire_id, turn.attempt, told, now, "turn", error, wake_after_s=asks))
 
