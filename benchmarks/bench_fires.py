@@ -56,6 +56,7 @@ def fires(repetitions: int = REPETITIONS) -> Section:
             theirs = peers["APScheduler 3"].ask(do="wave", due=DUE_AT_ONCE)
             rates["APScheduler 3"].append(DUE_AT_ONCE / theirs[-1] * 1000)
             rates["huey"].append(DUE_AT_ONCE / peers["huey"].ask(do="wave", due=DUE_AT_ONCE))
+            print(", ".join(f"{name} {values[-1]:,.0f}/s" for name, values in rates.items()), flush=True)
     rows = [
         (name, spread(values), ratio(rates["ours"], values) if name != "ours" else "") for name, values in rates.items()
     ]
