@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from task_runner import selfpaced, triggering
-from task_runner.catchup import CaughtUp, catch_up, late_fires, waited_too_long
+from task_runner.catchup import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
 from task_runner.entries import fresh, is_queued, newly_missed, returned_places, settled_skipped, skipped_run
 from task_runner.jitter import due_of, put_off
 from task_runner.model import (
@@ -28,7 +28,7 @@ from task_runner.model import (
     Task,
     TaskState,
 )
-from task_runner.overlap import OVERLAP, Lined, asking, asks_no_more, coalesce, queue, skip
+from task_runner.overlap import OVERLAP, QUEUE_FULL, Lined, asking, asks_no_more, coalesce, queue, skip
 from task_runner.plans import Plan, joined
 from task_runner.replacing import replace
 from task_runner.runs import Due, earliest, fallen_due, merged, run_between, run_of
@@ -129,7 +129,7 @@ def _plan_active(
     due_at = due_of(task.id, timetable, task.definition.jitter)
     due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     room = _room(task, _paced(snapshot.open))
-    aged = () if busy else waited_too_long(task, _unsent(rows), now)
+    aged = () if busy else waited_too_long(task, _unsent(rows), now) + _left_behind(snapshot, due, now)
     unsent = tuple(row for row in _unsent(rows) if all(row.entry_id != old.entry_id for old in aged))
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
     if blocked:
@@ -181,6 +181,20 @@ def _put_off(
     new, changed = (tuple(put_off(fire, task, due_at) for fire in fires) for fires in (lined.new, lined.changed))
     caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
     return caught, replace(lined, new=new, changed=changed)
+
+
+def _left_behind(snapshot: Snapshot, due: Due, now: datetime) -> tuple[Fire, ...]:
+    """Return unsent fires as missed that a newer one cannot stand for: what came due in between was skipped already.
+
+    They were ahead of that and came back: held, or to be tried again.
+    """
+    definition, tail, rows = snapshot.task.definition, snapshot.tail, _unsent(_scheduled(snapshot.open))
+    merges = definition.overlap is not Overlap.QUEUE or definition.catch_up is CatchUp.RUN_ONCE
+    if not merges or tail is None or tail.reason not in {OVERLAP, QUEUE_FULL}:
+        return ()
+    behind = tuple(row for row in rows if row.last_at < tail.first_at)
+    newer = due.last_at is not None or len(behind) < len(rows)
+    return tuple(settled_skipped(row, MISSED, now) for row in behind) if newer else ()
 
 
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:

@@ -189,3 +189,25 @@ def test_a_held_fire_is_not_sent_beyond_its_window(policy: CatchUp, count: int) 
     task.turn(TurnState.RELEASED, at(900))
     task.plan(at(900))
     assert task.entries() == [("skipped", "catch_up_window", count)]
+
+
+def test_a_retry_behind_which_others_were_skipped_is_not_folded_across_them() -> None:
+    task = running(Overlap.SKIP, retries=2)
+    for minute in (2, 3):
+        task.plan(at(60 * minute))
+    ends(task, 185, heard_at=185, state=TurnState.FAILED)
+    task.plan(at(240))
+    assert task.entries() == [("skipped", "missed", 1), ("skipped", "overlap", 2), ("pending", "", 1)]
+    task.check_coverage()
+
+
+def test_a_held_fire_behind_which_others_gave_way_is_not_folded_across_them() -> None:
+    task = running(Overlap.QUEUE, max_catch_up=1)
+    for minute in (2, 3):
+        task.plan(at(60 * minute))
+    task.turn(TurnState.HELD, at(185))
+    task.turn(TurnState.RELEASED, at(190))
+    task.plan(at(240))
+    full = ("skipped", "queue_full", 1)
+    assert task.entries() == [("skipped", "missed", 1), full, full, ("pending", "", 1)]
+    task.check_coverage()
