@@ -81,8 +81,8 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def tick(self) -> None:
-        self.did(self.world.tick)
-        self.did(self.world.tick)  # a pause that ends by itself takes two
+        for _ in range(3):  # a pause that ends by itself takes two, a limit that is met then one more
+            self.did(self.world.tick)
         self.check_wake()
 
     @precondition(lambda self: not self.world.connected)
