@@ -17,6 +17,7 @@ LARGEST_FILE = LARGEST_BODY + 16 * 1024  # room for what stands before the body
 _SUFFIXES = (".md", ".markdown")
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^(title|tags|sources)[ \t]*:[ \t]*(.*)$(?:\n((?:[ \t]*-[ \t].*(?:\n|\Z))+))?", re.MULTILINE)
+_PART = re.compile(r"""\s*(?:"[^"]*"|'[^']*')\s*(?=,|\Z)|[^,]+""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ def parse(path: str, text: str) -> Found:
     front = _FRONT.match(text)
     body = text[front.end() :] if front else text
     given = _FIELD.finditer(front[1]) if front else ()
-    fields = {match[1]: _values(match[2].strip(), match[3] or "") for match in given}
+    fields = {match[1]: _values(match[1], match[2].strip(), match[3] or "") for match in given}
     stem = path.rpartition(".")[0]
     title = " ".join((fields.get("title") or [_heading(body) or stem.rpartition("/")[2]])[0].split())
     tags = tuple(dict.fromkeys(slug(tag) for tag in fields.get("tags", [])))
@@ -145,11 +146,18 @@ def _read(root: Path, path: Path) -> Found:
     return parse(name, text)
 
 
-def _values(inline: str, listed: str) -> list[str]:
-    """Return the values of a field of front matter: one, `[a, b]`, `a, b` or lines that begin with a dash."""
-    lines = [line.strip().removeprefix("-") for line in listed.splitlines()] if listed else []
-    parts = inline.removeprefix("[").removesuffix("]").split(",") if inline.startswith("[") else [inline]
-    values = (value.strip().strip("'\"").strip() for value in (lines or parts))
+def _values(field: str, inline: str, listed: str) -> list[str]:
+    """Return the values of a field of front matter: `a, b`, `[a, b]`, or lines that begin with a dash; a title is one.
+
+    What holds a comma itself stands in quotes, or on a line of its own.
+    """
+    if listed:
+        parts = [line.strip().removeprefix("-") for line in listed.splitlines()]
+    elif field == "title":
+        parts = [inline]
+    else:
+        parts = _PART.findall(inline[1:-1] if inline.startswith("[") and inline.endswith("]") else inline)
+    values = (value.strip().strip("'\"").strip() for value in parts)
     return [value for value in values if value]
 
 

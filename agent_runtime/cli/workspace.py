@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli import beside
-from agent_runtime.cli.folder import parse
+from agent_runtime.cli.folder import LARGEST_FILE, parse
 from agent_runtime.cli.importing import import_
 from agent_runtime.cli.reach import change, read
 from agent_runtime.cli.rows import Row, page_row
@@ -23,7 +23,6 @@ app.command("attachments")(beside.attachments)
 app.command("attachment")(beside.attachment)
 PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
 _LONGEST_TITLE = 200
-_LARGEST_BODY = 256 * 1024
 _COLUMNS = (
     Column("PAGE", lambda row: str(row["page_id"])),
     Column("TITLE", lambda row: str(row["title"])),
@@ -95,7 +94,7 @@ def put(
         raise InvalidInput("wants a body: exactly one of --file and --body", where="workspace put")
     text = body or (sys.stdin.read() if file == "-" else _contents(Path(file)))
     files = [beside.read_file(page, path) for path in attach or []]  # before anything is written
-    found = parse(f"{page}.md", text) if file and text.startswith("---\n") else None
+    found = parse(f"{page}.md", text) if file else None
     request = wire.PutPageRequest(
         page_id=page,
         title=title or (found.title if found else _title(text, page)),
@@ -116,10 +115,13 @@ def put(
 
 
 def _contents(file: Path) -> str:
-    """Return a UTF-8 file's text, read no further than a page may be large. Raises NotFound, InvalidInput."""
+    """Return a UTF-8 file's text. Raises NotFound; InvalidInput, also for one too large, of which nothing is cut."""
     try:
         with file.open("rb") as opened:
-            return opened.read(_LARGEST_BODY + 1).decode()
+            data = opened.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise InvalidInput(f"is larger than {LARGEST_FILE} bytes", where=str(file))
+        return data.decode()
     except FileNotFoundError as error:
         raise NotFound("no such file", where=str(file)) from error
     except UnicodeDecodeError as error:

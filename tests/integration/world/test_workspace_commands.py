@@ -150,6 +150,40 @@ def test_a_changed_file_is_a_new_version_and_doubts_what_is_derived_from_it(ar: 
     assert "1 waiting" in (ar("revalidation", "list"), ar.err)[1]
 
 
+def test_a_file_is_put_whole_or_not_at_all(ar: Commands, tmp_path: Path) -> None:
+    file, front = tmp_path / "long.md", "---\ntitle: Long\n---\n"
+    for rest in ("x" * 400_000, "x" * (256 * 1024 - 4)):
+        file.write_text(f"{front}{rest}THE END\n")
+        ar("workspace", "put", "long", "--file", file, code=2)
+        assert "is larger than" in ar.err
+    file.write_text(f"{front}{'x' * (256 * 1024 - 8)}THE END\n")
+    ar("workspace", "put", "long", "--file", file)
+    assert ar.json("workspace", "show", "long")["body"] == f"{'x' * (256 * 1024 - 8)}THE END\n"
+
+
+@pytest.mark.parametrize("text", ["\ufeff---\ntitle: Plan\n---\nShip.\n", "---\r\ntitle: Plan\r\n---\r\nShip.\r\n"])
+def test_front_matter_is_known_however_an_editor_wrote_it(ar: Commands, tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.md").write_bytes(text.encode())
+    ar("workspace", "put", "plan", "--file", tmp_path / "plan.md")
+    shown = ar.json("workspace", "show", "plan")
+    assert (shown["title"], shown["body"]) == ("Plan", "Ship.\n")
+
+
+@pytest.mark.parametrize(
+    ("front", "tags", "sources"),
+    [
+        ("tags: visitors, spring\nsources: garden, https://example.org/a", "visitors spring",
+         "garden https://example.org/a"),
+        ("tags: [visitors, spring]\nsources: [garden]", "visitors spring", "garden"),
+        ("tags: spring\nsources: 'https://example.org/a,b', garden", "spring", "https://example.org/a,b garden"),
+        ("tags:\n- spring\nsources:\n- https://example.org/a,b\n", "spring", "https://example.org/a,b"),
+    ],
+)  # fmt: skip
+def test_tags_and_sources_are_parted_by_commas(front: str, tags: str, sources: str) -> None:
+    found = parse("a.md", f"---\ntitle: One, two\n{front}\n---\nText")
+    assert (found.title, " ".join(found.tags), " ".join(found.sources)) == ("One, two", tags, sources)
+
+
 def test_what_cannot_be_imported_is_named_and_nothing_is(ar: Commands, notes: Path) -> None:
     (notes / "link.md").symlink_to(notes / "Garden.md")
     os.mkfifo(notes / "pipe.md")
