@@ -6,7 +6,7 @@ turn around it there is nothing to read and nothing to write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from langgraph.pregel import Pregel
@@ -110,24 +110,24 @@ class TierStore(BaseStore):
     def _one(self, op: Op, turn: TurnContext) -> _Admitted:
         if isinstance(op, GetOp):
             spot = spot_of(op.namespace, turn)
-            shelf, key = spot.shelf, key_of(spot.below, op.key)
-            self._ask(READ, "read", args_of(shelf) | {"key": key}, turn)
+            _, _, args = self._ask(READ, "read", args_of(spot.shelf) | {"key": key_of(spot.below, op.key)}, turn)
+            shelf, key = _shelf(args), str(args.get("key", ""))
             return _Reading(run=lambda connection: _item(memory.find(connection, shelf, key)))
         if isinstance(op, PutOp):
             return self._write(op, turn)
         if isinstance(op, SearchOp):
             return self._search(op, turn)
         if isinstance(op, ListNamespacesOp):
-            spots = self._reached((), READ, {}, turn)
+            spots = [spot for spot, _ in self._reached((), READ, {}, turn)]
             return _Reading(run=lambda connection: listed(op, _namespaces(connection, spots)))
         raise InvalidInput(f"a memory store does not know {type(op).__name__}", where="memory")
 
     def _search(self, op: SearchOp, turn: TurnContext) -> _Admitted:
         scope = SEARCH if op.query else READ
-        spots = self._reached(op.namespace_prefix, scope, {"query": op.query} if op.query else {}, turn)
+        asked = self._reached(op.namespace_prefix, scope, {"query": op.query} if op.query else {}, turn)
 
         def run(connection: Connection) -> list[SearchItem]:
-            found = [(points, one) for spot in spots for points, one in _under(connection, spot, op.query)]
+            found = [pair for spot, query in asked for pair in _under(connection, spot, query)]
             if op.query:
                 found.sort(key=lambda pair: -(pair[0] or 0))
             items = [_found(one, points) for points, one in found]
@@ -135,11 +135,18 @@ class TierStore(BaseStore):
 
         return _Reading(run=run)
 
-    def _reached(self, prefix: Sequence[str], scope: str, more: Mapping[str, Any], turn: TurnContext) -> list[Spot]:
-        spots = reached(tuple(prefix), turn)
-        for spot in spots:
-            self._ask(scope, "read", {**args_of(spot.shelf), **more}, turn)
-        return spots
+    def _reached(
+        self, prefix: Sequence[str], scope: str, more: Mapping[str, Any], turn: TurnContext
+    ) -> list[tuple[Spot, str | None]]:
+        """Return where to look and for which words, as admitted: the author may have named another place or words."""
+        found = list[tuple[Spot, str | None]]()
+        for spot in reached(tuple(prefix), turn):
+            _, _, args = self._ask(scope, "read", {**args_of(spot.shelf), **more}, turn)
+            query = None if scope == READ else str(args.get("query") or "")
+            if query == "":  # would give all there is, which is another scope
+                raise InvalidInput("a search wants words", where="query")
+            found.append((replace(spot, shelf=_shelf(args)), query))
+        return found
 
     def _write(self, op: PutOp, turn: TurnContext) -> _Writing:
         spot = spot_of(op.namespace, turn)
@@ -150,7 +157,8 @@ class TierStore(BaseStore):
         shelf = _shelf(args)
         if {**args} != args_of(spot.shelf) | wanted:  # the author edited it
             key, value = memory.check_key(str(args.get("key", ""))), args.get("value")
-            said = text_of(value) if said is not None and isinstance(value, Mapping) else said
+            if said is not None:
+                said = text_of(_object(value))
         text, form = said or (None, "text")
         call = Call(context=context, key=name)
         run = self._world.memory.graph_writes(call, shelf, key=key, text=text, form=form)
@@ -182,6 +190,13 @@ def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[l
     results: list[Result] = [one.run(connection) if isinstance(one, _Reading) else None for one in admitted]
     last = {one.entry: one for one in admitted if isinstance(one, _Writing)}
     return results, [(one, one.run(connection)) for one in last.values()]
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    """Return an edited value. Raises InvalidInput where it is left out or no object: the graph's own is not meant."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput("an entry's value is an object", where="value", hint="edit with the value to be written")
+    return value
 
 
 def _shelf(args: Mapping[str, Any]) -> Shelf:

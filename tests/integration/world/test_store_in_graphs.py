@@ -20,11 +20,12 @@ from agent_runtime.graph.guard import Desk, watching
 from agent_runtime.graph.tiers import TierStore, lend
 from agent_runtime.model import TurnContext
 from agent_runtime.permissions import judge
+from agent_runtime.world.memory import Shelf
 from agent_runtime.world.world import World
 from tests.integration.runtime.guarded import CONFIG, Thread, plain
 from tests.integration.world.conftest import Begin, call
 from tests.support.scripted import calls
-from turnkeeper.errors import Denied
+from turnkeeper.errors import Denied, InvalidInput
 
 Lend = Callable[..., Any]
 NOTE = {"text": "the pump is new"}
@@ -131,6 +132,51 @@ async def test_what_the_author_refuses_is_not_done_and_what_he_edits_is_done_so(
     edited = {"tier": "workspace", "key": "better", "value": {"text": "as edited"}}
     assert await again.decide((asked, "edit"), args=edited) == []
     assert await texts(world, context, "workspace") == {"better": "as edited"}
+
+
+@pytest.mark.parametrize("verb", ["get", "search", "find", "list"])
+async def test_a_reading_that_the_author_edits_reads_what_he_named(
+    lending: Lend, world: World, begin: Begin, verb: str
+) -> None:
+    found: list[Any] = []
+    for shelf, text in ((Shelf(tier="account"), "private pump"), (Shelf(tier="channel", owner="general"), "pump")):
+        await world.memory.author_puts(shelf, key="pin", text=text)
+
+    async def node(_state: Any, runtime: Runtime[Any]) -> Any:
+        store: Any = runtime.store
+        attempts = {
+            "get": lambda: store.aget(("account",), "pin"),
+            "search": lambda: store.asearch(("account",)),
+            "find": lambda: store.asearch(("account",), query="private"),
+            "list": store.alist_namespaces,
+        }
+        found.append(await attempts[verb]())
+
+    scopes: dict[str, Any] = {"tools": frozenset(), "memory": frozenset({"account"})}
+    if verb != "list":
+        scopes = {"tools": frozenset({"memory.read", "memory.search"}), "memory": frozenset({"channel"})}
+    thread = Thread(lending(of_node(node)), in_turn(begin, **scopes))
+    (asked,) = await thread.go()
+    edited = {**asked.args, "tier": "channel", "channel": "general"} | ({"query": "pump"} if verb == "find" else {})
+    assert await thread.decide((asked, "edit"), args=edited) == []
+    (seen,) = found
+    told = [item.value["text"] for item in (seen if isinstance(seen, list) else [seen])] if verb != "list" else seen
+    assert told == ([("channel", "general")] if verb == "list" else ["pump"])
+
+
+@pytest.mark.parametrize("value", [{}, {"value": "words"}])
+async def test_an_edit_without_the_value_to_be_written_writes_nothing(
+    lending: Lend, world: World, begin: Begin, value: dict[str, Any]
+) -> None:
+    async def node(_state: Any, runtime: Runtime[Any]) -> Any:
+        await runtime.store.aput(("workspace",), "k", NOTE)  # type: ignore[union-attr]
+
+    context = in_turn(begin, tools=frozenset({"memory.read"}))
+    thread = Thread(lending(of_node(node)), context)
+    (asked,) = await thread.go()
+    with pytest.raises(InvalidInput, match="value is an object"):
+        await thread.decide((asked, "edit"), args={"tier": "workspace", "key": "k"} | value)
+    assert await texts(world, context, "workspace") == {}
 
 
 async def test_a_node_that_runs_again_writes_once(lending: Lend, world: World, begin: Begin) -> None:
