@@ -48,6 +48,10 @@ class Beside:
         """Take what a subagent has used since it was started."""
         self._used[call_id] = tokens
 
+    def used(self, call_id: str) -> tuple[int, int]:
+        """Return what the subagent of a call has used so far; nothing where it came to no model."""
+        return self._used.get(call_id, (0, 0))
+
     def at_work(self, reported: Collection[str]) -> tuple[int, int]:
         """Return what those used whose calls have no report yet."""
         left = [tokens for call_id, tokens in self._used.items() if call_id not in reported]

@@ -118,6 +118,8 @@ class Counting(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         handler: Callable[[ModelRequest[TurnContext]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Call the model, then count. Raises Exhausted."""
+        # What it used before a crash or a question counts too where it is stopped before the model answers again.
+        beside().note(_call_of(request.messages), tokens_of(request.messages))
         response = await handler(request)
         used = tokens_of([*request.messages, *response.result])
         beside().note(_call_of(request.messages), used)

@@ -3,8 +3,10 @@
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
 
+from agent_runtime.graph.spending import beside
 from agent_runtime.graph.transcript import BESIDE
 from agent_runtime.tools.calls import Runtime, call_of
 from agent_runtime.tools.spec import ToolSpec
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from agent_runtime.graph.subagents import Subagents
 
 SCOPE = "subagent.run"
+NAME = SCOPE.replace(".", "_")
 
 
 def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
@@ -25,19 +28,21 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
         ],
         brief: Annotated[str, "what it is to do, with all that it needs to know: it sees nothing of this thread"],
         runtime: Runtime,
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> tuple[str | ToolMessage, dict[str, Any]]:
         """Have a subagent do a part of the work, and wait for its report."""
-        call = call_of(runtime)
+        call, call_id = call_of(runtime), str(runtime.tool_call_id)
         try:
-            report = await subagents.run(name, brief, call_id=str(runtime.tool_call_id), admitted=call.context)
+            report = await subagents.run(name, brief, call_id=call_id, admitted=call.context)
         except TurnkeeperError as error:
-            raise ToolException(str(error)) from error
+            # One that was stopped was paid for as well; an exception could not carry what it used.
+            cost = {BESIDE: list(beside().used(call_id))}
+            return ToolMessage(str(error), artifact=cost, tool_call_id=call_id, name=NAME, status="error"), cost
         told = {"subagent": report.name, "report": report.text, "calls": report.calls}
         return json.dumps(told, ensure_ascii=False), {BESIDE: list(report.tokens)}
 
     made = StructuredTool.from_function(
         coroutine=subagent_run,
-        name=SCOPE.replace(".", "_"),
+        name=NAME,
         handle_tool_error=True,
         response_format="content_and_artifact",
     )

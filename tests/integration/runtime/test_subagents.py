@@ -80,7 +80,9 @@ async def test_what_its_turn_may_not_do_it_asks_for_and_goes_on_in_the_middle_ev
 async def test_a_subagent_that_is_stopped_or_unknown_is_an_answer_to_the_planner(bench: Bench) -> None:
     briefs = ("reviewer", REVIEW * 40), ("plumber", "mend it")
     await ready(bench, *briefs, tokens=500, subagents='"plumber", "reviewer"')
-    await bench.run(category="brief")
+    ended = await bench.run(category="brief")
     stopped, unknown = await reports(bench)
     assert "may use 500" in stopped
     assert "there are researcher, reviewer" in unknown
+    assert ended.tokens_in + ended.tokens_out > 500, "one that is stopped was paid for as well"
+    assert (ended.state, "its category allows 500" in ended.error) == (STATES.FAILED, True), "and not begun once more"
