@@ -105,9 +105,18 @@ def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = 
 
 
 def brief(connection: Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]:
-    """Return the newest entries of these shelves that fit a turn's briefing together, the newest first."""
+    """Return the newest entries of these shelves that fit a turn's briefing together, the newest first.
+
+    One that does not fit is passed over, and leaves its room to older ones.
+    """
     query = select(memory).where(or_(*map(_on, shelves))).order_by(desc(memory.c.updated_at_us), memory.c.key)
-    return _within_budget([to_entry(row) for row in connection.execute(query.limit(MOST_BRIEFED))], BRIEFING_BUDGET)
+    newest = [to_entry(row) for row in connection.execute(query.limit(MOST_BRIEFED))]
+    kept, room = list[MemoryEntry](), BRIEFING_BUDGET
+    for entry in newest:
+        if (size := len(entry.text.encode())) <= room:
+            kept.append(entry)
+            room -= size
+    return kept
 
 
 def search(connection: Connection, shelf: Shelf | None, query: str, *, limit: int = MOST_READ) -> Recollection:
@@ -254,8 +263,9 @@ def _check_room(connection: Connection, shelf: Shelf, before: MemoryEntry | None
         raise Exhausted(what, where="tier", hint=hint)
 
 
-def _within_budget(entries: Sequence[MemoryEntry], room: int = READING_BUDGET) -> list[MemoryEntry]:
-    kept = list[MemoryEntry]()
+def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
+    """Return the first entries that fit one reading; nothing in between is left out, so that `skip` finds the rest."""
+    kept, room = list[MemoryEntry](), READING_BUDGET
     for entry in entries:
         room -= len(entry.text.encode())
         if room < 0:

@@ -232,4 +232,8 @@ async def test_a_turn_is_told_the_newest_of_its_thread_and_channel_without_askin
     for number in range(5):
         clock.advance(1)
         await put(world, context, 10 + number, "channel", "x" * 900)
-    assert len(await world.memory.brief(context)) == 2, "and no more than its budget"
+    told = [entry.text for entry in await world.memory.brief(context)]
+    assert told == ["x" * 900, "x" * 900, "channel", "conversation"], "what fits its budget, the newest first"
+    clock.advance(1)
+    await put(world, context, 20, "channel", "x" * 2_001)
+    assert [entry.text for entry in await world.memory.brief(context)] == told, "a long one takes nobody's room"
