@@ -167,6 +167,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     """Move fires on by turn events, then plan the tasks that this frees or stops; return the facts."""
     fires = session.fires.by_ids({item.fire_id for item in news})
     before, events, told = dict(fires), list[Event](), list[Moved]()
+    asked = set[str]()  # the fires whose turn waited for its author, also where the answer came since
     ended: dict[str, list[Ended]] = {}
     for item in news:
         fire = fires.get(item.fire_id)
@@ -182,6 +183,8 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
             events.append(_fact(fire, moved, item.state))
+            if Outcome.INTERRUPTED in {fire.outcome, moved.outcome}:
+                asked.add(fire.fire_id)
             told.append(Moved(moved, item.state, item.at))
         fires[item.fire_id] = moved
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
@@ -189,8 +192,8 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     session.tasks.record_accepted(
         fire for fire in changed if fire.accepted_at is not None and before[fire.fire_id].accepted_at is None
     )
-    concerned = sorted({fire.task_id for fire in changed if _frees_or_stops(before[fire.fire_id], fire)})
-    resumed = {fire.task_id for fire in changed if _goes_on(before[fire.fire_id], fire)}
+    resumed = {fire.task_id for fire in changed if fire.outcome is Outcome.RUNNING and fire.fire_id in asked}
+    concerned = sorted({fire.task_id for fire in changed if fire.outcome is not Outcome.RUNNING} | resumed)
     done = Planned(events=events) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
     return done + tell(session, told, now)
 
@@ -202,14 +205,6 @@ def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime
 
 def _open(session: Session, after: int) -> list[Fire]:
     return session.fires.open_fires(after, _ASKED_AT_ONCE)
-
-
-def _frees_or_stops(before: Fire, after: Fire) -> bool:
-    return after.outcome is not Outcome.RUNNING or before.outcome is Outcome.INTERRUPTED
-
-
-def _goes_on(before: Fire, after: Fire) -> bool:
-    return before.outcome is Outcome.INTERRUPTED and after.outcome is Outcome.RUNNING
 
 
 def _fact(before: Fire, after: Fire, state: TurnState) -> Event:

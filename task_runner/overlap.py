@@ -110,9 +110,7 @@ def asking(lined: Lined) -> Lined:
 
 def asks_no_more(fires: Iterable[Fire]) -> tuple[Fire, ...]:
     """Return those entries that ask for the end of the turn they wait for, as ones that only wait."""
-    return tuple(
-        replace(fire, reason="") for fire in fires if fire.outcome is Outcome.WAITING and fire.reason == CANCELS
-    )
+    return tuple(replace(fire, reason="") for fire in fires if fire.reason == CANCELS and _stands_behind(fire))
 
 
 def _asking(fire: Fire) -> Fire:

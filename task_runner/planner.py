@@ -82,18 +82,17 @@ def plan(
     """
     task, rows, paced = snapshot.task, _scheduled(snapshot.open), _paced(snapshot.open)
     if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
-        return _without_schedule(snapshot, timetable, now)
+        return _without_schedule(snapshot, timetable, now, lately)
     halted = any(row.outcome in HALTED for row in paced)
+    asks = task.definition.overlap is Overlap.CANCEL_RUNNING and not halted and not lately.resumed
     if halted and not halted_waits:
-        return replace(_idle(snapshot), changed=asks_no_more(rows))
+        return _idle(snapshot, asks=asks)
     busy = halted or any(row.outcome in UNDER_WAY for row in paced)
     if busy and not reachable:
-        return _idle(snapshot)
-    overlap = task.definition.overlap
-    skips = overlap is Overlap.SKIP and not halted and not _unsent(rows)
+        return _idle(snapshot, asks=asks)
+    skips = task.definition.overlap is Overlap.SKIP and not halted and not _unsent(rows)
     if skips and busy and not halted_waits and _in_doubt(task, timetable, now, lately):
-        return _idle(snapshot)
-    asks = overlap is Overlap.CANCEL_RUNNING and not halted and not lately.resumed
+        return _idle(snapshot, asks=asks)
     ended_at = lately.ended_at if skips else None
     if ended_at is None and (alone := plan_alone(snapshot, timetable, now)):
         return alone
@@ -148,8 +147,8 @@ def _plan_active(
     lined = skip(task, caught.fires) if skips and busy else _line_up(task, still, caught, now, busy=busy)
     if asks and caught.fires:
         lined = asking(lined)
-    if task.definition.overlap is not Overlap.CANCEL_RUNNING:
-        caught = replace(caught, changed=asks_no_more(rows) + caught.changed)  # an edit took the wish back
+    if not asks:
+        caught = replace(caught, changed=asks_no_more(_paced(snapshot.open)) + caught.changed)
     if overlapped is not None:
         caught = replace(caught, skips=(overlapped, *caught.skips))
     if task.definition.jitter:
@@ -231,13 +230,13 @@ def _paced(fires: Iterable[Fire]) -> tuple[Fire, ...]:
     return tuple(fire for fire in fires if fire.kind in COUNTED)
 
 
-def _idle(snapshot: Snapshot) -> Plan:
+def _idle(snapshot: Snapshot, *, asks: bool = True) -> Plan:
     task = snapshot.task
     kept = task if task.state is TaskState.PAUSED else replace(task, wake_at=None)
-    return Plan(task=kept, tail=snapshot.tail)
+    return Plan(task=kept, tail=snapshot.tail, changed=() if asks else asks_no_more(_paced(snapshot.open)))
 
 
-def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
+def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, lately: Lately) -> Plan:
     """Plan a task that is stopped, or that names no times: its turns ask for the next one each, or events do."""
     task = snapshot.task
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
@@ -245,8 +244,8 @@ def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime) -
     if task.state is not TaskState.ACTIVE:
         return _stopped(snapshot, timetable, now)
     if not selfpaced.is_self_paced(task.definition):
-        stepped, released = triggering.next_step(task, snapshot.open, now)
-        return Plan(task=stepped, changed=(released,) if released else (), tail=snapshot.tail)
+        stepped, changed = triggering.next_step(task, snapshot.open, now, resumed=lately.resumed)
+        return Plan(task=stepped, changed=changed, tail=snapshot.tail)
     stepped, wake = selfpaced.next_step(task, snapshot.open, now)
     return Plan(task=stepped, new=(wake,) if wake else (), tail=snapshot.tail)
 

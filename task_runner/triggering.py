@@ -29,7 +29,7 @@ from task_runner.model import (
     TaskState,
     fire_id,
 )
-from task_runner.overlap import CANCELS, OVERLAP, QUEUE_FULL
+from task_runner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
 from task_runner.plans import Plan
 from task_runner.replacing import replace
 from task_runner.runs import earliest
@@ -115,18 +115,26 @@ def decide(
     return desk.decided()
 
 
-def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, Fire | None]:
-    """Return an active task that fires for events alone as it is from now on, and the fire that may go now, if any."""
+def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: bool) -> tuple[Task, tuple[Fire, ...]]:
+    """Return an active task that fires for events alone as it is from now on, and those of its fires that change.
+
+    The first in line goes where nothing is ahead of it. Where the turn ahead waits for its author, or goes on with the
+    answer (`resumed`), or an edit took the policy back, nothing asks for its end any more.
+    """
     limit, end = task.definition.max_fires, _end(task.definition)
     task = replace(task, wake_at=ends_after(task.definition, now))
-    if any(row.kind in COUNTED for row in opened):
-        return task, releasing(task, opened, now)
+    if rows := [row for row in opened if row.kind in COUNTED]:
+        if released_ := releasing(task, rows, now):
+            return task, (released_,)
+        halted = any(row.outcome in HALTED for row in rows)
+        asks = task.definition.overlap is Overlap.CANCEL_RUNNING and not halted and not resumed
+        return task, () if asks else asks_no_more(rows)
     if limit is not None and task.accepted >= limit:
         reason = f"max_fires is {limit}, and {task.accepted} were accepted"
-        return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), None
+        return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), ()
     if end is not None and now > end:
-        return replace(task, state=TaskState.EXPIRED, wake_at=None), None
-    return task, None
+        return replace(task, state=TaskState.EXPIRED, wake_at=None), ()
+    return task, ()
 
 
 def ends_after(definition: Definition, now: datetime) -> datetime | None:
@@ -140,7 +148,9 @@ def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
     newest = {row.entry_id: row for row in made.changed}
     rows = [*(newest.get(row.entry_id, row) for row in snapshot.open), *made.new]
     fire = releasing(made.task, [row for row in rows if row.outcome in OPEN], now)
-    return made if fire is None else replace(made, changed=(*made.changed, fire))
+    if fire is None:
+        return made
+    return replace(made, changed=(*(row for row in made.changed if row.entry_id != fire.entry_id), fire))
 
 
 def giving_way(opened: Iterable[Fire], unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:

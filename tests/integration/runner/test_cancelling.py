@@ -4,6 +4,8 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cancelling import WHY
+from task_runner.ledger import TurnState
+from task_runner.outcomes import News, record_news
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
 
@@ -100,5 +102,81 @@ async def test_an_edit_takes_the_wish_back(rig: Rig, peer: Peer) -> None:
     task.spec.overlap = "coalesce"
     await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
     assert await rig.history() == [("running", "", 1), ("waiting", "", 1)]
+    assert await rig.canceller.ask()
+    assert peer.cancelled == []
+
+
+async def tells(rig: Rig, peer: Peer, **fields: str) -> str:
+    """Let an event set off a turn, and another one stand behind it that asks for its end. Returns the turn's fire."""
+    spec = wire.TaskSpec(name="digest", category="loop", channel="general", prompt="p", on="demo", **fields)
+    spec.overlap = "cancel-running"
+    await rig.service.create_task(wire.CreateTaskRequest(spec=spec))
+    await rig.service.emit_event(wire.EmitEventRequest(name="demo", event_id="a"))
+    await peer.saw(1)
+    await rig.trail.saw("fire.accepted", 1)
+    first = peer.received[0].fire_id
+    await peer.play(first, State.STARTED)
+    await rig.trail.saw("fire.running", 1)
+    rig.clock.advance(5)
+    await rig.service.emit_event(wire.EmitEventRequest(name="demo", event_id="b"))
+    assert (await rig.history())[-1] == ("pending", "cancel-running", 1)
+    return first
+
+
+@pytest.mark.parametrize("hybrid", [{}, {"every": "1h", "debounce": "1s"}])
+async def test_an_event_before_a_turn_that_its_author_decides_over_waits_for_its_end(
+    rig: Rig, peer: Peer, hybrid: dict[str, str]
+) -> None:
+    async with rig.running():
+        first = await tells(rig, peer, **hybrid)
+        await peer.play(first, State.INTERRUPTED)
+        await rig.trail.saw("fire.interrupted")
+        assert (await rig.history())[-1] == ("pending", "", 1)
+        await peer.play(first, State.RESUMED)
+        await rig.trail.saw("fire.running", 2)
+        assert await rig.canceller.ask()
+        assert peer.cancelled == []
+        await peer.play(first, State.SUCCEEDED)
+        await rig.trail.saw("fire.accepted", 2)
+    assert await rig.history() == [("succeeded", "", 1), ("accepted", "", 1)]
+
+
+@pytest.mark.parametrize(
+    ("overlap", "hybrid"), [("coalesce", {}), ("queue", {}), ("skip", {"every": "1h", "debounce": "1s"})]
+)
+async def test_an_edit_takes_the_wish_of_an_event_back(
+    rig: Rig, peer: Peer, hybrid: dict[str, str], overlap: str
+) -> None:
+    async with rig.running():
+        await tells(rig, peer, **hybrid)
+    task = await rig.task()
+    task.spec.overlap = overlap
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
+    assert await rig.history() == [("running", "", 1), ("pending", "", 1)]
+    assert await rig.canceller.ask()
+    assert peer.cancelled == []
+
+
+@pytest.mark.parametrize("task", [{"every": "60s"}, {"on": "demo"}])
+async def test_a_question_and_its_answer_heard_at_once_spare_the_turn(
+    rig: Rig, peer: Peer, task: dict[str, str]
+) -> None:
+    if "on" in task:
+        async with rig.running():
+            first = await tells(rig, peer)
+    else:
+        await rig.create(overlap="cancel-running")
+        async with rig.running():
+            first = await starts(rig, peer, 1)
+            await rig.pass_time(60)
+    asked, answered = (
+        News(fire_id=first, attempt=1, state=state, at=rig.clock.now(), turn_id="", error="")
+        for state in (TurnState.INTERRUPTED, TurnState.RESUMED)
+    )
+    await rig.store.run(lambda session: record_news(session, [asked, answered], rig.clock.now()))
+    assert [(outcome, reason) for outcome, reason, _ in await rig.history()] == [
+        ("running", ""),
+        ("pending" if "on" in task else "waiting", ""),
+    ]
     assert await rig.canceller.ask()
     assert peer.cancelled == []
