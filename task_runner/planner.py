@@ -351,7 +351,7 @@ def _assemble(
     else:
         # A fire that was let go just now has returned the place that it held.
         full = blocked and _room(task, tuple(opened)) == 0
-        task = replace(task, wake_at=None if full else _wake(task, timetable, opened, now))
+        task = replace(task, wake_at=_wake(task, timetable, opened, now, full=full))
     return joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
 
 
@@ -368,9 +368,9 @@ def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
     return TaskState.DONE if task.definition.schedule.kind is ScheduleKind.AT and fired else TaskState.EXPIRED
 
 
-def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime) -> datetime | None:
-    """Return the next instant at which planning could change anything."""
-    wakes = [timetable.next_after(task.cursor_at)]
+def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, full: bool) -> datetime | None:
+    """Return the next instant at which planning could change anything; where it is full, only what is there can."""
+    wakes = [None if full else timetable.next_after(task.cursor_at)]
     if task.definition.on is not None:
         wakes.append(triggering.ends_after(task.definition, now))
     for row in _scheduled(rows):

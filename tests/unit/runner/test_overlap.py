@@ -211,3 +211,11 @@ def test_a_held_fire_behind_which_others_gave_way_is_not_folded_across_them() ->
     full = ("skipped", "queue_full", 1)
     assert task.entries() == [("skipped", "missed", 1), full, full, ("pending", "", 1)]
     task.check_coverage()
+
+
+def test_a_retry_that_is_missed_is_skipped_also_where_the_limit_on_fires_is_reached() -> None:
+    task = running(Overlap.QUEUE, catch_up=SKIP, retries=2, max_fires=1)
+    ends(task, 70, heard_at=70, state=TurnState.FAILED)
+    assert task.snapshot.open[0].send_by is not None
+    task.plan(at(130))
+    assert task.task.wake_at == task.snapshot.open[0].send_by + timedelta(microseconds=1)
