@@ -18,6 +18,8 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
         at=now,
         fire_id=request.fire_id,
         turn_id=request.created_by.turn_id,
+        thread_id=request.thread_id,
+        channel=request.channel,
         agent=request.created_by.agent,
         category=request.created_by.category,
         data_json=check_data(request.data_json),
@@ -30,6 +32,9 @@ def emit(session: Session, event: Event, now: datetime) -> Heard:
     fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
     if fire is not None:
         task = session.tasks.find(fire.task_id)
-        name = task.definition.name if task else ""
-        event = replace(event, fire_id=fire.fire_id, task_id=fire.task_id, task_name=name)
+        event = replace(event, fire_id=fire.fire_id, task_id=fire.task_id)
+        if task is not None:
+            known = task.definition
+            thread_id, channel = known.thread_id or task.id, known.channel
+            event = replace(event, task_name=known.name, thread_id=thread_id, channel=channel)
     return hear(session, [event], now)

@@ -1404,6 +1404,8 @@ class EmitEventRequest(_message.Message):
     EVENT_ID_FIELD_NUMBER: _builtins.int
     CREATED_BY_FIELD_NUMBER: _builtins.int
     FIRE_ID_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     data_json: _builtins.str
     """a JSON object, at most 64 KiB; empty for none"""
@@ -1411,6 +1413,10 @@ class EmitEventRequest(_message.Message):
     """repeated by a retry, so that it is taken once; empty for a new one"""
     fire_id: _builtins.str
     """likewise: the fire whose turn tells of it; empty for an author's turn"""
+    channel: _builtins.str
+    """likewise: where that turn is; a fire's task is asked where its fire is known"""
+    thread_id: _builtins.str
+    """likewise"""
     @_builtins.property
     def created_by(self) -> Global___CreatedBy:
         """set by the agent runtime for what an agent tells of"""
@@ -1423,10 +1429,12 @@ class EmitEventRequest(_message.Message):
         event_id: _builtins.str = ...,
         created_by: Global___CreatedBy | None = ...,
         fire_id: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        thread_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_by", b"created_by"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_by", b"created_by", "data_json", b"data_json", "event_id", b"event_id", "fire_id", b"fire_id", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "created_by", b"created_by", "data_json", b"data_json", "event_id", b"event_id", "fire_id", b"fire_id", "name", b"name", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -320,6 +320,23 @@ async def test_an_event_that_a_running_turn_tells_of_is_an_effect_of_its_fire(ri
     assert len(await ledger(rig, "next")) == 1
 
 
+async def test_what_a_turn_tells_of_says_its_thread_and_its_channel(rig: Rig, peer: Peer) -> None:
+    source = await create(rig, "source", on="start")
+    await create(rig, "here", on="demo", filters=["channel=general", f"thread_id={source}"])
+    await create(rig, "there", on="demo", filters=["channel=office", "thread_id=talk"])
+    await emit(rig, "start")
+    async with rig.running():
+        await rig.trail.saw("fire.accepted")
+        (own,) = await fires(rig, "source")
+        by = wire.CreatedBy(turn_id=own.turn_id, category="loop", agent="agent0")
+        assert (await emit(rig, fire_id=own.fire_id, created_by=by)).matched == 1
+        by.turn_id = "turn-of-the-author"
+        assert (await emit(rig, created_by=by)).matched == 0, "nobody said where that turn is"
+        assert (await emit(rig, created_by=by, channel="office", thread_id="talk")).matched == 1
+    (fire,) = await fires(rig, "there")
+    assert fire.fire_id
+
+
 async def test_the_runtime_is_asked_only_for_what_some_task_listens_for(rig: Rig, peer: Peer) -> None:
     async with rig.running("bridge"):
         await create(rig, "one", on="turn_end")

@@ -14,6 +14,7 @@ from tests.integration.runner import world as worlds
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
+from turnkeeper.rpc.errors import AlreadyExists
 
 BY = wire.CreatedBy(turn_id="turn-9", category="loop", agent="agent0")
 AUTHOR = runtime.TurnEvent.AUTHOR
@@ -408,6 +409,15 @@ async def test_an_agent_has_25_tasks_of_its_own_making_and_no_more(rig: Rig) -> 
     await loop(rig, every="1h", created_by=wire.CreatedBy(turn_id="turn-9", category="loop", agent="agent1"))
     await rig.service.delete_task(wire.DeleteTaskRequest(name=made[0].id))
     await loop(rig, every="1h", created_by=BY)
+
+
+async def test_an_agents_last_loop_made_again_exists_already_and_is_not_one_too_many(rig: Rig) -> None:
+    for number in range(25):
+        await loop(rig, name=f"agent-loop-{number}", every="1h", created_by=BY)
+    with pytest.raises(AlreadyExists, match="a task named 'agent-loop-24' exists"):
+        await loop(rig, name="agent-loop-24", every="1h", created_by=BY)
+    with pytest.raises(Exhausted):
+        await loop(rig, name="agent-loop-25", every="1h", created_by=BY)
 
 
 async def test_what_is_ephemeral_lasts_as_long_as_the_daemon(rig: Rig) -> None:
