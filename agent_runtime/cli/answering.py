@@ -16,6 +16,7 @@ HELP = (
     "w what waits · q quit · anything else is said to the agent (say … if it looks like one of these)"
 )
 REFUSED = "not done: "
+LONGEST_SHOWN = 2000  # characters of a proposal that a conversation has; then an ellipsis stands for the rest
 _VERBS: dict[str, Does] = {
     "a": "approve",
     "approve": "approve",
@@ -51,6 +52,12 @@ class Item:
             return f"{self.row['page_id']}: {self.row['says']} / {self.row['found']}"
         return f"{self.row['kind']} “{self.row['title']}”"
 
+    @property
+    def cut(self) -> bool:
+        """Whether what was shown is only its beginning, as a conversation has it of a long proposal."""
+        body = str(self.row.get("body", ""))
+        return self.kind == "candidate" and len(body) == LONGEST_SHOWN + 1 and body.endswith("…")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
@@ -59,7 +66,7 @@ class Command:
     Attributes:
         does: what is to be done; `problem` when it cannot be.
         item: with what; for a deviation, approve accepts what was found and reject keeps the page.
-        text: why, the answer, the arguments, what to say, or what the problem is.
+        text: why, the answer, the arguments, what to say, or what the problem is; empty for approve.
     """
 
     does: Does
@@ -135,7 +142,11 @@ def parse(line: str, waiting: Waiting) -> Command:
 def _checked(does: Does, item: Item, text: str) -> Command:
     question = item.kind == "interrupt" and item.row["kind"] == "question"
     problem = ""
-    if does == "edit":
+    if does == "approve" and text and not question:
+        problem = "not approved: nothing may follow an approval"
+    elif does == "approve" and item.cut:
+        problem = f"only its beginning was shown; all of it: agent-runtime candidates show {item.id}, or triage"
+    elif does == "edit":
         problem = _edit_problem(item, text, question=question)
     elif does == "answer" and not question:
         problem = "that is no question; a or r decides it"

@@ -28,7 +28,6 @@ LABEL = 9
 WIDEST = 110
 PROMPT_LINES = 3
 EXCERPT_LINES = 12
-ARGUMENT_LINES = 12
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
 _BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
 _ROLES = {"author": "bold green", "agent": "bold cyan", "prompt": "magenta", "note": "dim"}
@@ -62,7 +61,7 @@ def blocks(news: News, *, numbers: Numbers, wide: bool) -> list[RenderableType]:
     Args:
         news: what.
         numbers: by id, the numbers under which what waits can be answered; empty where it cannot be from here.
-        wide: show prompts, arguments and tools' answers in full.
+        wide: show prompts, arguments and tools' answers in full. What can be decided from here always is.
     """
     if news.kind == "message":
         return list(_message(news, wide=wide))
@@ -71,7 +70,7 @@ def blocks(news: News, *, numbers: Numbers, wide: bool) -> list[RenderableType]:
     if news.kind == "deviation":
         return [_deviation(deviation_row(news.deviation), numbers)]
     if news.kind == "interrupt":
-        return [_interrupt(interrupt_row(news.interrupt), numbers, wide=wide)]
+        return [_interrupt(interrupt_row(news.interrupt), numbers)]
     if news.kind == "ended":
         text = f"{standing(news.turn)}{_cost(news.turn)}"
         return [_labelled("", Text(plain(text), status_style(news.turn.status))), *_error(news.turn)]
@@ -164,9 +163,10 @@ def _candidate(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
         word, style = _DECIDED[row["lifecycle"]]
         note = f": {row['note']}" if row["note"] else ""
         return _labelled("", Text(plain(f"{word} {kind} “{row['title']}”{note}"), style))
+    number = numbers.get(short)
     body: list[RenderableType] = [
         Text(plain(row["title"]), "bold"),
-        _Lines(_markdown(row["body"]), 0 if wide else EXCERPT_LINES),
+        _Lines(_markdown(row["body"]), 0 if wide or number is not None else EXCERPT_LINES),
     ]
     commands = [
         ("read", f"agent-runtime candidates show {short}"),
@@ -174,7 +174,6 @@ def _candidate(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
         ("reject", f'agent-runtime candidates reject {short} --note "why"'),
     ]
     sources = [("from", ", ".join(row["sources"]))] if row["sources"] else []
-    number = numbers.get(short)
     body += ["", _pairs(sources, [*_here(number, f"a {number} · r {number} why"), *commands])]
     return _panel(Group(*body), "proposes", kind, short, number, "yellow")
 
@@ -187,13 +186,14 @@ def _deviation(row: Row, numbers: Numbers) -> RenderableType:
     number = numbers.get(short)
     facts = [(page, row["says"]), ("found", row["found"])]
     facts += [(name, row[name]) for name in ("source", "why") if row[name]]
+    facts += [("candidate", row["candidate_id"])] if row["candidate_id"] else []
     stem = f"agent-runtime deviations resolve {short}"
     here = _here(number, f"a {number} accept · r {number} keep the page")
     commands = [*here, ("keep", f"{stem} --keep-canonical"), ("accept", f"{stem} --accept")]
     return _panel(_pairs(facts, commands), "contradicts", str(row["kind"]), short, number, "yellow")
 
 
-def _interrupt(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
+def _interrupt(row: Row, numbers: Numbers) -> RenderableType:
     short = str(row["interrupt_id"])[:ID_DIGITS]
     about = row["question"] if row["kind"] == "question" else f"{row['tool']}: {row['missing_scope']}"
     if row["status"] != "pending":
@@ -207,7 +207,7 @@ def _interrupt(row: Row, numbers: Numbers, *, wide: bool) -> RenderableType:
         needs = plain(f" needs {row['missing_scope']}")
         body.append(Text.assemble((plain(row["tool"]), "bold"), needs))
         body += [Text(plain(row["question"]), "dim")] if row["question"] else []
-        body.append(Padding(_Lines(_arguments(row["args"]), 0 if wide else ARGUMENT_LINES), (0, 0, 0, 2)))
+        body.append(Padding(_arguments(row["args"]), (0, 0, 0, 2)))  # all of them: an approval binds to that
     number = numbers.get(str(row["interrupt_id"]))
     body += ["", _pairs([], _ways(row, number))]
     return _panel(Group(*body), "asks you", str(row["kind"]), short, number, "bold yellow")

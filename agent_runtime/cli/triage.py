@@ -77,7 +77,7 @@ def _show(turn: wire.ConversationTurn, item: Item) -> None:
         for block in blocks(news, numbers={}, wide=True):
             out.print(Safe(block))
     else:
-        for line in news_lines(news, width=out.width, wide=False):
+        for line in news_lines(news, width=out.width, wide=True):
             out.print(line, soft_wrap=True)
 
 

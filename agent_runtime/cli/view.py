@@ -30,13 +30,13 @@ def news_lines(news: News, *, width: int, wide: bool) -> list[Text]:
     Args:
         news: what.
         width: of the terminal; tool calls and answers are shortened to it.
-        wide: show tool answers in full.
+        wide: show tool answers and proposals in full. What is asked is, as long as it waits.
     """
     room = max(_NARROWEST, min(width, _WIDEST)) - _LABEL - 2
     if news.kind == "message":
         return list(_message(news.message, room, wide=wide))
     if news.kind == "candidate":
-        return list(_candidate(candidate_row(news.candidate)))
+        return list(_candidate(candidate_row(news.candidate), wide=wide))
     if news.kind == "deviation":
         return list(_deviation(deviation_row(news.deviation)))
     if news.kind == "interrupt":
@@ -124,7 +124,7 @@ def call_line(name: str, args_json: str, room: int, *, wide: bool) -> Text:
     return _indented(text if wide else clipped(text, room))
 
 
-def _candidate(candidate: Row) -> Iterator[Text]:
+def _candidate(candidate: Row, *, wide: bool) -> Iterator[Text]:
     short = str(candidate["candidate_id"])
     yield _labelled("proposed", f"{candidate['title']}  [{candidate['kind']}, {candidate['lifecycle']}]", "bold yellow")
     if candidate["sources"]:
@@ -132,6 +132,8 @@ def _candidate(candidate: Row) -> Iterator[Text]:
     if candidate["note"]:
         yield _indented(f"note:      {candidate['note']}")
     if candidate["lifecycle"] == "candidate":
+        if wide:
+            yield _indented(candidate["body"].rstrip())
         yield _indented(f"read it:   agent-runtime candidates show {short}")
         yield _indented(f"decide:    agent-runtime candidates accept {short}")
         yield _indented(f'       or: agent-runtime candidates reject {short} --note "why"')
@@ -145,6 +147,8 @@ def _deviation(row: Row) -> Iterator[Text]:
         yield _indented(f"source:    {row['source']}")
     if row["why"]:
         yield _indented(f"why:       {row['why']}")
+    if row["candidate_id"]:
+        yield _indented(f"candidate: {row['candidate_id']}")
     if row["lifecycle"] == "open":
         yield _indented(f"decide:    agent-runtime deviations resolve {short} --keep-canonical")
         yield _indented(f"       or: agent-runtime deviations resolve {short} --accept")
@@ -159,7 +163,7 @@ def _interrupt(interrupt: Row, room: int) -> Iterator[Text]:
     yield _labelled(
         "waits", f"{interrupt['kind']} {interrupt['interrupt_id'][:ID_DIGITS]}", "bold yellow", "bold yellow"
     )
-    yield _indented(asked(interrupt))
+    yield _indented(asked(interrupt, whole=True))
     yield _indented(f"answer it: {resolve_command(interrupt)}")
     if interrupt["kind"] != "question":
         yield _indented(f'       or: {resolve_command(interrupt).removesuffix("--approve")}--reject "why"')

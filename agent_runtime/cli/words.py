@@ -31,13 +31,14 @@ def span(start: str | None, end: str | None) -> str:
     return format_rough((took - parse_rfc3339(start)).total_seconds())
 
 
-def call_text(tool: str, args: Mapping[str, Any]) -> str:
-    """Write a tool call as a function call, long arguments shortened.
+def call_text(tool: str, args: Mapping[str, Any], *, whole: bool = False) -> str:
+    """Write a tool call as a function call, long arguments shortened but for `whole`.
 
     >>> call_text("memory_put", {"tier": "channel", "text": "x" * 100})[:40]
     'memory_put(tier="channel", text="xxxxxxx'
     """
-    given = (f"{key}={clipped(json.dumps(value, ensure_ascii=False), LONGEST_ARGUMENT)}" for key, value in args.items())
+    texts = ((key, json.dumps(value, ensure_ascii=False)) for key, value in args.items())
+    given = (f"{key}={text if whole else clipped(text, LONGEST_ARGUMENT)}" for key, text in texts)
     return f"{tool}({', '.join(given)})"
 
 
@@ -100,10 +101,10 @@ def _many(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
-def asked(interrupt: Mapping[str, Any]) -> str:
-    """Return in one line what an author is asked."""
+def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
+    """Return in one line what an author is asked; long arguments are shortened but for `whole`."""
     if interrupt["kind"] == "question":
         return str(interrupt["question"])
-    call = call_text(str(interrupt["tool"]), interrupt["args"])
+    call = call_text(str(interrupt["tool"]), interrupt["args"], whole=whole)
     why = f": {interrupt['question']}" if interrupt["question"] else ""
     return f"{call} needs {interrupt['missing_scope']}{why}"

@@ -283,10 +283,10 @@ async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, mo
     assert prompts == ["  prompt     go", "  prompt     again"]
 
 
-async def asking(desk: Desk) -> None:
+async def asking(desk: Desk, text: str = "x") -> None:
     """Let a turn ask for a tool past its category."""
     desk.category("work", tools=["tool:block"])
-    desk.script["go"] = [calls(("note", {"text": "x"})), AIMessage("noted")]
+    desk.script["go"] = [calls(("note", {"text": text})), AIMessage("noted")]
     assert (await desk.run()).state == wire.TurnEvent.INTERRUPTED
 
 
@@ -318,14 +318,16 @@ async def test_triage_goes_through_what_waits(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
-    await asking(desk)
+    long = "word " * 40 + "the end"
+    await asking(desk, long)
     async with served(desk):
-        monkeypatch.setattr(sys, "stdin", io.StringIO("what\ne 1\nr not today\n"))
+        monkeypatch.setattr(sys, "stdin", io.StringIO("what\ne 1\na bit unsure\nr not today\n"))
         assert await asyncio.to_thread(run, app, ["triage", "main"]) == 0
         await desk.stopped((await desk.conversation())[0].turn_id, after=2)
     said = capsys.readouterr()
     assert "agent-runtime interrupts resolve" in said.out
     assert "1 decided, 0 left" in said.err
+    assert long in said.out, "an approval binds to all of it, and so all of it is shown"
     assert desk.noted == []
     assert "not today" in (await desk.conversation())[0].messages[2].text
 

@@ -21,6 +21,7 @@ from agent_runtime.cli.rows import conversation_row
 from agent_runtime.cli.screen import Screen
 from agent_runtime.conversation import project
 from agent_runtime.live import LONGEST_MESSAGE, Call, Ear, Live
+from agent_runtime.reading import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.unit.world.test_conversation import ASKED, FIRE, PROMPT, says
 from turnkeeper.console import as_json
@@ -241,6 +242,9 @@ def waiting() -> Waiting:
         ("a 2", "problem", "", "that is a question; answer it with t 1 text"),
         ("t 1 yes", "problem", "", "that is no question; a or r decides it"),
         ("t 2", "problem", "", "what is the answer? t 1 text"),
+        ("a 1 hour meeting is too long", "problem", "", "not approved: nothing may follow an approval"),
+        ("approve 3 pages a day", "problem", "", "not approved: nothing may follow an approval"),
+        ("a 4 fine", "problem", "", "not approved: nothing may follow an approval"),
     ],
 )
 def test_what_is_typed_means(line: str, does: str, item: str, text: str) -> None:
@@ -261,6 +265,32 @@ def test_a_decision_binds_to_what_was_shown_and_a_number_is_never_given_again() 
     assert found.get(1) is None
     found.put(Item(kind="candidate", row={"candidate_id": "c-2"}), waits=True)
     assert found.numbers["c-2"] == 5
+
+
+LONG = {f"line-{number}": "word " * 30 + f"end-{number}" for number in range(30)}
+
+
+@pytest.mark.parametrize("out", [terminal(), pipe()], ids=["terminal", "pipe"])
+def test_all_of_a_call_is_shown_while_it_waits(out: Console) -> None:
+    reader: Any = Screen(out, typing=True) if out.is_terminal else Reader(out)
+    reader.take(project(FIRE, [PROMPT], [replace(ASKED, args_json=json.dumps(LONG))], first=True))
+    text = OURS.sub("", written(out))
+    assert [key for key in LONG if key not in text or f"end-{key[5:]}" not in text] == []
+
+
+def test_all_of_a_proposal_is_shown_where_it_can_be_accepted_and_a_beginning_is_not_accepted() -> None:
+    out, long = terminal(), wire.Candidate()
+    long.CopyFrom(PROPOSED)
+    long.body = "\n\n".join(f"Line {number}." for number in range(40))
+    screen = Screen(out, typing=True)
+    screen.take(project(FIRE, [PROMPT], [], first=True, proposed=[long]))
+    assert "Line 39." in written(out)
+    assert parse("a 1", screen.waiting).does == "approve"
+    long.candidate_id, long.body = "c-2", f"{'x' * LONGEST_EXCERPT}…"
+    screen.take(project(FIRE, [PROMPT], [], first=True, proposed=[long]))
+    refused = parse("a 2", screen.waiting)
+    assert (refused.does, "candidates show c-2" in refused.text) == ("problem", True)
+    assert parse("r 2 too long", screen.waiting).does == "reject"
 
 
 def test_a_refusal_is_told_and_ends_nothing() -> None:
