@@ -23,6 +23,7 @@ from agent_runtime.tools.calls import Runtime, call_of, spec
 from agent_runtime.tools.spec import ToolSpec
 from agent_runtime.world.effects import Call, known, once
 from agent_runtime.world.hearing import refuse_ended
+from agent_runtime.world.model import check_text
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import Clock, rfc3339
@@ -95,6 +96,7 @@ class Loops:
         """
         context = call.context
         _require(LOOPS, "write", {"channel": wanted.channel}, context)
+        _check_texts(vars(wanted))
         category = self._category(wanted.category, context)
         turn = await self._store.read(lambda connection: on_record(connection, context.turn_id))
         # What an author approved for this call alone is not the loop's.
@@ -121,10 +123,12 @@ class Loops:
 
         Raises:
             Denied: not in scope, or another made it.
+            InvalidInput: `loop` cannot be sent.
             NotFound: there is no such loop.
             Unreachable: the runner does not answer.
         """
         _require(DELETE, "write", {"loop": loop}, call.context)
+        _check_texts({"loop": loop})
         return await self._once(call, DELETE, lambda: self._ended(call.context, loop, pause=pause))
 
     async def emit(self, call: Call, name: str, data: Mapping[str, Any]) -> Result:
@@ -138,12 +142,13 @@ class Loops:
         context = call.context
         _require(EMIT, "write", {"name": name}, context)
         try:
+            _check_texts({"name": name, "data": json.dumps(data, ensure_ascii=False)})
             data_json = json.dumps(data, allow_nan=False) if data else ""
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"are not JSON: {error}", where="data") from error
         request = wire.EmitEventRequest(
             name=name, data_json=data_json, event_id=f"call-{_digest(call)}", created_by=_maker(context),
-            fire_id=context.fire_id,
+            fire_id=context.fire_id, channel=context.channel, thread_id=context.thread_id,
         )  # fmt: skip
         return await self._once(call, EMIT, lambda: self._emitted(request))
 
@@ -287,6 +292,14 @@ def _calendar(loops: Loops) -> list[ToolSpec]:
         spec(listed, scope=LIST, effect="read", name="LoopList"),
         spec(delete, scope=DELETE, effect="write", name="LoopDelete"),
     ]
+
+
+def _check_texts(said: Mapping[str, object]) -> None:
+    """Raise InvalidInput for a text that no message can carry: half an emoji is valid JSON, and models write it."""
+    for field, value in said.items():
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str):
+                check_text(text, field)
 
 
 def _require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:

@@ -118,6 +118,25 @@ async def test_what_cannot_be_is_told_to_the_model_and_nothing_is_made(looper: B
     assert await tasks(runner) == []
 
 
+async def test_half_a_character_is_an_answer_to_the_model_and_not_the_turns_end(looper: Bench, runner: Runner) -> None:
+    half = "\ud83d"
+    looper.script["go"] = [
+        calls(
+            ("LoopCreate", {"prompt": half, "every": "15m"}),
+            ("LoopCreate", {"prompt": "p", "on": "turn_end", "where": [half]}),
+            ("LoopDelete", {"loop": half}),
+            ("event_emit", {"name": half}),
+            ("event_emit", {"name": "demo", "data": {"a": half}}),
+        ),
+        AIMessage("done"),
+    ]
+    ended = await looper.run()
+    assert ended.state == STATES.SUCCEEDED, ended.error
+    told = await answered(looper)
+    assert ["holds a lone surrogate" in one for one in told] == [True] * 5, told
+    assert await tasks(runner) == []
+
+
 async def test_a_turn_of_a_task_makes_none_unless_its_category_or_its_author_says_so(
     bench: Bench, runner: Runner
 ) -> None:
