@@ -179,7 +179,7 @@ def beyond(asked: Category, turn: TurnContext) -> str:
     """Return what a category grants and the turn's does not, in a sentence; nothing where it stays within.
 
     A turn hands on no more than it has: what it sets going runs without it. A turn that an author started is not bound
-    to ask, so what it starts may be autonomous.
+    to ask, and its author reads what it starts: that may be autonomous, silent, and ask where the turn itself hides.
 
     >>> turn = TurnContext(turn_id="t", thread_id="t", channel="c", agent="agent0", category=Category(name="x"))
     >>> beyond(Category(name="y", tools=frozenset({"web.fetch"})), turn)
@@ -201,6 +201,10 @@ def beyond(asked: Category, turn: TurnContext) -> str:
     if (asked.autonomous and not free) or (asked.recurring and not own.recurring):
         what = "may act without the author" if asked.autonomous and not free else "may start tasks of its own"
         return f"category {asked.name} {what}, which the turn under category {own.name} may not"
+    if turn.started_by == "fire" and asked.silent and not own.silent:
+        return f"category {asked.name} is silent, and the turn under category {own.name} is not"
+    if turn.started_by == "fire" and asked.outside == "ask" and own.outside == "hide":
+        return f"category {asked.name} asks the author for what is outside it, and category {own.name} hides that"
     return ""
 
 

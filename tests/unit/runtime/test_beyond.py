@@ -40,6 +40,7 @@ def test_its_own_and_less_are_within() -> None:
         ({"tool_calls": 51}, "more tool_calls"),
         ({"tokens": 200_001}, "more tokens"),
         ({"recurring": True}, "may start tasks of its own"),
+        ({"silent": True}, "is silent"),
     ],
 )
 def test_more_of_anything_is_beyond_and_named(more: dict[str, Any], named: str) -> None:
@@ -55,6 +56,14 @@ def test_what_may_act_without_the_author_is_handed_on_by_the_author_or_by_what_m
     bound = replace(TURN, category=replace(OWN, autonomous=False))
     assert "may act without the author" in beyond(OWN, bound)
     assert beyond(OWN, replace(bound, started_by="author")) == ""
+
+
+def test_what_asks_for_more_is_not_handed_on_by_what_hides_it_and_what_is_silent_by_the_author() -> None:
+    hiding = replace(TURN, category=replace(OWN, outside="hide"))
+    assert "asks the author for what is outside" in beyond(OWN, hiding)
+    assert beyond(replace(OWN, outside="hide"), TURN) == beyond(replace(OWN, outside="hide"), hiding) == ""
+    assert beyond(replace(OWN, silent=True), replace(TURN, category=replace(OWN, silent=True))) == ""
+    assert beyond(replace(OWN, silent=True), replace(hiding, started_by="author")) == ""
 
 
 def test_to_start_tasks_is_granted_only_where_it_was_and_is() -> None:
