@@ -16,7 +16,7 @@ from agent_runtime.world.tables import pages
 from turnkeeper.clock import from_us, to_us
 from turnkeeper.errors import InvalidInput, NotFound
 
-MOST_DEPENDENTS = 1_000  # of one change
+MOST_DEPENDENTS = 1_000  # shown to a reader; a change queues all
 RESULTS = ("holds", "deviation", "candidate")
 
 
@@ -85,13 +85,13 @@ def links_of(connection: Connection, page_id: str) -> tuple[str, ...]:
     return tuple(f"{row.source}@{row.page_version}" if row.page_version else row.source for row in found)
 
 
-def derived_from(connection: Connection, page_id: str) -> list[tuple[str, str]]:
-    """Return the pages derived from a page, each with its own source on the way there, nearest first; at most 1,000.
+def derived_from(connection: Connection, page_id: str, *, most: int | None = None) -> list[tuple[str, str]]:
+    """Return the pages derived from a page, each with its own source on the way there, nearest first; all, or so many.
 
     Links may run in a circle: each page comes once, and the page itself not at all.
     """
     found, reached, frontier = list[tuple[str, str]](), {page_id}, [page_id]
-    while frontier and len(found) < MOST_DEPENDENTS:
+    while frontier and (most is None or len(found) < most):
         query = select(page_links.c.page_id, page_links.c.source).where(page_links.c.source.in_(frontier[:500]))
         frontier = frontier[500:]
         for row in connection.execute(query.order_by(page_links.c.page_id, page_links.c.source)).all():
@@ -99,7 +99,7 @@ def derived_from(connection: Connection, page_id: str) -> list[tuple[str, str]]:
                 reached.add(row.page_id)
                 frontier.append(row.page_id)
                 found.append((row.page_id, row.source))
-    return found[:MOST_DEPENDENTS]
+    return found[:most]
 
 
 def queue_derived(connection: Connection, page_id: str, version: int, at: datetime) -> None:

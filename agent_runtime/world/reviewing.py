@@ -30,7 +30,7 @@ class Standing:
     Attributes:
         page: the page, or an earlier version of it.
         sources: what it is derived from now: `page@version`, or an address.
-        derived: pages derived from it, directly or through others.
+        derived: pages derived from it, directly or through others; the nearest 1,000.
         attachments: files beside it.
     """
 
@@ -96,9 +96,10 @@ class Reviewing:
 
 def standing(connection: Connection, page_id: str, version: int = 0) -> Standing:
     """Return a page, in an earlier version if one is named, and what it stands among. Raises NotFound."""
+    derived = revalidation.derived_from(connection, page_id, most=revalidation.MOST_DEPENDENTS)
     return Standing(
         page=queries.get_version(connection, page_id, version) if version else queries.get_page(connection, page_id),
         sources=revalidation.links_of(connection, page_id),
-        derived=tuple(found for found, _ in revalidation.derived_from(connection, page_id)),
+        derived=tuple(found for found, _ in derived),
         attachments=tuple(list_attachments(connection, page_id)),
     )

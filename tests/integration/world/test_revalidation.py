@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from agent_runtime.graph.default import build_graph
 from agent_runtime.tools import toolbox
-from agent_runtime.world import deviations, revalidation
+from agent_runtime.world import deviations, revalidation, reviewing
 from agent_runtime.world.beside import page_links
 from agent_runtime.world.deviations import Deviation, DeviationDraft, Resolution
 from agent_runtime.world.model import PageDraft
@@ -72,6 +72,18 @@ async def test_a_change_doubts_all_that_was_derived_from_it_and_nothing_else(
     await world.authors.put(page("elsewhere", "Unlinked."))
     await world.authors.put(PageDraft(page_id="garden", title="Garden", body=CHANGED, tags=("new",)))
     assert len(await queue()) == 2, "other tags change nothing that a page could be derived from"
+
+
+async def test_a_change_doubts_every_one_of_very_many_pages_and_a_reader_is_told_of_some(
+    world: World, corpus: None, database: Database
+) -> None:
+    rows = [{"page_id": f"p-{number}", "source": "garden", "page_version": 1} for number in range(3_000)]
+    rows += [{"page_id": f"q-{number}", "source": f"p-{number}", "page_version": 1} for number in range(3_000)]
+    await database.run(lambda connection: connection.execute(insert(page_links), rows))
+    put = await world.authors.put(page("garden", CHANGED))
+    assert put.queued == 6_002
+    standing = await world.read(lambda connection: reviewing.standing(connection, "garden"))
+    assert len(standing.derived) == revalidation.MOST_DEPENDENTS
 
 
 async def test_pages_derived_from_each_other_end(world: World, corpus: None, queue: Queue) -> None:
