@@ -279,7 +279,7 @@ def _create_all(
 ) -> list[Changed]:
     ids = _draw_ids(session, entropy, len(specs), "loop" if loop else "task")
     if named:
-        ids = _restored(session, specs, ids)
+        ids = _restored(session, specs, ids, entropy)
     if loop:
         specs = [as_loop(spec, id_) for spec, id_ in zip(specs, ids, strict=True)]
     new = [
@@ -291,11 +291,33 @@ def _create_all(
     return [Changed(task=task, events=[_created(task)], action="created") for task in new]
 
 
-def _restored(session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[TaskId]) -> list[TaskId]:
-    """Return the ids of declared tasks: a loop's is its name, and is its own again where no task ever had it."""
-    loops = {spec.name for spec in specs if spec.name.startswith("loop-") and is_task_id(spec.name)}
-    free = loops - session.tasks.ids_taken(loops) if loops else set()
-    return [TaskId(spec.name) if spec.name in free else id_ for spec, id_ in zip(specs, drawn, strict=True)]
+def _restored(
+    session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[TaskId], entropy: Entropy
+) -> list[TaskId]:
+    """Return the ids of declared tasks: a loop has its own again, or another loop's where a task ever had that."""
+    own = [_loop_id(spec) for spec in specs]
+    counts = Counter(filter(None, own))
+    if not counts:
+        return list(drawn)
+    if twice := next((id_ for id_, count in counts.items() if count > 1), None):
+        raise InvalidInput(f"{twice!r} is declared twice", where="id")
+    taken = session.tasks.ids_taken(counts)
+    others = iter([id_ for id_ in _draw_ids(session, entropy, 2 * len(counts), "loop") if id_ not in counts])
+    return [
+        drawn_id if id_ is None else next(others) if id_ in taken else id_
+        for id_, drawn_id in zip(own, drawn, strict=True)
+    ]
+
+
+def _loop_id(spec: wire.TaskSpec) -> TaskId | None:
+    """Return the id that a declared loop had: it is written beside its name, or is its name; None for other tasks."""
+    said = spec.id or spec.name
+    if said.startswith("loop-") and is_task_id(said):
+        return TaskId(said)
+    if spec.id:
+        hint = "leave it out: only loops are declared with the id that they had"
+        raise InvalidInput(f"{spec.id[:70]!r} is not a loop's id", where=f"{spec.name}: id", hint=hint)
+    return None
 
 
 def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: datetime) -> Task:

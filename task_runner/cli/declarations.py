@@ -15,7 +15,7 @@ from turnkeeper.tomlfile import TomlFile, read_toml
 
 _SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 _ORDER = (
-    *_SCHEDULES, "on", "filters", "debounce", "first", "if_silent", "timezone", "category", "channel", "prompt",
+    "id", *_SCHEDULES, "on", "filters", "debounce", "first", "if_silent", "timezone", "category", "channel", "prompt",
     "payload", "catch_up", "grace", "catch_up_window", "max_catch_up", "overlap", "jitter", "exclude", "start_at",
     "end_at", "expires_at", "max_fires", "retries", "pause_after_failures", "budget", "thread_id", "agent",
     "read_only", "ephemeral", "paused", "tags",
@@ -35,6 +35,7 @@ class TaskTable(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     name: str
+    id: str | None = None
     category: str
     channel: str
     prompt: str

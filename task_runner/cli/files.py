@@ -142,6 +142,8 @@ def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
         spec.CopyFrom(task.spec)
         if spec.thread_id == task.id:
             spec.ClearField("thread_id")  # its own: another home gives another
+        if task.id.startswith("loop-") and task.id != spec.name:
+            spec.id = task.id  # by which it is a loop also elsewhere
         specs.append(spec)
     return specs
 

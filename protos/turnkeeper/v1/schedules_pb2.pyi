@@ -103,6 +103,7 @@ class TaskSpec(_message.Message):
     DEBOUNCE_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     CREATED_BY_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     cron: _builtins.str
     every: _builtins.str
@@ -143,6 +144,8 @@ class TaskSpec(_message.Message):
     """how long after an event the next ones go into its fire"""
     ephemeral: _builtins.bool
     """deleted when the daemon stops"""
+    id: _builtins.str
+    """of a loop that was written out: given to it by ApplyTasks where it is new and free"""
     @_builtins.property
     def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -201,10 +204,11 @@ class TaskSpec(_message.Message):
         debounce: _builtins.str | None = ...,
         ephemeral: _builtins.bool | None = ...,
         created_by: Global___CreatedBy | None = ...,
+        id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "filters", b"filters", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "filters", b"filters", "first", b"first", "grace", b"grace", "id", b"id", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015

@@ -196,12 +196,13 @@ def test_what_has_ended_is_listed_when_asked_for(command) -> None:
 
 def test_pruning_spares_loops_and_their_export_brings_them_back_as_they_were(command, tmp_path: Path) -> None:
     fixed, paced = made(command, "7m", "p"), made(command, "p", "--max-fires", "9")
+    named = made(command, "7m", "p", "--name", "watch")
     file = tmp_path / "tasks.toml"
     file.write_text('[[task]]\nname = "t"\nevery = "1h"\ncategory = "loop"\nchannel = "c"\nprompt = "p"\n')
     assert command("apply", str(file), "--prune")[0] == 0
-    assert len(listed(command)) == 2
+    assert len(listed(command)) == 3
     assert command("export", "--split", str(tmp_path / "split"))[0] == 0
-    names = {f"{name}.toml" for name in (fixed["id"], paced["id"], "t")}
+    names = {f"{name}.toml" for name in (fixed["id"], paced["id"], "watch", "t")}
     assert {path.name for path in (tmp_path / "split").iterdir()} == names
     text = (tmp_path / "split" / f"{paced['id']}.toml").read_text()
     assert 'dynamic = true\nfirst = "0s"\nif_silent = "end"' in text
@@ -211,7 +212,11 @@ def test_pruning_spares_loops_and_their_export_brings_them_back_as_they_were(com
     other.mkdir(mode=0o700)
     assert command("--home", str(other), "apply", str(tmp_path / "split"))[0] == 0
     rows = json.loads(command("--home", str(other), "loop", "list", "-o", "json")[1])
-    assert {row["id"] for row in rows} == {fixed["id"], paced["id"]}
+    ids = {fixed["id"], paced["id"], named["id"]}
+    assert {row["id"] for row in rows} == ids
+    assert command("--home", str(other), "apply", str(file), "--prune")[0] == 0
+    rows = json.loads(command("--home", str(other), "loop", "list", "-o", "json")[1])
+    assert {row["id"] for row in rows} == ids, "and there, too, nobody declares them"
 
 
 def test_a_task_becomes_self_paced_and_back_by_an_edit(command) -> None:

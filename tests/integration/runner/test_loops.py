@@ -420,6 +420,28 @@ async def test_an_agents_last_loop_made_again_exists_already_and_is_not_one_too_
         await loop(rig, name="agent-loop-25", every="1h", created_by=BY)
 
 
+async def test_a_declared_loop_gets_its_id_back_or_another_loops_but_no_other_kind(rig: Rig) -> None:
+    made = await loop(rig, name="watch", every="1h")
+    await rig.service.delete_task(wire.DeleteTaskRequest(name=made.id))
+    specs = [
+        wire.TaskSpec(name=name, id=id_, every="1h", category="loop", channel="c", prompt="p")
+        for name, id_ in (("watch", made.id), ("other", "loop-0000abcd"))
+    ]
+    await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=specs))
+    again, other = await rig.task("watch"), await rig.task("other")
+    assert other.id == "loop-0000abcd"
+    assert again.id.startswith("loop-"), "an id is given once"
+    assert again.id != made.id
+    specs[0].name, specs[1].name = "one", "two"
+    specs[0].id = specs[1].id
+    with pytest.raises(InvalidInput, match="'loop-0000abcd' is declared twice"):
+        await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=specs))
+    specs[0].id = "task-0000abcd"
+    with pytest.raises(InvalidInput, match="is not a loop's id") as refused:
+        await rig.service.apply_tasks(wire.ApplyTasksRequest(specs=specs))
+    assert refused.value.where == "one: id"
+
+
 async def test_what_is_ephemeral_lasts_as_long_as_the_daemon(rig: Rig) -> None:
     with pytest.raises(Conflict, match="no daemon runs"):
         await loop(rig, ephemeral=True)
