@@ -15,6 +15,7 @@ from task_runner.categories import Categories
 from task_runner.changes import Changed
 from task_runner.emitting import emit, read_emitted
 from task_runner.explaining import explain
+from task_runner.handing import within
 from task_runner.loops import as_loop
 from task_runner.model import UNDER_WAY, Task, TaskState, check_request_id
 from task_runner.planning import Planned
@@ -83,7 +84,9 @@ class Service:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
         done = await self._store.run(
-            lambda session: changes.create(session, request.spec, self._defaults, now, self._entropy, loop=request.loop)
+            lambda session: changes.create(
+                session, within(session, request), self._defaults, now, self._entropy, loop=request.loop
+            )
         )
         self._tell(done.events)
         return wire.CreateTaskResponse(

@@ -103,7 +103,8 @@ class Loops:
         bare = replace(context, category=intersect(turn.grant, context.category))
         if reason := beyond(category, bare):
             raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
-        request = wire.CreateTaskRequest(spec=_spec(call, wanted, category, read_only=turn.read_only), loop=True)
+        spec_ = _spec(call, wanted, category, read_only=turn.read_only)
+        request = wire.CreateTaskRequest(spec=spec_, loop=True, fire_id=context.fire_id)
         return await self._once(call, LOOPS, lambda: self._made(request))
 
     async def list(self, call: Call) -> Result:

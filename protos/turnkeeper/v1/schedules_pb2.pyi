@@ -429,9 +429,12 @@ class CreateTaskRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     LOOP_FIELD_NUMBER: _builtins.int
+    FIRE_ID_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     loop: _builtins.bool
     """an id that begins with loop-, and a loop's defaults: name the id, channel general, category loop"""
+    fire_id: _builtins.str
+    """set by the agent runtime: the fire whose turn makes it; its task's budget holds for it too"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec: ...
     def __init__(
@@ -440,10 +443,11 @@ class CreateTaskRequest(_message.Message):
         spec: Global___TaskSpec | None = ...,
         dry_run: _builtins.bool = ...,
         loop: _builtins.bool = ...,
+        fire_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "loop", b"loop", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "fire_id", b"fire_id", "loop", b"loop", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

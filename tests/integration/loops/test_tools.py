@@ -152,6 +152,17 @@ async def test_a_turn_of_a_task_makes_none_unless_its_category_or_its_author_say
     assert len(await tasks(runner)) == 1
 
 
+async def test_a_loop_has_the_budget_of_the_task_whose_turn_made_it(looper: Bench, runner: Runner) -> None:
+    given = wire.TaskSpec(name="digest", every="1h", prompt="p", category="work", channel="main")
+    given.budget["tokens_per_day"] = 1_000
+    task = (await runner.service.create_task(wire.CreateTaskRequest(spec=given))).task
+    fire = await runner.service.run_task(wire.RunTaskRequest(name="digest", request_id="r"))
+    await using(looper, "LoopCreate", {"prompt": "q", "every": "15m"}, fire_id=fire.fire_id, task_id=task.id)
+    await using(looper, "LoopCreate", {"prompt": "free", "every": "15m"}, 2)
+    found = {one.spec.prompt: dict(one.spec.budget) for one in await tasks(runner)}
+    assert found == {"p": {"tokens_per_day": 1_000}, "q": {"tokens_per_day": 1_000}, "free": {}}
+
+
 async def test_what_an_approval_adds_for_one_call_is_not_handed_on(bench: Bench, runner: Runner) -> None:
     bench.category("work")
     (bench.home.categories / "more.toml").write_text('name = "more"\n[scopes]\ntools = ["loop.create"]\n')
