@@ -55,8 +55,13 @@ deviations = Table(
     Index("deviations_by_channel", "channel", "created_at_us"),
     Index("deviations_by_turn", "turn_id"),
     Index("deviations_by_candidate", "candidate_id"),
-    # The same contradiction is told once as long as it is open.
-    Index("deviations_open", "page_id", "says", "found", unique=True, sqlite_where=text("lifecycle = 'open'")),
+    # The same contradiction is told once as long as it is open, and once for each candidate: each is decided by itself.
+    Index(
+        "deviations_open",
+        *("page_id", "says", "found", "candidate_id"),
+        unique=True,
+        sqlite_where=text("lifecycle = 'open'"),
+    ),
 )
 
 # Pages to be held against what they were derived from, because that changed. A new change replaces an item by a new

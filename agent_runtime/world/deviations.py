@@ -137,7 +137,8 @@ class Writer:
 def record(connection: Connection, place: Place, found: Difference, writer: Writer, at: datetime) -> tuple[str, bool]:
     """Keep a deviation, open; return its id, and whether it is new.
 
-    One that says the same and is open stays as it is, but for a candidate that it did not know of.
+    One that says the same and is open stays as it is: it is about the same candidate, or takes this one as its own, or
+    this is about none. What another candidate says in the same words is a record of its own, decided by itself.
     """
     same = (
         (deviations.c.page_id == place.page_id)
@@ -145,12 +146,18 @@ def record(connection: Connection, place: Place, found: Difference, writer: Writ
         & (deviations.c.found == found.found)
         & (deviations.c.lifecycle == "open")
     )
-    known = connection.execute(select(deviations.c.deviation_id, deviations.c.candidate_id).where(same)).one_or_none()
-    if known is not None:
-        if place.candidate_id and not known.candidate_id:
-            one = deviations.c.deviation_id == known.deviation_id
-            connection.execute(update(deviations).where(one).values(candidate_id=place.candidate_id))
-        return str(known.deviation_id), False
+    query = (
+        select(deviations.c.candidate_id, deviations.c.deviation_id).where(same).order_by(deviations.c.created_at_us)
+    )
+    open_: dict[str, str] = {row.candidate_id: row.deviation_id for row in connection.execute(query).all()}
+    if place.candidate_id in open_:
+        return open_[place.candidate_id], False
+    if open_ and not place.candidate_id:
+        return next(iter(open_.values())), False
+    if "" in open_:
+        one = deviations.c.deviation_id == open_[""]
+        connection.execute(update(deviations).where(one).values(candidate_id=place.candidate_id))
+        return open_[""], False
     number = connection.execute(select(func.count()).select_from(deviations)).scalar_one()
     said = "\n".join((writer.turn_id, place.page_id, found.says, found.found, str(to_us(at)), str(number)))
     row = {

@@ -298,6 +298,28 @@ async def test_a_candidate_that_contradicts_its_page_or_its_source_leaves_a_reco
     assert "Sunday" not in str(told), "events tell no text"
 
 
+async def test_two_candidates_that_contradict_a_page_in_the_same_words_are_recorded_and_decided_each(
+    world: World, corpus: None, begin: Begin, recorded: Any
+) -> None:
+    wrong, made = GARDEN.replace("Saturday", "Sunday"), list[Any]()
+    for number, more in enumerate(("", "\n\nBring gloves.")):
+        context = begin(f"turn-{number}", named="conversation", started_by="author")
+        made.append((await world.propose(call(context), page("garden", wrong + more))).result)
+    by_candidate = {one.candidate_id: one for one in await recorded()}
+    assert [[by_candidate[one["candidate_id"]].deviation_id] for one in made] == [one["deviations"] for one in made]
+    same = by_candidate[made[0]["candidate_id"]]
+    found = DeviationDraft(page_id="garden", says=same.says, found=same.found)
+    again = await world.review.record(call(begin("turn-2", named="conversation")), found)
+    assert again.result["deviation_id"] in [one.deviation_id for one in by_candidate.values()], (
+        "what an agent finds is told already"
+    )
+    await world.decide_candidate(made[0]["candidate_id"], accept=False)
+    assert {one.candidate_id: one.lifecycle for one in await recorded()} == {
+        made[0]["candidate_id"]: "kept",
+        made[1]["candidate_id"]: "open",
+    }
+
+
 async def test_a_page_that_changes_under_a_candidate_leaves_one_record(
     world: World, corpus: None, begin: Begin, recorded: Any
 ) -> None:

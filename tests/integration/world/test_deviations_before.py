@@ -1,0 +1,32 @@
+"""A store that kept one record for all candidates that say the same keeps one for each from now on."""
+
+import sqlite3
+
+from agent_runtime.stores.open import open_database
+from turnkeeper.home import Home
+
+AS_IT_WAS = """
+DROP INDEX deviations_open;
+CREATE UNIQUE INDEX deviations_open ON deviations (page_id, says, found) WHERE lifecycle = 'open';
+INSERT INTO deviations VALUES (
+    'd-1', 'contradiction', 'general', 'garden', 1, 'a', 'b', '', 'c-1', '', 'observed', 'open',
+    'turn-1', 'th', 'agent0', '', 1, NULL, '', ''
+);
+UPDATE alembic_version SET version_num = '0008';
+"""
+
+
+def index(home: Home) -> list[str]:
+    with sqlite3.connect(home.agent_db) as file:
+        return [str(row[0]) for row in file.execute("SELECT sql FROM sqlite_master WHERE name = 'deviations_open'")]
+
+
+def test_records_of_before_are_kept_and_told_apart_by_candidate(home: Home) -> None:
+    open_database(home).close()
+    fresh = index(home)
+    with sqlite3.connect(home.agent_db) as file:
+        file.executescript(AS_IT_WAS)
+    open_database(home).close()
+    assert index(home) == fresh
+    with sqlite3.connect(home.agent_db) as file:
+        assert file.execute("SELECT deviation_id, candidate_id FROM deviations").fetchall() == [("d-1", "c-1")]
