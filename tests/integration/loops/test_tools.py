@@ -237,6 +237,7 @@ async def test_an_event_is_told_with_its_turn_and_the_runners_own_names_are_refu
 ) -> None:
     await made(runner)
     listening = wire.TaskSpec(on="build:done", prompt="p", category="work", channel="main", name="after")
+    listening.filters.extend(["channel=main", "thread_id~=."])
     await runner.service.create_task(wire.CreateTaskRequest(spec=listening))
     told = await used(looper, "event_emit", {"name": "build:done", "data": {"ok": True}})
     assert told["listening_tasks"] == 1
