@@ -111,6 +111,11 @@ class Waiting:
         """Return what waits under a number."""
         return self._items.get(number)
 
+    def proposed(self, item: Item) -> Item | None:
+        """Return the proposal that is accepted with something: itself, or the one that a deviation is about."""
+        candidate_id = str(item.row.get("candidate_id", ""))
+        return self.get(self.numbers.get(candidate_id, 0))
+
     def lines(self) -> list[str]:
         """Return what waits, a line each."""
         return [f"[{number}] {clipped(item.text, 100)}" for number, item in sorted(self._items.items())]
@@ -136,16 +141,16 @@ def parse(line: str, waiting: Waiting) -> Command:
     item = waiting.get(int(number[:9]))
     if item is None:
         return Command(does="problem", text=f"nothing waits under {number[:9]}; w shows what does")
-    return _checked(_VERBS[verb], item, text.strip())
+    return _checked(_VERBS[verb], item, text.strip(), waiting.proposed(item))
 
 
-def _checked(does: Does, item: Item, text: str) -> Command:
+def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Command:
     question = item.kind == "interrupt" and item.row["kind"] == "question"
     problem = ""
     if does == "approve" and text and not question:
         problem = "not approved: nothing may follow an approval"
-    elif does == "approve" and item.cut:
-        problem = f"only its beginning was shown; all of it: agent-runtime candidates show {item.id}, or triage"
+    elif does == "approve" and proposed is not None and proposed.cut:
+        problem = f"only its beginning was shown; all of it: agent-runtime candidates show {proposed.id}, or triage"
     elif does == "edit":
         problem = _edit_problem(item, text, question=question)
     elif does == "answer" and not question:

@@ -291,6 +291,11 @@ def test_all_of_a_proposal_is_shown_where_it_can_be_accepted_and_a_beginning_is_
     refused = parse("a 2", screen.waiting)
     assert (refused.does, "candidates show c-2" in refused.text) == ("problem", True)
     assert parse("r 2 too long", screen.waiting).does == "reject"
+    about = wire.Deviation()
+    about.CopyFrom(FOUND)
+    about.candidate_id = "c-2"
+    screen.take(project(FIRE, [PROMPT], [], first=True, proposed=[long], deviations=[about]))
+    assert parse("a 3", screen.waiting).text == refused.text, "who accepts a deviation accepts what it is about"
 
 
 def test_a_refusal_is_told_and_ends_nothing() -> None:
