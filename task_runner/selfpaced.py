@@ -196,6 +196,8 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, 
     if end is not None and (at or now) > end:
         reason = f"the next wake would come later than its end at {_utc(end)}"
         return replace(task, state=TaskState.EXPIRED, reason=reason, wake_at=None), None
+    if at is None and task.definition.if_silent == END:  # it had ended, and was disabled and enabled since
+        return replace(task, state=TaskState.DONE, reason=pacing.why, wake_at=None), None
     if at is None or at > now:
         return replace(task, wake_at=at or (end and end + _SECOND)), None
     number = pacing.iteration + 1

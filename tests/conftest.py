@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import ManualClock
+from turnkeeper.console import program
 from turnkeeper.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
@@ -22,6 +23,12 @@ def home() -> Iterator[Home]:
     made.create()
     yield made
     shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def no_options_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one command line said of its home and times holds for no later one in the same process."""
+    monkeypatch.setattr(program, "_common", program._Common())
 
 
 @pytest.fixture

@@ -283,6 +283,18 @@ async def test_disabling_and_enabling_goes_on_on_the_same_thread(rig: Rig, peer:
     assert [request.thread_id for request in peer.received] == [made.id] * 2
 
 
+async def test_one_that_had_ended_has_ended_also_after_it_was_disabled_and_enabled(rig: Rig, peer: Peer) -> None:
+    made = await loop(rig)
+    async with rig.running():
+        await iterate(rig, peer)
+        before = await rig.task(made.id)
+        await rig.service.disable_task(wire.DisableTaskRequest(name=made.id))
+        await rig.service.enable_task(wire.EnableTaskRequest(name=made.id))
+        after = await rig.task(made.id)
+    assert (after.state, after.reason) == (before.state, before.reason)
+    assert (after.state, after.reason) == ("done", "turn turn-1 asked for no further wake")
+
+
 async def test_a_manual_run_beside_it_is_no_iteration(rig: Rig, peer: Peer) -> None:
     made = await loop(rig, first="1h")
     async with rig.running():
