@@ -15,7 +15,7 @@ demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
 
 test: $(READY)  ## Every test; those that need an absent server skip with a reason.
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
 check: $(READY) protos-check  ## Format, lint, import contracts, types, generated code.
 	@$(BIN)/ruff format --check --quiet . || (echo "run: make format" && false)
