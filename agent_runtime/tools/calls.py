@@ -1,7 +1,7 @@
 """What every tool shares: the call's identity, answers as JSON, and failures that the planner gets to see."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from functools import wraps
@@ -18,6 +18,8 @@ from turnkeeper.errors import TurnkeeperError
 
 Runtime = ToolRuntime[TurnContext, Any]
 P = ParamSpec("P")
+# Reading a signature takes longer than all else about a tool: each is read once, however often its tool is made.
+_SCHEMAS: dict[Hashable, Any] = {}
 
 
 def call_of(runtime: Runtime) -> Call:
@@ -46,10 +48,19 @@ def spec(body: Callable[P, Awaitable[Mapping[str, Any]]], *, scope: str, effect:
         except TurnkeeperError as error:
             raise ToolException(str(error)) from error
 
+    key = _signature(body)
     tool: BaseTool = StructuredTool.from_function(
-        coroutine=answer, name=name or scope.replace(".", "_"), handle_tool_error=True
+        coroutine=answer,
+        name=name or scope.replace(".", "_"),
+        args_schema=_SCHEMAS.get(key),
+        handle_tool_error=True,
     )
+    _SCHEMAS.setdefault(key, tool.args_schema)
     return ToolSpec(tool=tool, scope=scope, effect=effect)
+
+
+def _signature(body: Callable[..., Any]) -> Hashable:
+    return body.__code__, tuple(body.__annotations__.items()), body.__defaults__
 
 
 def _json(value: object) -> object:

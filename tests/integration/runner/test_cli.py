@@ -165,7 +165,7 @@ def test_every_option_is_shown_and_survives_export_and_apply(command, tmp_path) 
     assert shown["exclude"] == EXCLUDED
     assert (shown["jitter"], shown["retries"], shown["pause_after_failures"]) == ("20s", 3, 4)
     assert shown["budget"] == {"tokens_per_day": 100000, "turns_per_fire": 2}
-    assert shown["due_at"] >= shown["next_fire_at"]
+    assert datetime.fromisoformat(shown["due_at"]) >= datetime.fromisoformat(shown["next_fire_at"])
     assert "tokens_per_day=100000" in command("show", "digest")[1]
     (tmp_path / "all.toml").write_text(command("export")[1])
     assert "1 unchanged" in command("apply", str(tmp_path / "all.toml"))[2]
