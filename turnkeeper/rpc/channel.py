@@ -14,7 +14,8 @@ OPTIONS = (
     ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
     ("grpc.enable_retries", 0),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # How long one attempt to connect may take, whatever the name says: a busy daemon takes a while to greet.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),

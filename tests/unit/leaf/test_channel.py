@@ -1,0 +1,62 @@
+"""Calling a daemon over its socket."""
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from turnkeeper.errors import Unreachable
+from turnkeeper.rpc.channel import Caller
+
+LONG_S = 0.5
+
+
+def test_a_daemon_that_is_slow_to_greet_is_waited_for(tmp_path: Path) -> None:
+    server = grpc.server(ThreadPoolExecutor(2))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    server.add_insecure_port(f"unix:{tmp_path}/real")
+    server.start()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"{tmp_path}/slow")
+    listening.listen()
+
+    def greet_late() -> None:
+        taken, _ = listening.accept()
+        threading.Event().wait(LONG_S)
+        with taken, socket.socket(socket.AF_UNIX) as real:
+            real.connect(f"{tmp_path}/real")
+            answers = threading.Thread(target=pump, args=(real, taken))
+            answers.start()
+            pump(taken, real)
+            real.shutdown(socket.SHUT_WR)
+            answers.join()
+
+    greeting = threading.Thread(target=greet_late)
+    greeting.start()
+    caller = Caller(tmp_path / "slow", health_pb2_grpc.HealthStub, "a daemon")
+    try:
+        answer = caller.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    finally:
+        caller.close()
+        server.stop(None)
+        greeting.join()
+        listening.close()
+
+
+def test_a_socket_that_nobody_serves_is_no_wait(tmp_path: Path) -> None:
+    caller = Caller(tmp_path / "nobody", health_pb2_grpc.HealthStub, "a daemon", deadline_s=60)
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        caller.Check(health_pb2.HealthCheckRequest())
+    caller.close()
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):  # either side may go first
+        while data := source.recv(65536):
+            sink.sendall(data)
