@@ -448,6 +448,10 @@ class TestAKey:
         desk.server.script = [Reply(raw=f'data: {{"error": {{"message": "{told}"}}}}\n\n')] * 5
         assert "[secret]" in (await desk.run(9)).error
         assert set(desk.server.keys) == {KEY}
+        claimed = desk.home.root / "channels" / "agent" / "agent0" / "claimed"
+        async with asyncio.timeout(60):  # what is still being archived cannot be read
+            while any(claimed.iterdir()):
+                await asyncio.to_thread(lambda: None)
         assert self.traces(desk.home) == []
         assert KEY not in "".join(capfd.readouterr())
 
