@@ -32,7 +32,7 @@ def _declare(stage: Stage) -> None:
     stage.say("The offline model is slowed down a little, so that a turn has a middle.")
     stage.type("turnkeeper", "up", **_SLOW_MODEL)
     with as_file(files("constellation") / "example" / "workspace") as pages:
-        stage.ask_all(("agent-runtime", "workspace", "put", page.stem, "--file", str(page)) for page in pages.iterdir())
+        stage.ask("agent-runtime", "workspace", "import", str(pages))
     stage.type("agent-runtime", "workspace", "list")
     stage.type("agent-runtime", "send", "general", "search: compost", "--wait")
     with as_file(files("constellation") / "demo" / "tasks.toml") as tasks:
