@@ -18,9 +18,9 @@ import psutil
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
-from task_runner import changes
-from task_runner.specs import Defaults
-from task_runner.stores.sqlite import SqliteStore
+from task_runner.service import changes
+from task_runner.service.task_spec import Defaults
+from task_runner.store.sqlite import SqliteStore
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.home import Home
 from turnkeeper.rpc.channel import Caller, is_serving

@@ -4,7 +4,12 @@ import sys
 
 import typer
 
-from task_runner.cli import create, crontab, edit, emit, explain, files, lifecycle, loop, serve, simulate, tasks, times
+from task_runner.cli import loop, serve, simulate
+from task_runner.cli.files import apply as files
+from task_runner.cli.files import crontab
+from task_runner.cli.tasks import create, edit, emit, explain, times
+from task_runner.cli.tasks import list as tasks
+from task_runner.cli.tasks import state as lifecycle
 from turnkeeper import console
 
 

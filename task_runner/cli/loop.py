@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.api import Runner, runner
-from task_runner.cli.create import create_spec
-from task_runner.cli.looplist import complete_loop, is_loop, list_
-from task_runner.cli.loopwords import read_words, schedule_of
+from task_runner.cli.client import Runner, runner
+from task_runner.cli.loop_list import complete_loop, is_loop, list_
+from task_runner.cli.loop_words import read_words, schedule_of
+from task_runner.cli.rows import local, time
 from task_runner.cli.serve import tick
-from task_runner.cli.shapes import local, time
-from task_runner.cli.taskoptions import SCHEDULES, fill, takes_task_options
-from task_runner.cli.tasks import complete_channel, show_task
+from task_runner.cli.tasks.create import create_spec
+from task_runner.cli.tasks.list import complete_channel, show_task
+from task_runner.cli.tasks.options import SCHEDULES, fill, takes_task_options
 from turnkeeper import console
 from turnkeeper.durations import parse_duration
 from turnkeeper.errors import InvalidInput

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from task_runner.simulation import Outage, Row, Span
+from task_runner.service.simulate import Outage, Row, Span
 from turnkeeper.console import plain
 from turnkeeper.errors import InvalidInput
 

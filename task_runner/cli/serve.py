@@ -6,7 +6,7 @@ import sys
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.api import runner
+from task_runner.cli.client import runner
 from turnkeeper import console
 
 

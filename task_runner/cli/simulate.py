@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.api import Runner, runner
-from task_runner.cli.shapes import instant, local
-from task_runner.cli.tasks import complete_name
-from task_runner.model import Definition
-from task_runner.simulation import LONGEST, Outage, Row, Span, simulated
-from task_runner.specs import Defaults, parse_spec
+from task_runner.cli.client import Runner, runner
+from task_runner.cli.rows import instant, local
+from task_runner.cli.tasks.list import complete_name
+from task_runner.model.task import Definition
+from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
+from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.clock import EPOCH, rfc3339
 from turnkeeper.durations import parse_duration

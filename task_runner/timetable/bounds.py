@@ -41,7 +41,7 @@ class Bounded(Sliced):
         """Return what the timetable says and the bounds there are.
 
         >>> from datetime import UTC
-        >>> from task_runner.timetable.every import parse_every
+        >>> from task_runner.timetable.interval import parse_every
         >>> start = datetime(2026, 1, 1, tzinfo=UTC)
         >>> Bounded(parse_every("7m", anchor=start), start_at=start).describe()
         'every 7m, exactly, from 2026-01-01T00:00:00+00:00'

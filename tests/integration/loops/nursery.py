@@ -28,7 +28,7 @@ def nurse() -> None:
 
     os.environ.update(runtime.ENVIRONMENT)
     import agent_runtime.serving  # noqa: F401  what a daemon imports is imported here, once
-    from task_runner import daemon as runner
+    from task_runner.daemon import __main__ as runner
 
     gc.freeze()
     for line in sys.stdin:

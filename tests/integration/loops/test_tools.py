@@ -12,7 +12,7 @@ from agent_runtime.model import Category, TurnContext
 from agent_runtime.tools.loops import Loops, Wanted
 from agent_runtime.world.effects import Call
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.assembly import Runner
+from task_runner.daemon.assembly import Runner
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
 

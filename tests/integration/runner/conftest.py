@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.bridge import Bridge
-from task_runner.cancelling import Canceller
-from task_runner.dispatch import Dispatcher, Pace
-from task_runner.loop import Loop
-from task_runner.outcomes import Follower, Wakes
-from task_runner.runtime import GrpcRuntime
-from task_runner.service import Service
-from task_runner.specs import Defaults
-from task_runner.stores.sqlite import SqliteStore
+from task_runner.dispatcher.canceller import Canceller
+from task_runner.dispatcher.dispatcher import Dispatcher, Pace
+from task_runner.dispatcher.outcomes import Follower, Wakes
+from task_runner.dispatcher.runtime_client import GrpcRuntime
+from task_runner.dispatcher.runtime_events import Bridge
+from task_runner.scheduler.loop import Loop
+from task_runner.service.service import Service
+from task_runner.service.task_spec import Defaults
+from task_runner.store.sqlite import SqliteStore
 from tests.integration.runner.peer import Peer
 from tests.support.clock import ManualClock
 from turnkeeper.entropy import SeededEntropy

@@ -17,10 +17,10 @@ from hypothesis.stateful import (
 )
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner import changes
-from task_runner.explaining import explain
-from task_runner.model import OPEN, Fire, FireKind, Outcome, Overlap, TaskState
-from task_runner.store import Outgoing
+from task_runner.model.task import OPEN, Fire, FireKind, Outcome, Overlap, TaskState
+from task_runner.service import changes
+from task_runner.service.explain.explain import explain
+from task_runner.store.port import Outgoing
 from tests.integration.runner.world import FINAL, Crash, World, open_store
 from turnkeeper.clock import rfc3339
 from turnkeeper.errors import Conflict

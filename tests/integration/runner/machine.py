@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.backfill import backfill
-from task_runner.model import OPEN, UNDER_WAY, CatchUp, Fire, FireKind, Outcome, Overlap, TaskState
-from task_runner.overlap import CANCELS, OVERLAP
-from task_runner.schedules import timetable_of
+from task_runner.model.task import OPEN, UNDER_WAY, CatchUp, Fire, FireKind, Outcome, Overlap, TaskState
+from task_runner.planner.overlap import CANCELS, OVERLAP
+from task_runner.planner.schedule import timetable_of
+from task_runner.service.backfill import backfill
 from tests.integration.runner.life import SECOND, Life, many_runs
 from turnkeeper.clock import rfc3339
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from task_runner.model import COUNTED, OPEN, Fire, FireKind, Outcome, Pacing, TaskState
-from task_runner.selfpaced import LONGEST_DELAY
-from task_runner.wakes import reschedule, take_over
+from task_runner.model.task import COUNTED, OPEN, Fire, FireKind, Outcome, Pacing, TaskState
+from task_runner.planner.self_paced import LONGEST_DELAY
+from task_runner.scheduler.take_over import reschedule, take_over
 from tests.integration.runner.life import SECOND, Life, many_runs
 
 HOW = st.fixed_dictionaries(

@@ -10,7 +10,7 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli import application
-from task_runner.specs import Defaults, parse_spec
+from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 from turnkeeper.home import Home

@@ -3,9 +3,9 @@
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cancelling import WHY
-from task_runner.ledger import TurnState
-from task_runner.outcomes import News, record_news
+from task_runner.dispatcher.canceller import WHY
+from task_runner.dispatcher.outcomes import News, record_news
+from task_runner.planner.ledger import TurnState
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
 

@@ -7,10 +7,10 @@ from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner import ledger
-from task_runner.dispatch import Pace, claim, record_receipts
-from task_runner.runtime import batches
-from task_runner.store import Session
+from task_runner.dispatcher.dispatcher import Pace, claim, record_receipts
+from task_runner.dispatcher.runtime_client import batches
+from task_runner.planner import ledger
+from task_runner.store.port import Session
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State, accept, break_stream, refuse
 

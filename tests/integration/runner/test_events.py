@@ -10,14 +10,14 @@ import pytest
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.bridge import event_of
-from task_runner.dispatch import claim
-from task_runner.events import Event
-from task_runner.hearing import hear
-from task_runner.ledger import TurnState
-from task_runner.outcomes import News, record_news
-from task_runner.pruning import Pruner
-from task_runner.stores.events import _LISTENERS, _WANTED
+from task_runner.dispatcher.dispatcher import claim
+from task_runner.dispatcher.outcomes import News, record_news
+from task_runner.dispatcher.runtime_events import event_of
+from task_runner.model.events import Event
+from task_runner.planner.ledger import TurnState
+from task_runner.scheduler.events import hear
+from task_runner.scheduler.pruner import Pruner
+from task_runner.store.events import _LISTENERS, _WANTED
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
 from tests.support.clock import START

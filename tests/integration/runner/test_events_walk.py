@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from task_runner import changes
-from task_runner.events import Event
-from task_runner.hearing import hear
-from task_runner.model import COUNTED, OPEN, UNDER_WAY, FireKind, TaskState
-from task_runner.schedules import timetable_of
+from task_runner.model.events import Event
+from task_runner.model.task import COUNTED, OPEN, UNDER_WAY, FireKind, TaskState
+from task_runner.planner.schedule import timetable_of
+from task_runner.scheduler.events import hear
+from task_runner.service import changes
 from tests.integration.runner.world import FINAL, Crash, World, open_store
 from turnkeeper.entropy import SeededEntropy
 

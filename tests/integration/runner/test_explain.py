@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.planning import quarantine
+from task_runner.scheduler.planning import quarantine
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner import changes
-from task_runner.backfill import backfill
-from task_runner.explaining import explain
-from task_runner.model import Fire, Outcome, TaskState
+from task_runner.model.task import Fire, Outcome, TaskState
+from task_runner.service import changes
+from task_runner.service.backfill import backfill
+from task_runner.service.explain.explain import explain
 from tests.integration.runner.world import START, World, open_store
 from turnkeeper.clock import rfc3339
 

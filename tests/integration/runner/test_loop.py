@@ -154,7 +154,7 @@ async def test_the_store_migrates_to_what_the_tables_say(rig: Rig) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from task_runner.stores.schema import metadata
+    from task_runner.store.schema import metadata
 
     differences = await rig.store._database.run(
         lambda connection: compare_metadata(MigrationContext.configure(connection), metadata)

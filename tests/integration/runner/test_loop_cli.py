@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from task_runner.cli import application
-from task_runner.cli.looplist import complete_loop
-from task_runner.cli.loopwords import Words, read_words, schedule_of
+from task_runner.cli.loop_list import complete_loop
+from task_runner.cli.loop_words import Words, read_words, schedule_of
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 

@@ -8,8 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model import FireKind, Outcome
-from task_runner.service import Serving
+from task_runner.model.task import FireKind, Outcome
+from task_runner.service.service import Serving
 from tests.integration.runner import world as worlds
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State

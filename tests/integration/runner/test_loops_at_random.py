@@ -5,8 +5,9 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from task_runner import changes, wakes
-from task_runner.model import OPEN, FireKind, Outcome, TaskState
+from task_runner.model.task import OPEN, FireKind, Outcome, TaskState
+from task_runner.scheduler import take_over as wakes
+from task_runner.service import changes
 from tests.integration.runner import world as worlds
 from turnkeeper.errors import TurnkeeperError
 

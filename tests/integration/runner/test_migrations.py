@@ -52,7 +52,7 @@ async def goes_on(rig: Rig, peer: Peer) -> None:
 
 
 def test_every_schema_but_the_newest_has_a_store_here() -> None:
-    versions = Path(__file__).parents[3] / "task_runner" / "stores" / "migrations" / "versions"
+    versions = Path(__file__).parents[3] / "task_runner" / "store" / "migrations" / "versions"
     numbers = sorted(path.name[:4] for path in versions.glob("[0-9]*.py"))
     assert [store.stem.removeprefix("schema_") for store in STORES] == numbers[:-1]
 

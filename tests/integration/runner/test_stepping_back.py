@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model import Outcome
+from task_runner.model.task import Outcome
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State, refuse
 from tests.integration.runner.world import World, open_store

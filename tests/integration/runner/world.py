@@ -16,19 +16,19 @@ from sqlalchemy.pool import StaticPool
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner import changes
-from task_runner.dispatch import _Key, claim, record_receipts
-from task_runner.ledger import TurnState
-from task_runner.model import Fire, Task
-from task_runner.outcomes import News, record_news
-from task_runner.planning import plan_due, plan_tasks
-from task_runner.requests import complete_request
-from task_runner.rewind import bring_back, rewind
-from task_runner.specs import Defaults, parse_spec
-from task_runner.store import Outgoing
-from task_runner.stores.rows import fire_of
-from task_runner.stores.schema import fires, metadata
-from task_runner.stores.sqlite import SqliteSession
+from task_runner.dispatcher.dispatcher import _Key, claim, record_receipts
+from task_runner.dispatcher.outcomes import News, record_news
+from task_runner.model.task import Fire, Task
+from task_runner.planner.ledger import TurnState
+from task_runner.scheduler.fire_request import complete_request
+from task_runner.scheduler.planning import plan_due, plan_tasks
+from task_runner.scheduler.rewind import bring_back, rewind
+from task_runner.service import changes
+from task_runner.service.task_spec import Defaults, parse_spec
+from task_runner.store.port import Outgoing
+from task_runner.store.rows import fire_of
+from task_runner.store.schema import fires, metadata
+from task_runner.store.sqlite import SqliteSession
 from turnkeeper.entropy import SeededEntropy
 
 T = TypeVar("T")

@@ -4,9 +4,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from task_runner import ledger
-from task_runner.ledger import TurnState
-from task_runner.model import (
+from task_runner.model.task import (
     OPEN,
     CatchUp,
     Definition,
@@ -20,9 +18,11 @@ from task_runner.model import (
     Task,
     TaskId,
 )
-from task_runner.planner import plan
-from task_runner.plans import Plan
-from task_runner.schedules import timetable_of
+from task_runner.planner import ledger
+from task_runner.planner.ledger import TurnState
+from task_runner.planner.planner import plan
+from task_runner.planner.plans import Plan
+from task_runner.planner.schedule import timetable_of
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.emitting import read_emitted
-from task_runner.events import (
+from task_runner.model.events import (
     DEEPEST_DATA,
     LARGEST_DATA,
     LIFECYCLE,
@@ -22,7 +21,8 @@ from task_runner.events import (
     matches,
     told,
 )
-from task_runner.specs import Defaults, parse_spec
+from task_runner.scheduler.emitting import read_emitted
+from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper.errors import InvalidInput
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

@@ -5,9 +5,9 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from task_runner.jitter import due_of
-from task_runner.ledger import TurnState
-from task_runner.model import CatchUp, Outcome, Overlap
+from task_runner.model.task import CatchUp, Outcome, Overlap
+from task_runner.planner.jitter import due_of
+from task_runner.planner.ledger import TurnState
 from task_runner.timetable import parse_every
 from tests.unit.runner.simulated import T0, Simulated, at
 

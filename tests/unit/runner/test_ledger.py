@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from task_runner import ledger
-from task_runner.ledger import TurnState
-from task_runner.model import OPEN, Fire, Outcome, TaskId
+from task_runner.model.task import OPEN, Fire, Outcome, TaskId
+from task_runner.planner import ledger
+from task_runner.planner.ledger import TurnState
 from tests.unit.runner.simulated import at
 
 FIRE = Fire(

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from task_runner.codec import decode_definition, encode_definition
-from task_runner.model import CatchUp, Overlap, check_name, check_request_id
+from task_runner.model.task import CatchUp, Overlap, check_name, check_request_id
+from task_runner.store.definition_json import decode_definition, encode_definition
 from tests.unit.runner.simulated import at, definition
 from turnkeeper.errors import InvalidInput
 

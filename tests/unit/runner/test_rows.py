@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from task_runner.model import CatchUp, Fire, FireKind, Outcome, TaskId
-from task_runner.stores.rows import COLUMNS_OF_A_FIRE, fire_of, row_of_fire
-from task_runner.stores.schema import fires
+from task_runner.model.task import CatchUp, Fire, FireKind, Outcome, TaskId
+from task_runner.store.rows import COLUMNS_OF_A_FIRE, fire_of, row_of_fire
+from task_runner.store.schema import fires
 from tests.unit.runner.simulated import at
 
 

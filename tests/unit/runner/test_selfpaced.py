@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner import selfpaced
-from task_runner.budgets import Ended
-from task_runner.model import Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState
-from task_runner.planner import plan, withdraw
-from task_runner.replacing import replace
-from task_runner.schedules import timetable_of
-from task_runner.specs import Defaults, parse_spec, write_spec
+from task_runner.model.replace import replace
+from task_runner.model.task import Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState
+from task_runner.planner import self_paced as selfpaced
+from task_runner.planner.budgets import Ended
+from task_runner.planner.planner import plan, withdraw
+from task_runner.planner.schedule import timetable_of
+from task_runner.service.task_spec import Defaults, parse_spec, write_spec
 from turnkeeper.errors import InvalidInput
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from task_runner.model import CatchUp, Overlap, Schedule, ScheduleKind
-from task_runner.simulation import Outage, Span, simulated
+from task_runner.model.task import CatchUp, Overlap, Schedule, ScheduleKind
+from task_runner.service.simulate import Outage, Span, simulated
 from tests.unit.runner.simulated import T0, definition
 
 START, END = datetime(2026, 3, 6, tzinfo=UTC), datetime(2026, 3, 11, tzinfo=UTC)

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from task_runner.declared import EventTrigger
-from task_runner.events import Event
-from task_runner.model import Fire, FireKind, Outcome, Overlap, Schedule, ScheduleKind, Task, TaskId, TaskState
-from task_runner.triggering import LONGEST_CHAIN, MOST_AN_HOUR, Decided, Standing, Trigger, decide
+from task_runner.model.declaration import EventTrigger
+from task_runner.model.events import Event
+from task_runner.model.task import Fire, FireKind, Outcome, Overlap, Schedule, ScheduleKind, Task, TaskId, TaskState
+from task_runner.planner.event_triggers import LONGEST_CHAIN, MOST_AN_HOUR, Decided, Standing, Trigger, decide
 from tests.unit.runner.simulated import T0, at, definition
 
 TASK = "task-00000001"

@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from task_runner.timetable import (
-    Bounded,
-    CronTimetable,
-    InvalidCron,
-    Once,
-    Timetable,
-    parse_cron,
-    parse_every,
-    zone,
-)
+from task_runner.timetable import Bounded, CronTimetable, InvalidCron, Once, Timetable, parse_cron, parse_every, zone
 from task_runner.timetable.offsets import Stretch, ZoneOffsets
 
 SECOND = timedelta(seconds=1)

@@ -1,0 +1,52 @@
+"""Reaching the runner: its daemon where one runs, else its store in this process."""
+
+import importlib
+from typing import Any
+
+from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper import console
+from turnkeeper.errors import Conflict
+from turnkeeper.home import Home
+from turnkeeper.locking import is_held
+from turnkeeper.rpc.channel import Caller
+
+PROCESS = "task-runner"
+# What takes long for what it is: thousands of tasks in one transaction.
+_DEADLINES_S = {"ApplyTasks": 120.0}
+NOT_RUNNING = "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"
+
+
+class Runner:
+    """The runner of one home, whether its daemon runs or not."""
+
+    def __init__(self, home: Home) -> None:
+        """Look whether a daemon holds the home's lock. Raises InvalidInput if the home cannot be trusted."""
+        home.check()
+        self._home = home
+        self.serving = is_held(home, PROCESS)
+        self._caller = Caller(home.socket(PROCESS), SchedulesStub, PROCESS) if self.serving else None
+
+    def call(self, method: str, request: Any) -> Any:
+        """Call an operation, named as on the wire. Raises TurnkeeperError."""
+        if self._caller is not None:
+            return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+        # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
+        local = importlib.import_module("task_runner.daemon.in_process")
+        try:
+            return local.call(self._home, method, request)
+        except Conflict as error:
+            if error.where != str(self._home.lock(PROCESS)):
+                raise
+            self.serving = True  # it started a moment ago
+            self._caller = Caller(self._home.socket(PROCESS), SchedulesStub, PROCESS)
+            return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+
+    def note_unless_serving(self) -> None:
+        """Say plainly that nothing fires while no daemon runs."""
+        if not self.serving:
+            console.note(NOT_RUNNING)
+
+
+def runner() -> Runner:
+    """Return the runner of the home that `--home` or the environment names."""
+    return Runner(console.home())

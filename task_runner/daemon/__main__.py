@@ -1,0 +1,91 @@
+"""The daemon: `python -m task_runner.daemon HOME`, which is what `task-runner serve` becomes.
+
+A module of its own, so that no other command pays for importing it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from protos.turnkeeper.v1 import schedules_pb2
+from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
+from task_runner.daemon.assembly import PROCESS, Runner, assemble
+from task_runner.service.servicer import Servicer
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
+from turnkeeper.eventlog import EventLog
+from turnkeeper.heap import settle_heap
+from turnkeeper.home import Home
+from turnkeeper.locking import ProcessLock
+from turnkeeper.progress import Progress
+from turnkeeper.rpc.server import UnixServer
+
+_STOP_GRACE_S = 2.0
+
+
+async def serve(home: Home) -> None:
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log = EventLog(home.logs, PROCESS, SystemClock())
+    async with assemble(home, daemon=True) as runner:
+        server = UnixServer(home.socket(PROCESS))
+        servicer: Any = Servicer(runner.service)
+        add_SchedulesServicer_to_server(servicer, server.grpc)
+        server.announce(schedules_pb2.DESCRIPTOR.services_by_name["Schedules"])
+        await runner.service.end_ephemeral()
+        await runner.warm_up()
+        settle_heap()
+        await server.start()
+        log.emit("process.started")
+        try:
+            await _work_until(stop, runner, Progress(home, PROCESS, os.getpid()))
+        finally:
+            await server.stop(_STOP_GRACE_S)
+            await runner.service.end_ephemeral()
+            log.emit("process.stopped", durable=True)
+
+
+async def _work_until(stop: asyncio.Event, runner: Runner, progress: Progress) -> None:
+    """Run the parts until told to stop; a part that fails ends the process, which its supervisor starts again."""
+    parts = [
+        asyncio.create_task(part.run(), name=type(part).__name__)
+        for part in (
+            runner.loop, runner.dispatcher, runner.follower, runner.bridge, runner.canceller, runner.pruner,
+        )
+    ]  # fmt: skip
+    parts.append(asyncio.create_task(progress.run(SystemClock()), name="Progress"))
+    stopping = asyncio.create_task(stop.wait())
+    done, rest = await asyncio.wait([*parts, stopping], return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def main(argv: list[str]) -> int:
+    """Serve the home that `argv` names; return the exit code."""
+    home = Home(root=Path(argv[0]))
+    try:
+        home.check()
+        home.create()
+        home.check_sockets()
+        with ProcessLock(home, PROCESS):
+            asyncio.run(serve(home))
+    except TurnkeeperError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except ExceptionGroup as group:
+        sys.stderr.write(f"error: {group.exceptions[0]}\n")
+        return EXIT_FAILURE
+    return 0
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

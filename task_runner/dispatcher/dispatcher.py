@@ -1,0 +1,276 @@
+"""Sending committed fires until each is answered.
+
+`sent` is on disk before a request leaves, and only once the stream is connected. What was written to a stream that
+then broke may have arrived or not: it stays `sent`, and is sent again with the same id and attempt until answered,
+however late. Only a definite refusal makes a fire unsent again.
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from google.rpc import code_pb2
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from task_runner.dispatcher.runtime_client import FireStream, Runtime
+from task_runner.model.replace import replace
+from task_runner.model.task import Fire, Outcome
+from task_runner.planner import facts as trail
+from task_runner.planner import ledger
+from task_runner.planner.facts import Event, Trail
+from task_runner.planner.planner import withdraw
+from task_runner.planner.schedule import timetable_of
+from task_runner.scheduler.fire_request import complete_request
+from task_runner.scheduler.planning import Planned, plan_tasks, quarantine, write_plans
+from task_runner.store.port import Outgoing, Session, Store
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.failpoints import Failpoints
+
+LARGEST_BATCH = 256
+MOST_UNANSWERED = 4096
+LONGEST_WAIT_S = 30.0
+_RECEIPTS_WAIT_S = 0.25
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_CONNECT_S = 5.0
+# Sending the same bytes again cannot help: the task itself has to change.
+_HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How caught-up fires are spread.
+
+    Attributes:
+        concurrency: how many are under way at once.
+        stagger_s: the least time between two.
+    """
+
+    concurrency: int = 4
+    stagger_s: float = 0.2
+
+
+class _Key(NamedTuple):
+    fire_id: str
+    attempt: int
+
+
+class Dispatcher:
+    """Keeps a stream of fires to the runtime open and the outbox empty."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        trail: Trail,
+        failpoints: Failpoints,
+        pace: Pace,
+        changed: asyncio.Event,
+        planned: asyncio.Event,
+    ) -> None:
+        """Take what it works on; `changed` is set whenever it makes a task need planning.
+
+        Nothing new is sent before `planned` is set: what is late at the start has then been planned again.
+        """
+        self._store, self._runtime = store, runtime
+        self._clock, self._entropy, self._trail = clock, entropy, trail
+        self._failpoints, self._pace, self._changed = failpoints, pace, changed
+        self._planned = planned
+        self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._unanswered: deque[_Key] = deque()
+        self._calm = asyncio.Event()
+        self._calm.set()
+        self._failures = 0
+        self._stagger_until: datetime | None = None
+        self.connected = False
+
+    def wake(self) -> None:
+        """Look at the outbox now: something was committed, or a place became free."""
+        self.work.set()
+
+    async def run(self) -> None:
+        """Dispatch for ever, connecting again whenever the stream breaks."""
+        while True:
+            with suppress(TurnkeeperError):
+                await self.serve_once()
+            self.connected = False
+            self._failures += 1
+            longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(self._failures, 10))
+            await self._clock.sleep(self._entropy.uniform(_SHORTEST_PAUSE_S, longest))
+
+    async def serve_once(self) -> None:
+        """Open one stream and use it until it breaks. Raises TurnkeeperError then."""
+        stream = await self._runtime.open_stream(_CONNECT_S)
+        self.connected = True
+        await self._plan_what_was_left()
+        self._unanswered.clear()
+        receipts: asyncio.Queue[wire.FireReceipt] = asyncio.Queue()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send(stream))
+                group.create_task(self._receive(stream, receipts))
+                group.create_task(self._record(receipts))
+        except* TurnkeeperError as broken:
+            raise broken.exceptions[0] from None
+        finally:
+            stream.close()
+
+    async def _plan_what_was_left(self) -> None:
+        """Plan the tasks with a fire under way: what came due while the runtime could not be heard was left."""
+        now = self._clock.now()
+        done = await self._store.run(
+            lambda session: plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
+        )
+        self._trail.emit_all(done.events)
+        self._changed.set()
+        self.asking.set()
+
+    async def _send(self, stream: FireStream) -> None:
+        self.lost.clear()
+        await self._resend(stream)
+        await self._planned.wait()
+        while True:
+            self.work.clear()
+            if self.lost.is_set():
+                self.lost.clear()
+                await self._resend(stream)
+            while batch := await self._claim():
+                self._calm.clear()
+                await self._write(stream, batch)
+            if self._planned.is_set():
+                self._calm.set()
+            await self._clock.wait(self.work, await self._pause_s())
+
+    async def _resend(self, stream: FireStream) -> None:
+        """Send again, as they were, all fires of which it is unknown whether they arrived."""
+        after = 0
+        while batch := await self._store.run(partial(_unanswered, after=after)):
+            await self._write(stream, batch)
+            after = batch[-1].fire.entry_id
+
+    async def _claim(self) -> list[Outgoing]:
+        """Mark the next fires as sent, on disk; return them."""
+        room = min(LARGEST_BATCH, MOST_UNANSWERED - len(self._unanswered))
+        if room <= 0:
+            return []
+        now = self._clock.now()
+        slots = 0 if self._stagger_until is not None and now < self._stagger_until else self._pace.concurrency
+        single = self._pace.stagger_s > 0
+        batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
+        if any(outgoing.fire.caught_up for outgoing in batch):
+            self._stagger_until = now + timedelta(seconds=self._pace.stagger_s)
+        return batch
+
+    async def _write(self, stream: FireStream, batch: list[Outgoing]) -> None:
+        self._failpoints.reach("runner.sent")
+        self._trail.emit_all([trail.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
+        self._unanswered.extend(_Key(outgoing.fire.fire_id, outgoing.fire.attempt) for outgoing in batch)
+        await stream.write([complete_request(outgoing) for outgoing in batch])
+
+    async def _pause_s(self) -> float:
+        """Return for how long there is nothing to send."""
+        now = self._clock.now()
+        soon, slow = await self._store.run(
+            lambda session: (session.fires.next_ready(caught_up=False), session.fires.next_ready(caught_up=True))
+        )
+        if slow is not None and slow <= now:
+            # It stands in line for a catch-up slot: the stagger ends, or an outcome wakes us.
+            slow = self._stagger_until if self._stagger_until and self._stagger_until > now else None
+        if len(self._unanswered) >= MOST_UNANSWERED:
+            soon = None
+        waits = [(at - now).total_seconds() for at in (soon, slow) if at is not None]
+        return max(0.0, min([LONGEST_WAIT_S, *waits]))
+
+    async def _receive(self, stream: FireStream, receipts: asyncio.Queue[wire.FireReceipt]) -> None:
+        while True:
+            for receipt in await stream.read():
+                receipts.put_nowait(receipt)
+
+    async def _record(self, receipts: asyncio.Queue[wire.FireReceipt]) -> None:
+        while True:
+            batch = [await receipts.get()]
+            # What is due goes first: while there is more to send, a receipt can wait a moment.
+            await self._clock.wait(self._calm, _RECEIPTS_WAIT_S)
+            while not receipts.empty() and len(batch) < LARGEST_BATCH:
+                batch.append(receipts.get_nowait())
+            await self.take_in(batch)
+
+    async def take_in(self, receipts: list[wire.FireReceipt]) -> None:
+        """Record receipts in one transaction."""
+        self._failpoints.reach("runner.receipt")
+        self._failures = 0
+        now = self._clock.now()
+        keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
+        done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))
+        self._trail.emit_all(done.events)
+        if any(receipt.HasField("error") for receipt in receipts):
+            self._changed.set()
+        self.work.set()
+
+
+def _unanswered(session: Session, after: int) -> list[Outgoing]:
+    return session.fires.unanswered(after, LARGEST_BATCH)
+
+
+def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bool) -> list[Outgoing]:
+    """Mark as sent at most `limit` fires that may go, caught-up ones only as far as `slots` are free; return them."""
+    found = session.fires.ready(now, limit, caught_up=False)
+    if slots and len(found) < limit:
+        free = max(0, slots - session.fires.catching_up())
+        found += session.fires.ready(now, min(free, 1) if single else free, caught_up=True) if free else []
+    sent = [replace(outgoing, fire=ledger.sent(outgoing.fire, now)) for outgoing in found]
+    session.fires.record_sent([outgoing.fire for outgoing in sent])
+    return sent
+
+
+def record_receipts(
+    session: Session, receipts: list[wire.FireReceipt], keys: list[_Key | None], now: datetime
+) -> Planned:
+    """Take receipts in: accept, or make unsent again and plan anew; return the facts."""
+    fires = session.fires.by_ids({receipt.fire_id for receipt in receipts})
+    before, events = dict(fires), list[Event]()
+    refused: list[tuple[Fire, wire.FireError]] = []
+    for receipt, key in zip(receipts, keys, strict=True):
+        fire = fires.get(receipt.fire_id)
+        if fire is None:
+            continue
+        attempt = receipt.attempt or (key.attempt if key and key.fire_id == receipt.fire_id else fire.attempt)
+        if receipt.HasField("error"):
+            now_fire = ledger.refused(fire, now, attempt=attempt, why=receipt.error.message)
+            if now_fire is not fire:
+                refused.append((now_fire, receipt.error))
+        else:
+            now_fire = ledger.accepted(fire, now, attempt=attempt, turn_id=receipt.turn_id)
+            disposition = wire.FireReceipt.Disposition.Name(receipt.disposition)
+            events.append(trail.of_fire("fire.accepted", fire, disposition=disposition))
+        fires[receipt.fire_id] = now_fire
+    changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
+    were_refused = {fire.fire_id for fire, _ in refused}
+    session.fires.update([fire for fire in changed if fire.fire_id in were_refused])
+    session.fires.record_accepted([fire for fire in changed if fire.fire_id not in were_refused])
+    session.tasks.record_accepted(
+        fire for fire in changed if fire.accepted_at is not None and before[fire.fire_id].accepted_at is None
+    )
+    return Planned(events=events) + _replan_refused(session, refused, now)
+
+
+def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]], now: datetime) -> Planned:
+    done = Planned(
+        events=[trail.of_fire("fire.refused", fire, code=error.code, field=error.field) for fire, error in refused]
+    )
+    hopeless = {fire.task_id: error for fire, error in refused if error.code in _HOPELESS and error.field}
+    for task_id, error in hopeless.items():
+        (snapshot,) = session.tasks.snapshots([task_id])
+        withdrawn = withdraw(snapshot, timetable_of(snapshot.task.definition), "quarantined", now, manual=True)
+        done += write_plans(session, [(snapshot, withdrawn)])
+        done.events.append(quarantine(session, task_id, f"{error.field}: {error.message}"))
+    again = sorted({fire.task_id for fire, _ in refused if fire.outcome is Outcome.PENDING} - set(hopeless))
+    return done + plan_tasks(session, again, now)

@@ -1,0 +1,377 @@
+"""What the runner knows: tasks, the nominal times they name, and the ledger of what came of each.
+
+Plain frozen values; time is always an aware datetime in UTC. Nothing here reads a clock or does I/O.
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from enum import StrEnum
+from typing import NewType
+
+from task_runner.model.declaration import CreatedBy, EventTrigger
+from turnkeeper.errors import InvalidInput
+
+TaskId = NewType("TaskId", str)
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+_ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
+LONGEST_REASON = 300
+
+
+class ScheduleKind(StrEnum):
+    """How a schedule names its nominal times."""
+
+    CRON = "cron"
+    EVERY = "every"
+    AT = "at"
+    RRULE = "rrule"
+    DYNAMIC = "dynamic"
+    ON = "on"
+
+
+class CatchUp(StrEnum):
+    """What becomes of nominal times that were missed."""
+
+    SKIP = "skip"
+    RUN_ONCE = "run-once"
+    RUN_ALL = "run-all"
+
+
+class Overlap(StrEnum):
+    """What becomes of a fire that is due while the task's last one is still open."""
+
+    COALESCE = "coalesce"
+    QUEUE = "queue"
+    SKIP = "skip"
+    CANCEL_RUNNING = "cancel-running"
+
+
+class TaskState(StrEnum):
+    """Whether a task fires; what its fires are doing at present is derived from the ledger."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+    DONE = "done"
+    EXPIRED = "expired"
+    QUARANTINED = "quarantined"
+    DELETED = "deleted"
+
+
+class FireKind(StrEnum):
+    """What asked for a fire. Only scheduled ones move the cursor and are subject to catch-up."""
+
+    SCHEDULED = "scheduled"
+    MANUAL = "manual"
+    BACKFILL = "backfill"
+    WAKE = "wake"
+    EVENT = "event"
+
+
+class Outcome(StrEnum):
+    """Where a ledger entry stands. The first seven are open, the others settled for good."""
+
+    WAITING = "waiting"
+    PENDING = "pending"
+    SENT = "sent"
+    ACCEPTED = "accepted"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    HELD = "held"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    COALESCED = "coalesced"
+    PRUNED = "pruned"
+
+
+UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
+HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
+UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
+OPEN = UNDER_WAY | HALTED | UNSENT
+# The fires that `max_fires` bounds: those that nobody asked for one by one.
+COUNTED = frozenset({FireKind.SCHEDULED, FireKind.WAKE, FireKind.EVENT})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """Which nominal times a task names.
+
+    Attributes:
+        kind: how.
+        text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule; empty
+            for a self-paced task, whose turns ask for the next one each.
+        anchor_at: where an interval counts from, or a rule that does not say where it starts; else None.
+        declared_in: the duration an `in` was written with; such a task is an `at`, written down as an instant.
+    """
+
+    kind: ScheduleKind
+    text: str
+    anchor_at: datetime | None = None
+    declared_in: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Definition:
+    """A task as its author declared it, every default filled in.
+
+    Attributes:
+        name: unique among the tasks that are not deleted.
+        schedule: its nominal times, within the bounds below.
+        timezone: IANA name of the zone that `schedule` is read in.
+        category, channel, agent, prompt, payload_json, read_only: passed to the runtime with each fire.
+        catch_up, grace, catch_up_window, max_catch_up: what becomes of missed nominal times.
+        overlap: what becomes of a fire that is due while another is open.
+        start_at, end_at, expires_at: bounds on nominal times, all included; None for no bound.
+        max_fires: how many scheduled fires may ever be accepted; None for no limit.
+        thread_id: the runtime's thread; empty for the task's own id.
+        tags: labels, sorted by key.
+        jitter: the most that a fire is put off, by an amount that its nominal time decides.
+        exclude: days and spans that name no nominal time, as :func:`task_runner.timetable.check_excluded` writes them.
+        retries: how many more attempts a fire gets whose turn failed.
+        pause_after_failures: after how many failed fires in a row the task pauses; None for never.
+        budget: limits that pause the task when reached, sorted by key; see :mod:`task_runner.planner.budgets`.
+        first, if_silent: of a self-paced task, how long after its creation it wakes first, and what becomes of it when
+            a turn asks for no next wake: `end`, `wait` or a duration; see :mod:`task_runner.planner.self_paced`.
+        ephemeral: deleted when the daemon stops.
+        created_by: the turn of an agent that made it; None for an author's.
+        on: the events it fires for; None for none.
+    """
+
+    name: str
+    schedule: Schedule
+    timezone: str
+    category: str
+    channel: str
+    prompt: str
+    payload_json: str = ""
+    catch_up: CatchUp = CatchUp.RUN_ONCE
+    grace: timedelta = timedelta(seconds=60)
+    catch_up_window: timedelta | None = None
+    max_catch_up: int = 1000
+    overlap: Overlap = Overlap.COALESCE
+    start_at: datetime | None = None
+    end_at: datetime | None = None
+    expires_at: datetime | None = None
+    max_fires: int | None = None
+    thread_id: str = ""
+    agent: str = "agent0"
+    read_only: bool = False
+    tags: tuple[tuple[str, str], ...] = ()
+    jitter: timedelta = timedelta(0)
+    exclude: tuple[str, ...] = ()
+    retries: int = 0
+    pause_after_failures: int | None = None
+    budget: tuple[tuple[str, int], ...] = ()
+    first: timedelta | None = None
+    if_silent: str = ""
+    ephemeral: bool = False
+    created_by: CreatedBy | None = None
+    on: EventTrigger | None = None
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether it fires for events beside the times of a schedule."""
+        return self.on is not None and self.schedule.kind is not ScheduleKind.ON
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What the turns of one task came to on one day of its zone.
+
+    Attributes:
+        day: which day.
+        turns: how many ended.
+        spent: how long they took.
+        tokens: how many they used, in and out.
+    """
+
+    day: date
+    turns: int = 0
+    spent: timedelta = timedelta(0)
+    tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pacing:
+    """How far a self-paced task has come.
+
+    Attributes:
+        iteration: how many wakes were committed; the number of the newest.
+        armed_at: when it wakes next; None while nothing has asked for it.
+        why: what armed it, or what left it unarmed, in a sentence.
+        at_once: how many wakes in a row were asked for at once.
+        setbacks: how many in a row failed or were cancelled.
+    """
+
+    iteration: int = 0
+    armed_at: datetime | None = None
+    why: str = ""
+    at_once: int = 0
+    setbacks: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A stored task.
+
+    Attributes:
+        id: never reused.
+        definition: the newest revision.
+        state: whether it fires.
+        reason: the note of a pause, or why it is quarantined; empty for none.
+        revision: counts edits, from 1.
+        created_at: when it was declared.
+        cursor_at: every nominal time up to here is covered by exactly one scheduled ledger entry.
+        wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
+            can change anything.
+        accepted: scheduled fires and wakes accepted; what `max_fires` bounds.
+        fires: fires of any kind accepted.
+        missed: nominal times that were skipped or folded by catch-up.
+        rewound_until: after the clock stepped back, the cursor before; up to there fires may exist already.
+        failures: how many fires in a row have failed.
+        usage: what its turns came to on the newest day on which one ended; None without a budget.
+        pacing: of a self-paced task, or one that was; else None.
+    """
+
+    id: TaskId
+    definition: Definition
+    state: TaskState = TaskState.ACTIVE
+    reason: str = ""
+    revision: int = 1
+    created_at: datetime
+    cursor_at: datetime
+    wake_at: datetime | None = None
+    accepted: int = 0
+    fires: int = 0
+    missed: int = 0
+    rewound_until: datetime | None = None
+    failures: int = 0
+    usage: Usage | None = None
+    pacing: Pacing | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fire:
+    """A ledger entry: one fire, or one record of a run of nominal times that did not fire.
+
+    Attributes:
+        entry_id: the ledger's own number, in the order of planning; 0 until it is written.
+        fire_id: the fire's identity for ever; empty for a skipped run and for a fire that waits.
+        nominal_at: the nominal time it fires for; of a run, the last.
+        outcome, reason: where it stands, and why.
+        count, first_at, last_at: the run of nominal times it covers; a count of 0 covers nothing.
+        attempt: from 1; grows only after a release, or after a failure that is tried again.
+        policy: the catch-up policy it was planned under.
+        caught_up: it stands for missed nominal times, so it takes a catch-up slot.
+        released: it waited for overlap, so that being late is no miss before `send_by`.
+        send_by: until when sending it is on time; None for an entry that is no fire yet.
+        ready_at: from when it may be sent; None while it stands behind an earlier fire, and once it is sent.
+        refusals: how often the runtime refused it in a row.
+        fired_at: when it was first sent in this attempt.
+        request_id: the client's id of a manual fire; empty for the others.
+        retries: how many more attempts it gets if its turn fails.
+        spent, tokens: what the turns of all its attempts came to.
+    """
+
+    task_id: TaskId
+    kind: FireKind = FireKind.SCHEDULED
+    nominal_at: datetime
+    due_at: datetime
+    outcome: Outcome
+    first_at: datetime
+    last_at: datetime
+    count: int = 1
+    entry_id: int = 0
+    fire_id: str = ""
+    reason: str = ""
+    attempt: int = 1
+    policy: CatchUp = CatchUp.RUN_ONCE
+    caught_up: bool = False
+    released: bool = False
+    send_by: datetime | None = None
+    ready_at: datetime | None = None
+    refusals: int = 0
+    fired_at: datetime | None = None
+    accepted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    turn_id: str = ""
+    request_id: str = ""
+    retries: int = 0
+    spent: timedelta = timedelta(0)
+    tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revision:
+    """A definition, and from when on it is in force.
+
+    Attributes:
+        number: from 1.
+        valid_from: until the next one's.
+        definition: what was declared.
+    """
+
+    number: int
+    valid_from: datetime
+    definition: Definition
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """All that planning one task depends on.
+
+    Attributes:
+        task: the task.
+        open: its open ledger entries of every kind, oldest first.
+        tail: the newest of its skipped entries, which an adjacent one of the same reason extends.
+        taken: nominal times after the cursor whose fires exist already, because the clock stepped back.
+    """
+
+    task: Task
+    open: tuple[Fire, ...] = ()
+    tail: Fire | None = None
+    taken: frozenset[datetime] = field(default=frozenset())
+
+
+def check_name(name: str, *, own_id: str = "") -> str:
+    """Return a task's name if it is one. Raises InvalidInput: bad characters, or the shape of another task's id."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{name[:70]!r} is not a task's name", where="name", hint="use 1 to 63 of a-z, 0-9 and -, not - first"
+        )
+    if _ID.fullmatch(name) and name != own_id:
+        raise InvalidInput(f"{name!r} looks like a task's id", where="name", hint="choose another name")
+    return name
+
+
+def is_task_id(text: str) -> bool:
+    """Tell whether `text` is written like a task's id.
+
+    >>> is_task_id("task-0123abcd"), is_task_id("nightly")
+    (True, False)
+    """
+    return _ID.fullmatch(text) is not None
+
+
+def check_request_id(request_id: str, where: str = "request_id") -> str:
+    """Return a client's request id if it is one. Raises InvalidInput."""
+    if not _REQUEST_ID.fullmatch(request_id):
+        raise InvalidInput("must be 1 to 64 letters, digits and -", where=where)
+    return request_id
+
+
+def fire_id(task_id: str, nominal_at: datetime, suffix: str = "") -> str:
+    """Return the one identity of a fire.
+
+    >>> from datetime import UTC
+    >>> fire_id("task-0123abcd", datetime(2026, 11, 20, 9, tzinfo=UTC))
+    'task-0123abcd@20261120T090000Z'
+    """
+    # Not strftime: it writes years before 1000 without their zeros on some systems, and is slower.
+    at = nominal_at
+    stamp = f"{at.year:04}{at.month:02}{at.day:02}T{at.hour:02}{at.minute:02}{at.second:02}Z"
+    return f"{task_id}@{stamp}{suffix}"

@@ -1,0 +1,100 @@
+"""Budgets, and failures in a row: what pauses a task by itself. Pure.
+
+What turns came to is what the runtime reports when one ends. A limit that is reached pauses the task with the reason;
+it counts again from nothing on the next day of the task's zone, and the task comes back when its author resumes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from task_runner.model.replace import replace
+from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, Usage
+from task_runner.timetable import zone
+from turnkeeper.errors import InvalidInput
+
+KEYS = tuple(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens"))
+LARGEST = 1_000_000_000_000
+_SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """A turn that ended, and the fire as it left it.
+
+    Attributes:
+        fire: the fire afterwards; pending if it is tried again.
+        at: when.
+        spent: how long the turn took.
+        tokens: how many it used, in and out.
+        wake_after_s: how long after its end it asked to be woken, in seconds; None where it did not.
+    """
+
+    fire: Fire
+    at: datetime
+    spent: timedelta
+    tokens: int
+    wake_after_s: int | None = None
+
+
+def check_budget(budget: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return a budget sorted by key. Raises InvalidInput: an unknown key, or a limit that is not positive."""
+    for key, limit in budget.items():
+        if key not in KEYS:
+            raise InvalidInput(f"{key[:40]!r} is not a limit", where="budget", hint=f"one of {', '.join(KEYS)}")
+        if not 1 <= limit <= LARGEST:
+            raise InvalidInput(f"{key} must be from 1 to {LARGEST}, not {limit}", where="budget")
+    return tuple(sorted(budget.items()))
+
+
+def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
+    """Return a task with the turns counted that ended, and why it has to pause; empty if it need not."""
+    reason = ""
+    for turn in ended:
+        failures = _failures(task.failures, turn.fire)
+        task = task if failures == task.failures else replace(task, failures=failures)
+        if task.definition.budget:
+            task = replace(task, usage=_used(task, turn))
+            reason = reason or _reached(task, turn.fire)
+        reason = reason or _too_many_failures(task.definition, task.failures, turn.fire)
+    return task, reason[:LONGEST_REASON]
+
+
+def _failures(before: int, fire: Fire) -> int:
+    if fire.kind is FireKind.MANUAL:
+        return before
+    if fire.outcome is Outcome.FAILED:
+        return before + 1
+    return 0 if fire.outcome is Outcome.SUCCEEDED else before
+
+
+def _too_many_failures(definition: Definition, failures: int, fire: Fire) -> str:
+    limit = definition.pause_after_failures
+    if limit is None or failures < limit or fire.outcome is not Outcome.FAILED:
+        return ""
+    return f"{failures} failures in a row, the last: {fire.reason or 'without a reason'}"
+
+
+def _used(task: Task, turn: Ended) -> Usage:
+    day = turn.at.astimezone(zone(task.definition.timezone)).date()
+    before = task.usage if task.usage is not None and task.usage.day >= day else Usage(day=day)
+    return replace(before, turns=before.turns + 1, spent=before.spent + turn.spent, tokens=before.tokens + turn.tokens)
+
+
+def _reached(task: Task, fire: Fire) -> str:
+    usage = task.usage
+    assert usage is not None
+    used = {
+        "turns_per_day": usage.turns,
+        "seconds_per_day": usage.spent // _SECOND,
+        "tokens_per_day": usage.tokens,
+        # One that has to be tried again would come to more turns than the limit says.
+        "turns_per_fire": fire.attempt - 1 if fire.outcome is Outcome.PENDING else 0,
+        "seconds_per_fire": fire.spent // _SECOND,
+        "tokens_per_fire": fire.tokens,
+    }
+    for key, limit in task.definition.budget:
+        if used[key] >= limit:
+            where = f"on {usage.day}" if key.endswith("_day") else f"by {fire.fire_id}"
+            return f"budget: {key} is {limit}, {used[key]} used {where}"
+    return ""

@@ -1,0 +1,160 @@
+"""Catch-up: what becomes of nominal times that were missed, for whatever cause. Pure.
+
+One rule for every cause - runner down, machine asleep, runtime unreachable, clock stepped, thread waiting for its
+author - decides over the nominal times that fell due together with the task's own fires that never left.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from task_runner.model.replace import replace
+from task_runner.model.task import CatchUp, Fire, Outcome, Task
+from task_runner.planner.plan import (
+    covering,
+    fresh,
+    is_queued,
+    newly_missed,
+    settled_coalesced,
+    settled_skipped,
+    skipped_run,
+)
+from task_runner.planner.runs import Due, Run, merged, run_between, run_of, single
+from task_runner.timetable import Timetable
+
+MISSED = "missed"
+TOO_OLD = "catch_up_window"
+CAPPED = "max_catch_up"
+_LEAST = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaughtUp:
+    """What the policy decides.
+
+    Attributes:
+        fires: new fires, oldest first, none of them ready yet.
+        skips: new records of runs that do not fire, oldest first.
+        changed: the task's unsent fires that changed, settled or not.
+        missed: how many nominal times count as missed that did not before.
+    """
+
+    fires: tuple[Fire, ...] = ()
+    skips: tuple[Fire, ...] = ()
+    changed: tuple[Fire, ...] = ()
+    missed: int = 0
+
+
+def late_fires(unsent: tuple[Fire, ...], due: Due, now: datetime) -> tuple[Fire, ...]:
+    """Return those unsent fires that are missed: past their time, or with a later nominal time due already.
+
+    One that waited for overlap is missed only once the grace it was released with is over.
+    """
+    newest = max((fire.nominal_at for fire in unsent), default=None)
+    return tuple(
+        fire
+        for fire in unsent
+        if (fire.send_by is not None and now > fire.send_by)
+        or (not fire.released and (due.last_at is not None or fire.nominal_at != newest))
+    )
+
+
+def catch_up(task: Task, timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
+    """Apply the task's policy to what fell due and to its late unsent fires."""
+    old_fires, old_run, due = _too_old(task, timetable, due, late, now)
+    old = CaughtUp(
+        skips=(skipped_run(task, old_run, TOO_OLD),) if old_run else (),
+        changed=tuple(settled_skipped(fire, TOO_OLD, now) for fire in old_fires),
+        missed=sum(map(newly_missed, old_fires)) + (old_run.count if old_run else 0),
+    )
+    rest = tuple(fire for fire in late if fire not in old_fires)
+    decide = {CatchUp.SKIP: _skip, CatchUp.RUN_ONCE: _run_once, CatchUp.RUN_ALL: _run_all}[task.definition.catch_up]
+    decided = decide(task, timetable, due, rest, now)
+    return CaughtUp(
+        fires=decided.fires,
+        skips=old.skips + decided.skips,
+        changed=old.changed + decided.changed,
+        missed=old.missed + decided.missed,
+    )
+
+
+def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
+    """Return those fires that stand for what was missed, and waited in line until that was longer ago than is let.
+
+    What came on time and waited is no miss, however long that took.
+    """
+    window = task.definition.catch_up_window
+    if window is None:
+        return ()
+    return tuple(
+        settled_skipped(fire, TOO_OLD, now)
+        for fire in unsent
+        if fire.caught_up and (fire.outcome is Outcome.WAITING or is_queued(fire)) and fire.last_at < now - window
+    )
+
+
+def _too_old(
+    task: Task, timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime
+) -> tuple[tuple[Fire, ...], Run | None, Due]:
+    """Split off what was missed longer ago than the window; return it and the rest of what is due."""
+    window = task.definition.catch_up_window
+    if window is None:
+        return (), None, due
+    horizon = now - window
+    fires = tuple(fire for fire in late if fire.last_at < horizon)
+    if due.missed is None or due.missed.first_at >= horizon:
+        return fires, None, due
+    before = due.missed.first_at - _LEAST
+    run = run_between(timetable, before, min(horizon - _LEAST, due.missed.last_at))
+    rest = run_between(timetable, horizon - _LEAST, due.missed.last_at)
+    return fires, run, Due(missed=rest, on_time=due.on_time)
+
+
+def _skip(task: Task, _timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
+    return CaughtUp(
+        fires=_on_time(task, due),
+        skips=(skipped_run(task, due.missed, MISSED),) if due.missed else (),
+        changed=tuple(settled_skipped(fire, MISSED, now) for fire in late),
+        missed=sum(map(newly_missed, late)) + (due.missed.count if due.missed else 0),
+    )
+
+
+def _run_once(task: Task, _timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
+    if not late and due.missed is None:
+        return CaughtUp(fires=_on_time(task, due))
+    if due.last_at is None and len(late) == 1:
+        return CaughtUp()
+    if due.last_at is not None:
+        run = merged([*map(run_of, late), due.missed, single(due.on_time) if due.on_time else None])
+        fire = fresh(task, due.last_at, run, caught_up=True)
+        folded = late
+    else:
+        *older, newest = late
+        run = merged(map(run_of, late))
+        fire = replace(covering(newest, run), caught_up=True)
+        folded = tuple(older)
+    changed = tuple(settled_coalesced(one, fire.fire_id, now) for one in folded)
+    if fire.entry_id:
+        changed += (fire,)
+    return CaughtUp(
+        fires=() if fire.entry_id else (fire,),
+        changed=changed,
+        missed=run.count - 1 - sum(one.count - newly_missed(one) for one in late),
+    )
+
+
+def _run_all(task: Task, timetable: Timetable, due: Due, _late: tuple[Fire, ...], _now: datetime) -> CaughtUp:
+    if due.missed is None:
+        return CaughtUp(fires=_on_time(task, due))
+    before, last = due.missed.first_at - _LEAST, due.missed.last_at
+    kept = timetable.last_n(before, last, task.definition.max_catch_up)
+    fires = tuple(fresh(task, nominal_at, single(nominal_at), caught_up=True) for nominal_at in kept)
+    cut = due.missed.count - len(kept)
+    skips: tuple[Fire, ...] = ()
+    if cut and (run := run_between(timetable, before, kept[0] - _LEAST)):
+        skips = (skipped_run(task, run, CAPPED),)
+    return CaughtUp(fires=fires + _on_time(task, due), skips=skips, missed=cut)
+
+
+def _on_time(task: Task, due: Due) -> tuple[Fire, ...]:
+    return () if due.on_time is None else (fresh(task, due.on_time, single(due.on_time), caught_up=False),)

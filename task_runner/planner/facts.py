@@ -1,0 +1,96 @@
+"""The runner's facts, as the event trail records them: made inside a transaction, written out after its commit."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from task_runner.model.task import Fire, Outcome, Snapshot
+from task_runner.planner.plans import Plan
+from turnkeeper.clock import rfc3339
+
+
+class Event(NamedTuple):
+    """One fact.
+
+    Attributes:
+        name: for example `fire.committed`.
+        fields: ids, states, times, counts; never a prompt.
+    """
+
+    name: str
+    fields: dict[str, Any]
+
+
+class Trail(Protocol):
+    """Where facts are written."""
+
+    def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
+        """Append one event."""
+
+    def emit_all(self, events: Sequence[Event]) -> None:
+        """Append events in order, in one write."""
+
+
+def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[Event]:
+    """Return the facts of a plan that was written; `entries` are its entries with their numbers."""
+    before = {fire.entry_id: fire.outcome for fire in snapshot.open}
+    events = [skipped(run) for run in plan.skipped]
+    for fire in entries:
+        if not fire.fire_id:
+            continue
+        if fire.outcome is Outcome.PENDING and before.get(fire.entry_id, Outcome.WAITING) is Outcome.WAITING:
+            events.append(committed(fire))
+        elif fire.outcome in {Outcome.SKIPPED, Outcome.COALESCED} and fire.entry_id in before:
+            events.append(settled(fire))
+    if plan.task.cursor_at != snapshot.task.cursor_at:
+        events.append(Event("cursor.moved", {"task_id": plan.task.id, "to": rfc3339(plan.task.cursor_at)}))
+    armed = plan.task.pacing
+    if armed is not None and armed.armed_at is not None and armed != snapshot.task.pacing:
+        told = {"task_id": plan.task.id, "at": rfc3339(armed.armed_at), "iteration": armed.iteration + 1}
+        events.append(Event("task.armed", told | {"reason": armed.why}))
+    if plan.task.state is not snapshot.task.state:
+        events.append(Event(f"task.{plan.task.state}", {"task_id": plan.task.id, "reason": plan.task.reason}))
+    return events
+
+
+def committed(fire: Fire) -> Event:
+    """Return that a fire and its request are on disk."""
+    return Event(
+        "fire.committed",
+        {
+            "fire_id": fire.fire_id,
+            "task_id": fire.task_id,
+            "attempt": fire.attempt,
+            "nominal_at": rfc3339(fire.nominal_at),
+            "due_at": rfc3339(fire.due_at),
+            "count": fire.count,
+            "first_nominal_at": rfc3339(fire.first_at),
+            "last_nominal_at": rfc3339(fire.last_at),
+            "kind": fire.kind.value,
+            "policy": fire.policy.value,
+        },
+    )
+
+
+def skipped(fire: Fire) -> Event:
+    """Return that a run of nominal times does not fire."""
+    return Event(
+        "fire.skipped",
+        {
+            "task_id": fire.task_id,
+            "reason": fire.reason,
+            "count": fire.count,
+            "first_nominal_at": rfc3339(fire.first_at),
+            "last_nominal_at": rfc3339(fire.last_at),
+        }
+        | ({"fire_id": fire.fire_id} if fire.fire_id else {}),
+    )
+
+
+def settled(fire: Fire) -> Event:
+    """Return that a fire came to its end."""
+    return of_fire("fire.settled", fire, outcome=fire.outcome.value, reason=fire.reason)
+
+
+def of_fire(name: str, fire: Fire, **fields: Any) -> Event:
+    """Return a fact about one attempt of a fire."""
+    return Event(name, {"fire_id": fire.fire_id, "task_id": fire.task_id, "attempt": fire.attempt} | fields)

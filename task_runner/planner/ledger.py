@@ -1,0 +1,144 @@
+"""How a ledger entry moves on: receipts, refusals and turn events. Pure and monotone.
+
+A settled entry never changes; news of another attempt than the present one never counts; hearing the same thing twice
+is hearing it once.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from task_runner.model.replace import replace
+from task_runner.model.task import LONGEST_REASON, OPEN, Fire, Outcome
+
+_SHORTEST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 60.0
+_SHORTEST_RETRY_S = 30.0
+# A retry has waited already: it is not missed while the runtime is away for a moment.
+_RETRY_GRACE = timedelta(minutes=5)
+
+
+class TurnState(StrEnum):
+    """What the runtime reports of a turn."""
+
+    STARTED = "started"
+    RESUMED = "resumed"
+    INTERRUPTED = "interrupted"
+    PAUSED = "paused"
+    HELD = "held"
+    RELEASED = "released"
+    SUCCEEDED = "succeeded"
+    SILENT = "silent"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_OPEN_STATES = {
+    TurnState.STARTED: Outcome.RUNNING,
+    TurnState.RESUMED: Outcome.RUNNING,
+    TurnState.INTERRUPTED: Outcome.INTERRUPTED,
+    TurnState.HELD: Outcome.HELD,
+}
+_FINAL_STATES = {
+    TurnState.SUCCEEDED: (Outcome.SUCCEEDED, ""),
+    TurnState.SILENT: (Outcome.SUCCEEDED, "silent"),
+    TurnState.DELIVERED: (Outcome.SUCCEEDED, "delivered"),
+    TurnState.PAUSED: (Outcome.SUCCEEDED, "paused"),
+    TurnState.FAILED: (Outcome.FAILED, ""),
+    TurnState.CANCELLED: (Outcome.CANCELLED, ""),
+}
+FINAL = frozenset(_FINAL_STATES)
+
+
+def sent(fire: Fire, now: datetime) -> Fire:
+    """Return a pending fire as sent; a repeated sending keeps the first time."""
+    return replace(fire, outcome=Outcome.SENT, reason="", ready_at=None, fired_at=fire.fired_at or now)
+
+
+def accepted(fire: Fire, at: datetime, *, attempt: int, turn_id: str) -> Fire:
+    """Return a fire whose receipt came in; the receipt only adds what is not known yet."""
+    if fire.outcome not in OPEN or attempt != fire.attempt:
+        return fire
+    outcome = Outcome.ACCEPTED if fire.outcome in {Outcome.SENT, Outcome.PENDING} else fire.outcome
+    return replace(
+        fire,
+        outcome=outcome,
+        ready_at=None,
+        refusals=0,
+        accepted_at=fire.accepted_at or at,
+        turn_id=fire.turn_id or turn_id,
+    )
+
+
+def refused(fire: Fire, now: datetime, *, attempt: int, why: str) -> Fire:
+    """Return a sent fire that was definitely refused: unsent again, to be tried after a growing pause."""
+    if fire.outcome is not Outcome.SENT or attempt != fire.attempt:
+        return fire
+    pause_s = min(_LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2.0 ** min(fire.refusals, 16))
+    return replace(
+        fire,
+        outcome=Outcome.PENDING,
+        reason=why[:LONGEST_REASON],
+        fired_at=None,
+        refusals=fire.refusals + 1,
+        ready_at=now + timedelta(seconds=pause_s),
+    )
+
+
+def forgotten(fire: Fire) -> Fire:
+    """Return a fire that the runtime no longer knows, its store having been replaced: to be sent again as it was."""
+    return replace(fire, outcome=Outcome.SENT, started_at=None, turn_id="") if fire.outcome in OPEN else fire
+
+
+def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id: str = "", error: str = "") -> Fire:
+    """Return a fire after a turn event; the same fire where the event changes nothing."""
+    if fire.outcome not in OPEN or fire.outcome is Outcome.WAITING or attempt != fire.attempt:
+        return fire
+    if state is TurnState.RELEASED:
+        return _released(fire, at) if fire.outcome is Outcome.HELD else fire
+    known = replace(
+        fire, ready_at=None, reason="", accepted_at=fire.accepted_at or at, turn_id=fire.turn_id or turn_id, refusals=0
+    )
+    if state in _OPEN_STATES:
+        started = fire.started_at if state is TurnState.HELD else fire.started_at or at
+        return replace(known, outcome=_OPEN_STATES[state], started_at=started)
+    if state is TurnState.FAILED and fire.retries:
+        return _tried_again(known, at, error)
+    outcome, reason = _FINAL_STATES[state]
+    return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=at)
+
+
+def spending(fire: Fire, spent: timedelta, tokens: int) -> Fire:
+    """Return a fire with what one more of its turns came to."""
+    return replace(fire, spent=fire.spent + spent, tokens=fire.tokens + tokens) if spent or tokens else fire
+
+
+def _tried_again(fire: Fire, at: datetime, error: str) -> Fire:
+    """Return a fire whose turn failed as unsent, for its next attempt after a pause that doubles each time."""
+    ready_at = at + timedelta(seconds=_SHORTEST_RETRY_S * 2.0 ** min(fire.attempt - 1, 10))
+    return replace(
+        fire,
+        outcome=Outcome.PENDING,
+        attempt=fire.attempt + 1,
+        retries=fire.retries - 1,
+        reason=f"attempt {fire.attempt} failed: {error}"[:LONGEST_REASON],
+        fired_at=None,
+        started_at=None,
+        turn_id="",
+        ready_at=ready_at,
+        send_by=ready_at + _RETRY_GRACE,
+        released=True,
+    )
+
+
+def _released(fire: Fire, at: datetime) -> Fire:
+    """Return a held fire as unsent, for its next attempt; whether it is late is for catch-up to say."""
+    return replace(
+        fire,
+        outcome=Outcome.PENDING,
+        attempt=fire.attempt + 1,
+        fired_at=None,
+        turn_id="",
+        ready_at=at,
+        released=False,
+    )

@@ -1,0 +1,141 @@
+"""Overlap: what becomes of a fire while an earlier one of its task is open. Pure.
+
+At most one scheduled fire of a task is under way at a time. `coalesce` folds all that comes due meanwhile into one
+waiting entry; `queue` lines everything up in order; `skip` records it. `cancel-running` is `coalesce` whose waiting
+entry also asks for the end of the turn that it waits for.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from task_runner.model.replace import replace
+from task_runner.model.task import Fire, Outcome, Overlap, Task
+from task_runner.planner.plan import (
+    covering,
+    is_queued,
+    released,
+    settled_coalesced,
+    settled_skipped,
+    skipped_run,
+    waiting,
+)
+from task_runner.planner.runs import merged, run_of
+
+QUEUE_FULL = "queue_full"
+OVERLAP = "overlap"
+# What a waiting entry says that asks for the end of the turn before it: the wish is on disk with the entry.
+CANCELS = Overlap.CANCEL_RUNNING.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lined:
+    """What the overlap policy decides.
+
+    Attributes:
+        new: entries to insert, oldest first.
+        changed: entries of the task that changed.
+        missed: how many nominal times count as missed that did not before.
+    """
+
+    new: tuple[Fire, ...] = ()
+    changed: tuple[Fire, ...] = ()
+    missed: int = 0
+
+
+def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: datetime, *, busy: bool) -> Lined:
+    """Fold the unsent entries of a task and its new fires into one.
+
+    Args:
+        task: whose fires.
+        unsent: its entries that wait or were never sent, oldest first.
+        fires: new fires, oldest first.
+        now: the time.
+        busy: whether a fire of the task is under way, so that the one waits.
+    """
+    items = [*unsent, *fires]
+    if not items:
+        return Lined()
+    newest = items[-1]
+    if len(items) == 1 and not newest.entry_id and not busy:
+        return Lined(new=(_ready(newest, now),))
+    if len(items) == 1 and newest.entry_id and (busy or not _stands_behind(newest)):
+        return Lined()
+    # A waiting entry has no identity of its own yet: whatever it comes to stand for extends it in place.
+    slot = next((item for item in unsent if item.outcome is Outcome.WAITING), None)
+    one = replace(
+        covering(newest, merged(map(run_of, items))),
+        entry_id=newest.entry_id or (slot.entry_id if slot else 0),
+        caught_up=any(item.caught_up for item in items),
+    )
+    if busy:
+        one = waiting(one)
+    elif any(item.released or _stands_behind(item) for item in unsent):
+        one = released(one, task, now)
+    else:
+        one = _ready(one, now)
+    folded = tuple(settled_coalesced(item, one.fire_id, now) for item in unsent if item.entry_id != one.entry_id)
+    return Lined(new=() if one.entry_id else (one,), changed=folded + ((one,) if one.entry_id else ()))
+
+
+def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: datetime, *, busy: bool) -> Lined:
+    """Line up the unsent fires of a task and its new ones, oldest first; let the head go if nothing is under way.
+
+    The oldest beyond `max_catch_up` do not fire.
+    """
+    line = [*unsent, *fires]
+    surplus = max(0, len(line) - task.definition.max_catch_up)
+    cut = [_cut(task, fire, now) for fire in line[:surplus]]
+    line, decided = line[surplus:], list[Fire]()
+    if line and not busy:
+        head = line[0]
+        if head.entry_id and _stands_behind(head):
+            decided.append(released(head, task, now))
+        elif not head.entry_id:
+            decided.append(_ready(head, now))
+        line = line[1:]
+    decided += [fire for fire in line if not fire.entry_id]
+    return Lined(
+        new=tuple(fire for fire in cut + decided if not fire.entry_id),
+        changed=tuple(fire for fire in cut + decided if fire.entry_id),
+        missed=sum(fire.count for fire in cut),
+    )
+
+
+def skip(task: Task, fires: Sequence[Fire]) -> Lined:
+    """Record new fires as skipped; they never get their identity."""
+    return Lined(new=tuple(skipped_run(task, merged([run_of(fire)]), OVERLAP) for fire in fires))
+
+
+def asking(lined: Lined) -> Lined:
+    """Let the entry that waits ask for the end of the turn that it waits for."""
+    return Lined(
+        new=tuple(_asking(fire) for fire in lined.new),
+        changed=tuple(_asking(fire) for fire in lined.changed),
+        missed=lined.missed,
+    )
+
+
+def asks_no_more(fires: Iterable[Fire]) -> tuple[Fire, ...]:
+    """Return those entries that ask for the end of the turn they wait for, as ones that only wait."""
+    return tuple(replace(fire, reason="") for fire in fires if fire.reason == CANCELS and _stands_behind(fire))
+
+
+def _asking(fire: Fire) -> Fire:
+    return replace(fire, reason=CANCELS) if fire.outcome is Outcome.WAITING else fire
+
+
+def _cut(task: Task, fire: Fire, now: datetime) -> Fire:
+    """Return a fire as one that the line has no room for; a new one never gets its identity."""
+    if fire.entry_id:
+        return settled_skipped(fire, QUEUE_FULL, now)
+    return skipped_run(task, merged([run_of(fire)]), QUEUE_FULL)
+
+
+def _stands_behind(fire: Fire) -> bool:
+    return fire.outcome is Outcome.WAITING or is_queued(fire)
+
+
+def _ready(fire: Fire, now: datetime) -> Fire:
+    # Not early either where the clock stepped back since its time came.
+    return replace(fire, ready_at=max(now, fire.due_at)) if fire.ready_at is None else fire

@@ -1,0 +1,397 @@
+"""Planning one task: from what is stored and the time to what is to be stored. Pure.
+
+Catch-up decides what fires at all, overlap decides when; the rest is bookkeeping: the cursor, the limit on fires, the
+next moment at which anything can change.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from task_runner.model.replace import replace
+from task_runner.model.task import (
+    COUNTED,
+    HALTED,
+    OPEN,
+    UNDER_WAY,
+    UNSENT,
+    CatchUp,
+    Fire,
+    FireKind,
+    Outcome,
+    Overlap,
+    ScheduleKind,
+    Snapshot,
+    Task,
+    TaskState,
+)
+from task_runner.planner import event_triggers as triggering
+from task_runner.planner import self_paced as selfpaced
+from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
+from task_runner.planner.fast_path import plan_alone
+from task_runner.planner.jitter import due_of, put_off
+from task_runner.planner.overlap import OVERLAP, QUEUE_FULL, Lined, asking, asks_no_more, coalesce, queue, skip
+from task_runner.planner.plan import fresh, is_queued, newly_missed, returned_places, settled_skipped, skipped_run
+from task_runner.planner.plans import Plan, joined
+from task_runner.planner.runs import Due, earliest, fallen_due, merged, run_between, run_of
+from task_runner.timetable import Timetable
+
+_LEAST = timedelta(microseconds=1)
+_ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED})
+_WITHOUT_TIMES = frozenset({ScheduleKind.DYNAMIC, ScheduleKind.ON})
+_STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED, TaskState.DELETED})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lately:
+    """What was heard of a task's turns just now, or not yet.
+
+    Attributes:
+        complete: whether all that happened was heard; a fire taken for under way may else have ended long ago.
+        ended_at: when the turn of a scheduled fire ended, if that is what was heard.
+        resumed: whether its author decided, and the turn goes on.
+    """
+
+    complete: bool = True
+    ended_at: datetime | None = None
+    resumed: bool = False
+
+
+NOTHING_NEW = Lately()
+
+
+def plan(
+    snapshot: Snapshot,
+    timetable: Timetable,
+    now: datetime,
+    *,
+    reachable: bool = True,
+    halted_waits: bool = False,
+    lately: Lately = NOTHING_NEW,
+) -> Plan:
+    """Plan a task at `now`.
+
+    Args:
+        snapshot: the task with its open entries.
+        timetable: its nominal times.
+        now: the time.
+        reachable: whether the runtime can be heard. While it cannot, nobody knows whether a fire under way still is:
+            what comes due is left uncovered until it can, and is then on time or missed like anything else.
+        halted_waits: line up what came due behind a fire that waits for its author, instead of leaving it uncovered;
+            before an edit, so that it stays owed under the schedule then in force.
+        lately: what was heard of the task's turns.
+    """
+    task, rows, paced = snapshot.task, _scheduled(snapshot.open), _paced(snapshot.open)
+    if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
+        return _without_schedule(snapshot, timetable, now, lately)
+    halted = any(row.outcome in HALTED for row in paced)
+    asks = task.definition.overlap is Overlap.CANCEL_RUNNING and not halted and not lately.resumed
+    if halted and not halted_waits:
+        return _idle(snapshot, asks=asks)
+    busy = halted or any(row.outcome in UNDER_WAY for row in paced)
+    if busy and not reachable:
+        return _idle(snapshot, asks=asks)
+    skips = task.definition.overlap is Overlap.SKIP and not halted and not _unsent(rows)
+    if skips and busy and not halted_waits and _in_doubt(task, timetable, now, lately):
+        return _idle(snapshot, asks=asks)
+    ended_at = lately.ended_at if skips else None
+    if ended_at is None and (alone := plan_alone(snapshot, timetable, now)):
+        return alone
+    made = _plan_active(snapshot, timetable, now, busy=busy, skips=skips, asks=asks, ended_at=ended_at)
+    return made if len(rows) == len(paced) else triggering.releasing_after(snapshot, made, now)
+
+
+def _plan_active(
+    snapshot: Snapshot,
+    timetable: Timetable,
+    now: datetime,
+    *,
+    busy: bool,
+    skips: bool,
+    asks: bool,
+    ended_at: datetime | None,
+) -> Plan:
+    """Plan a task that may fire.
+
+    Args:
+        snapshot: the task with its open entries.
+        timetable: its nominal times.
+        now: the time.
+        busy: whether a fire of it is under way.
+        skips: whether what comes due meanwhile is skipped.
+        asks: whether what comes due meanwhile asks for the end of the turn.
+        ended_at: when a turn ended behind which what came due was left uncovered, to be skipped.
+    """
+    overlapped = _passed_over(snapshot, timetable, now, ended_at)
+    if overlapped is not None:
+        snapshot = replace(snapshot, task=replace(snapshot.task, cursor_at=overlapped.last_at))
+    task, rows = snapshot.task, _scheduled(snapshot.open)
+    due_at = due_of(task.id, timetable, task.definition.jitter)
+    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
+    room = _room(task, _paced(snapshot.open))
+    aged = () if busy else waited_too_long(task, _unsent(rows), now) + _left_behind(snapshot, due, now)
+    unsent = tuple(row for row in _unsent(rows) if all(row.entry_id != old.entry_id for old in aged))
+    blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
+    if blocked:
+        due = Due()
+    late = _late(task, unsent, due, now, busy=busy)
+    caught = catch_up(task, timetable, due, late, now)
+    if aged:
+        missed = caught.missed + sum(map(newly_missed, aged))
+        caught = replace(caught, changed=aged + caught.changed, missed=missed)
+    if gave_way := triggering.giving_way(snapshot.open, unsent, now):
+        caught = replace(caught, changed=caught.changed + gave_way)
+    caught, cursor = _within(caught, room, task, due)
+    caught, restored = _existing(snapshot, caught)
+    still = _still_unsent(unsent, caught, task=task, busy=busy)
+    caught = _absorbed(snapshot, still, caught)
+    lined = skip(task, caught.fires) if skips and busy else _line_up(task, still, caught, now, busy=busy)
+    if asks and caught.fires:
+        lined = asking(lined)
+    if not asks:
+        caught = replace(caught, changed=asks_no_more(_paced(snapshot.open)) + caught.changed)
+    if overlapped is not None:
+        caught = replace(caught, skips=(overlapped, *caught.skips))
+    if task.definition.jitter:
+        caught, lined = _put_off(caught, lined, task, due_at)
+    made = _assemble(snapshot, timetable, cursor, caught, lined, now=now, blocked=blocked)
+    return replace(made, restored=restored) if restored else made
+
+
+def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
+    """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
+    unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
+    task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - returned_places(unsent))
+    if task.pacing is not None:
+        task = replace(task, pacing=selfpaced.withdrawn(task, unsent, reason))
+    return joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
+
+
+def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime) -> Plan:
+    """Record what came due up to now as one skipped run, and move the cursor to now."""
+    run = run_between(timetable, snapshot.task.cursor_at, now)
+    task = replace(snapshot.task, cursor_at=max(now, snapshot.task.cursor_at))
+    return joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
+
+
+def _put_off(
+    caught: CaughtUp, lined: Lined, task: Task, due_at: Callable[[datetime], datetime]
+) -> tuple[CaughtUp, Lined]:
+    """Let everything that goes go when it is due, which jitter puts off."""
+    new, changed = (tuple(put_off(fire, task, due_at) for fire in fires) for fires in (lined.new, lined.changed))
+    caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
+    return caught, replace(lined, new=new, changed=changed)
+
+
+def _left_behind(snapshot: Snapshot, due: Due, now: datetime) -> tuple[Fire, ...]:
+    """Return unsent fires as missed that a newer one cannot stand for: what came due in between was skipped already.
+
+    They were ahead of that and came back: held, or to be tried again.
+    """
+    definition, tail, rows = snapshot.task.definition, snapshot.tail, _unsent(_scheduled(snapshot.open))
+    merges = definition.overlap is not Overlap.QUEUE or definition.catch_up is CatchUp.RUN_ONCE
+    if not merges or tail is None or tail.reason not in {OVERLAP, QUEUE_FULL}:
+        return ()
+    behind = tuple(row for row in rows if row.last_at < tail.first_at)
+    newer = due.last_at is not None or len(behind) < len(rows)
+    return tuple(settled_skipped(row, MISSED, now) for row in behind) if newer else ()
+
+
+def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
+    return tuple(row for row in rows if row.outcome in UNSENT and row.outcome is not Outcome.HELD)
+
+
+def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -> bool:
+    """Tell whether something is due that may have come due only after the fire under way had ended."""
+    due_at = due_of(task.id, timetable, task.definition.jitter)
+    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
+    return due.missed is not None or (due.on_time is not None and not lately.complete)
+
+
+def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_at: datetime | None) -> Fire | None:
+    """Return the record of what came due and does not fire, if anything did.
+
+    Beside the fire of an event that has yet to be sent, that is all; after a turn, what came due before its end.
+    """
+    awaited = triggering.is_awaited(snapshot.open)
+    if not awaited and ended_at is None:
+        return None
+    until, reason = (now, triggering.QUEUED) if awaited else (min(ended_at or now, now), OVERLAP)
+    room = _room(snapshot.task, _paced(snapshot.open))
+    run = run_between(timetable, snapshot.task.cursor_at, until) if room != 0 else None
+    return skipped_run(snapshot.task, run, reason) if run else None
+
+
+def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
+    return tuple(fire for fire in fires if fire.kind is FireKind.SCHEDULED)
+
+
+def _paced(fires: Iterable[Fire]) -> tuple[Fire, ...]:
+    """Return the fires that take turns with one another: all but those asked for by hand or by a backfill."""
+    return tuple(fire for fire in fires if fire.kind in COUNTED)
+
+
+def _idle(snapshot: Snapshot, *, asks: bool = True) -> Plan:
+    task = snapshot.task
+    kept = task if task.state is TaskState.PAUSED else replace(task, wake_at=None)
+    return Plan(task=kept, tail=snapshot.tail, changed=() if asks else asks_no_more(_paced(snapshot.open)))
+
+
+def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, lately: Lately) -> Plan:
+    """Plan a task that is stopped, or that names no times: its turns ask for the next one each, or events do."""
+    task = snapshot.task
+    if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
+        return _come_back(snapshot, timetable, task.wake_at)
+    if task.state is not TaskState.ACTIVE:
+        return _stopped(snapshot, timetable, now)
+    if not selfpaced.is_self_paced(task.definition):
+        stepped, changed = triggering.next_step(task, snapshot.open, now, resumed=lately.resumed)
+        return Plan(task=stepped, changed=changed, tail=snapshot.tail)
+    stepped, wake = selfpaced.next_step(task, snapshot.open, now)
+    return Plan(task=stepped, new=(wake,) if wake else (), tail=snapshot.tail)
+
+
+def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
+    """Withdraw what became unsent only after its task was stopped: a fire that was held, refused or that failed."""
+    state, idle = snapshot.task.state, _idle(snapshot)
+    if state not in _STOPPED and not (state in _ENDED and selfpaced.is_self_paced(snapshot.task.definition)):
+        return idle
+    withdrawn = withdraw(snapshot, timetable, state.value, now, manual=state is not TaskState.PAUSED)
+    if not withdrawn.changed:
+        return idle
+    return replace(withdrawn, task=replace(withdrawn.task, wake_at=idle.task.wake_at))
+
+
+def _come_back(snapshot: Snapshot, timetable: Timetable, until: datetime) -> Plan:
+    """End a pause at the time it was given: what came due before is skipped, what came due since was missed."""
+    back = replace(snapshot.task, state=TaskState.ACTIVE, reason="", wake_at=until)
+    return pass_over(replace(snapshot, task=back), timetable, TaskState.PAUSED.value, until)
+
+
+def _room(task: Task, rows: tuple[Fire, ...]) -> int | None:
+    """Return how many more fires the limit lets be committed; None where there is no limit."""
+    limit = task.definition.max_fires
+    if limit is None:
+        return None
+    return max(0, limit - task.accepted - sum(row.accepted_at is None for row in rows))
+
+
+def _folds(task: Task) -> bool:
+    return task.definition.overlap is not Overlap.QUEUE
+
+
+def _late(task: Task, unsent: tuple[Fire, ...], due: Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
+    """Return the unsent fires that catch-up decides over; while one is under way, the others only wait."""
+    if busy:
+        return ()
+    sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not is_queued(row))
+    late = late_fires(sendable, due, now)
+    if late and task.definition.catch_up is CatchUp.RUN_ONCE:
+        late += tuple(row for row in unsent if is_queued(row))
+    return late
+
+
+def _within(caught: CaughtUp, room: int | None, task: Task, due: Due) -> tuple[CaughtUp, datetime]:
+    """Cut new fires to the limit; the cursor stops at the last one that has a place."""
+    cursor = due.last_at or task.cursor_at
+    if room is None or _folds(task) or len(caught.fires) <= room:
+        return caught, cursor
+    kept = caught.fires[:room]
+    return replace(caught, fires=kept), kept[-1].last_at if kept else task.cursor_at
+
+
+def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, busy: bool) -> list[Fire]:
+    """Return the unsent fires that overlap decides over, as catch-up left them."""
+    newest = {fire.entry_id: fire for fire in caught.changed}
+    still = [fire for row in unsent if (fire := newest.get(row.entry_id, row)).outcome in UNSENT]
+    # What was never sent is planned as undelivered, not as overlapping: while one is under way it stays as it is.
+    only_waiting = busy and _folds(task)
+    return [fire for fire in still if fire.outcome is Outcome.WAITING] if only_waiting else still
+
+
+def _absorbed(snapshot: Snapshot, still: list[Fire], caught: CaughtUp) -> CaughtUp:
+    """Let a fire that waits stand also for what would be skipped after it, so that what it covers is one run."""
+    task = snapshot.task
+    if not still or not caught.skips or task.definition.overlap is Overlap.QUEUE:
+        return caught
+    run = merged(map(run_of, (*caught.skips, *caught.fires)))
+    if run.last_at in snapshot.taken:
+        return caught
+    return replace(caught, skips=(), fires=(fresh(task, run.last_at, run, caught_up=True),))
+
+
+def _line_up(task: Task, still: list[Fire], caught: CaughtUp, now: datetime, *, busy: bool) -> Lined:
+    line_up = queue if task.definition.overlap is Overlap.QUEUE else coalesce
+    return line_up(task, still, caught.fires, now, busy=busy)
+
+
+def _assemble(
+    snapshot: Snapshot,
+    timetable: Timetable,
+    cursor: datetime,
+    caught: CaughtUp,
+    lined: Lined,
+    *,
+    now: datetime,
+    blocked: bool,
+) -> Plan:
+    before = {fire.entry_id: fire for fire in snapshot.open}
+    changed = {fire.entry_id: fire for fire in (*caught.changed, *lined.changed)}
+    rows = [changed.get(fire.entry_id, fire) for fire in _paced(snapshot.open)] + list(lined.new)
+    settled = [before[fire.entry_id] for fire in changed.values() if fire.outcome not in OPEN]
+    task = replace(
+        snapshot.task,
+        cursor_at=cursor,
+        missed=snapshot.task.missed + caught.missed + lined.missed,
+        accepted=snapshot.task.accepted - returned_places(settled),
+        rewound_until=_still_rewound(snapshot.task, cursor),
+    )
+    opened = [row for row in rows if row.outcome in OPEN]
+    if not opened and (ended := _ended(task, timetable, now)):
+        task = replace(task, state=ended, wake_at=None)
+    else:
+        # A fire that was let go just now has returned the place that it held.
+        full = blocked and _room(task, tuple(opened)) == 0
+        task = replace(task, wake_at=_wake(task, timetable, opened, now, full=full))
+    return joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
+
+
+def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
+    limit = task.definition.max_fires
+    if limit is not None and task.accepted >= limit:
+        return TaskState.DONE
+    if task.definition.on is not None:
+        end = selfpaced.ends_at(task.definition)
+        return TaskState.EXPIRED if end is not None and now > end else None
+    if timetable.next_after(task.cursor_at) is not None:
+        return None
+    fired = timetable.last_at_or_before(task.cursor_at) is not None
+    return TaskState.DONE if task.definition.schedule.kind is ScheduleKind.AT and fired else TaskState.EXPIRED
+
+
+def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, full: bool) -> datetime | None:
+    """Return the next instant at which planning could change anything; where it is full, only what is there can."""
+    wakes = [None if full else timetable.next_after(task.cursor_at)]
+    if task.definition.on is not None:
+        wakes.append(triggering.ends_after(task.definition, now))
+    for row in _scheduled(rows):
+        if row.outcome is not Outcome.PENDING or is_queued(row) or row.send_by is None:
+            continue
+        if task.definition.catch_up is CatchUp.SKIP and row.send_by >= now:
+            wakes.append(row.send_by + _LEAST)
+        if task.definition.catch_up_window is not None:
+            wakes.append(max(row.send_by, row.last_at + task.definition.catch_up_window) + _LEAST)
+    return earliest(*wakes)
+
+
+def _still_rewound(task: Task, cursor: datetime) -> datetime | None:
+    until = task.rewound_until
+    return None if until is None or cursor >= until else until
+
+
+def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fire, ...]]:
+    """Part new fires from those that exist already because the clock stepped back; the latter never fire again."""
+    if not snapshot.taken:
+        return caught, ()
+    fresh = tuple(fire for fire in caught.fires if fire.nominal_at not in snapshot.taken)
+    return replace(caught, fires=fresh), tuple(fire for fire in caught.fires if fire.nominal_at in snapshot.taken)

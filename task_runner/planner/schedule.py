@@ -1,0 +1,70 @@
+"""From a definition to its timetable. Pure."""
+
+from datetime import datetime
+from functools import lru_cache
+
+from task_runner.model.task import Definition, Schedule, ScheduleKind
+from task_runner.planner.runs import earliest
+from task_runner.timetable import Bounded, Never, Once, Timetable, parse_cron, parse_every, parse_rrule, zone
+from task_runner.timetable import exclusions as excluding
+from turnkeeper.clock import EPOCH, parse_rfc3339
+from turnkeeper.errors import InvalidInput
+
+
+def timetable_of(definition: Definition) -> Timetable:
+    """Return the nominal times of a task. Raises InvalidInput where the schedule cannot be read."""
+    return _timetable(
+        definition.schedule,
+        # Only `H` in a cron expression depends on the name: leaving it out elsewhere lets tasks share a timetable.
+        definition.name if "H" in definition.schedule.text else "",
+        definition.timezone,
+        definition.start_at,
+        earliest(definition.end_at, definition.expires_at),
+        definition.exclude,
+    )
+
+
+def kind_of(definition: Definition) -> str:
+    """Return how a task is set off, in one word."""
+    return "hybrid" if definition.is_hybrid else definition.schedule.kind.value
+
+
+def describe(definition: Definition) -> str:
+    """Return the schedule in words, and the events it fires for, without its bounds."""
+    on = f"on {definition.on.event}" if definition.on else ""
+    if on and not definition.is_hybrid:
+        return on
+    bare = _timetable(definition.schedule, definition.name, definition.timezone, None, None, ())
+    return f"{bare.describe()} or {on}" if on else bare.describe()
+
+
+@lru_cache(maxsize=4096)
+def _timetable(
+    schedule: Schedule,
+    name: str,
+    timezone: str,
+    start_at: datetime | None,
+    end_at: datetime | None,
+    exclude: tuple[str, ...],
+) -> Timetable:
+    plain = _plain(schedule, name, timezone)
+    if exclude:
+        plain = excluding(plain, exclude, zone(timezone))
+    return plain if start_at is None and end_at is None else Bounded(plain, start_at, end_at)
+
+
+def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
+    match schedule.kind:
+        case ScheduleKind.CRON:
+            return parse_cron(schedule.text, name=name, zone=zone(timezone))
+        case ScheduleKind.EVERY:
+            if schedule.anchor_at is None:
+                raise InvalidInput("an interval needs an anchor", where="every")
+            return parse_every(schedule.text, anchor=schedule.anchor_at)
+        case ScheduleKind.RRULE:
+            anchor = schedule.anchor_at or EPOCH  # only a rule that says where it starts has no anchor
+            return parse_rrule(schedule.text, zone=zone(timezone), anchor=anchor)
+        case ScheduleKind.DYNAMIC | ScheduleKind.ON:
+            return Never()
+        case ScheduleKind.AT:
+            return Once(parse_rfc3339(schedule.text))

@@ -1,0 +1,264 @@
+"""Self-paced tasks: each turn asks for the next wake, and the runner arms it when it hears how the turn ended. Pure.
+
+A wake is armed, or not; when its time has come it is committed as a fire of its own kind, numbered by its iteration,
+and nothing is committed while one is open. Nothing but the end of a turn, a command or its creation ever arms one, so
+that no wake comes in the middle of a turn, and hearing of one end twice arms once. A missed wake always runs, once.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from task_runner.model.replace import replace
+from task_runner.model.task import (
+    COUNTED,
+    Definition,
+    Fire,
+    FireKind,
+    Outcome,
+    Pacing,
+    ScheduleKind,
+    Task,
+    TaskState,
+    fire_id,
+)
+from task_runner.planner.budgets import Ended
+from task_runner.planner.jitter import due_of
+from task_runner.planner.runs import earliest
+from task_runner.timetable import Never
+from turnkeeper.durations import format_duration, parse_duration
+from turnkeeper.errors import InvalidInput
+
+END, WAIT = "end", "wait"
+DEFAULT_DELAY = timedelta(seconds=1500)
+LONGEST_DELAY = timedelta(days=366)
+MOST_SETBACKS = 3
+# A wake asked for sooner than this counts as one at once.
+AT_ONCE = timedelta(seconds=10)
+FREELY_AT_ONCE = 20
+LEAST_THEN = timedelta(seconds=30)
+MOST_AT_ONCE = 100
+_ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED, TaskState.DELETED})
+_SECOND = timedelta(seconds=1)
+
+
+def is_self_paced(definition: Definition) -> bool:
+    """Tell whether a task's turns ask for the next one."""
+    return definition.schedule.kind is ScheduleKind.DYNAMIC
+
+
+def check_if_silent(text: str) -> str:
+    """Return what is to become of a task whose turn asks for nothing, durations as they are written. Raises."""
+    if text in {END, WAIT}:
+        return text
+    try:
+        span = parse_duration(text, field="if_silent")
+    except InvalidInput as error:
+        what = f"{text[:60]!r} is none of end, wait and a duration"
+        raise InvalidInput(what, where="if_silent", hint="write for example end, wait or 25m") from error
+    if not _SECOND <= span <= LONGEST_DELAY:
+        raise InvalidInput(f"must be from 1s to {format_duration(LONGEST_DELAY)}", where="if_silent")
+    return format_duration(span)
+
+
+def begun(definition: Definition, now: datetime, iteration: int = 0) -> Pacing:
+    """Return how a self-paced task begins: its first wake is armed."""
+    first = DEFAULT_DELAY if definition.first is None else definition.first
+    why = f"the first wake comes {format_duration(first)} after the task was declared"
+    return Pacing(iteration=iteration, armed_at=_from_now(definition, now, first), why=why)
+
+
+def heard(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
+    """Return a self-paced task after turns of it ended, and why it has to pause; empty if it need not."""
+    reason = ""
+    for turn in ended:
+        if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # it is tried again, or is over
+            continue
+        task, why = _heard_of(task, turn)
+        reason = reason or why
+    return task, reason
+
+
+def _heard_of(task: Task, turn: Ended) -> tuple[Task, str]:
+    fire, who = turn.fire, f"turn {turn.fire.turn_id or turn.fire.fire_id}"
+    if fire.outcome is Outcome.SUCCEEDED and turn.wake_after_s is not None:
+        asked = timedelta(seconds=max(0, min(turn.wake_after_s, int(LONGEST_DELAY.total_seconds()))))
+        cut = ", the longest there is" if turn.wake_after_s > LONGEST_DELAY.total_seconds() else ""
+        said = f"{who} asked to be woken {format_duration(asked)} after its end{cut}"
+        return _asked(_without_setbacks(task), turn.at, asked, said)
+    if fire.kind is not FireKind.WAKE:
+        return task, ""
+    if fire.outcome is not Outcome.SUCCEEDED:
+        return _set_back(task, turn, who)
+    return _silent(_without_setbacks(task), turn, who)
+
+
+def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
+    pacing, if_silent = _pacing(task), task.definition.if_silent or WAIT
+    if pacing.armed_at is not None:  # somebody rescheduled it while the turn ran
+        return task, ""
+    asleep = f"after {format_duration(DEFAULT_DELAY)}, as it asked for no other time"
+    if turn.fire.reason == "paused":
+        return _armed(task, turn.at, DEFAULT_DELAY, f"{who} pauses, and goes on {asleep}"), ""
+    if turn.fire.reason == "delivered" and if_silent == END:
+        # Who reads an inbox in a terminal has no turn whose end could ask for anything.
+        return _armed(task, turn.at, DEFAULT_DELAY, f"{turn.fire.fire_id} was delivered; the next comes {asleep}"), ""
+    why = f"{who} asked for no further wake"
+    if if_silent == END:
+        return replace(task, state=TaskState.DONE, reason=why, pacing=replace(pacing, why=why)), ""
+    if if_silent == WAIT:
+        return replace(task, pacing=replace(pacing, why=f"{why}: it waits for a reschedule")), ""
+    return _armed(task, turn.at, parse_duration(if_silent), f"{why}, and if_silent is {if_silent}"), ""
+
+
+def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
+    pacing = _pacing(task)
+    setbacks = pacing.setbacks + 1
+    task = replace(task, pacing=replace(pacing, setbacks=setbacks))
+    if pacing.armed_at is None:
+        why = f"{who} {turn.fire.outcome}: it is woken again {format_duration(DEFAULT_DELAY)} later"
+        task = _armed(task, turn.at, DEFAULT_DELAY, why)
+    if setbacks < (task.definition.pause_after_failures or MOST_SETBACKS):
+        return task, ""
+    last = turn.fire.reason or turn.fire.outcome.value
+    return task, f"{setbacks} turns in a row failed or were cancelled, the last: {last}"
+
+
+def _asked(task: Task, ended_at: datetime, delay: timedelta, why: str) -> tuple[Task, str]:
+    """Arm the wake that a turn asked for; hold back one that is asked for at once for ever."""
+    at_once = _pacing(task).at_once + 1 if delay < AT_ONCE else 0
+    if at_once > FREELY_AT_ONCE:
+        why += f"; after {at_once} at once in a row it is put off to {format_duration(LEAST_THEN)}"
+        delay = LEAST_THEN
+    task = _armed(task, ended_at, delay, why, at_once)
+    pause = f"{at_once} wakes at once in a row: it looks as if nothing would ever end it"
+    return task, pause if at_once >= MOST_AT_ONCE else ""
+
+
+def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str, at_once: int = 0) -> Task:
+    armed_at = _bounded(task.definition, whole(ended_at + delay))
+    pacing = replace(_pacing(task), armed_at=armed_at, why=why, at_once=at_once)
+    return replace(task, pacing=pacing, cursor_at=max(task.cursor_at, ended_at))
+
+
+def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
+    """Return a self-paced task that somebody told when to wake next; one that had ended goes on.
+
+    Raises:
+        InvalidInput: longer than can be told, or beyond the task's own end.
+    """
+    if not timedelta(0) <= delay <= LONGEST_DELAY:
+        raise InvalidInput(f"must be from 0 to {LONGEST_DELAY // _SECOND} seconds", where="seconds")
+    at, end = _from_now(task.definition, now, delay), ends_at(task.definition)
+    if end is not None and at > end:
+        raise InvalidInput(f"{_utc(at)} is later than the task's end at {_utc(end)}", where="seconds")
+    state = TaskState.ACTIVE if task.state in _ENDED else task.state
+    pacing = replace(_pacing(task), armed_at=at, why=f"it was rescheduled at {_utc(now)}", at_once=0)
+    reason = "" if state is TaskState.ACTIVE else task.reason
+    return replace(task, state=state, reason=reason, pacing=pacing, cursor_at=max(task.cursor_at, now))
+
+
+def resumed(task: Task) -> Task:
+    """Return a task that its author lets go on: what counted towards a pause counts from nothing."""
+    return task if task.pacing is None else replace(task, pacing=replace(task.pacing, at_once=0, setbacks=0))
+
+
+def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
+    """Return the pacing of a task under a new definition: its own as far as that is still about the same."""
+    before = old.pacing
+    if not is_self_paced(definition):
+        return before and replace(before, armed_at=None)
+    if before is None or not is_self_paced(old.definition):
+        return begun(definition, now, before.iteration if before else 0)
+    if before.iteration == 0 and definition.first != old.definition.first:
+        return begun(definition, now)
+    return before
+
+
+def withdrawn(task: Task, fires: Sequence[Fire], reason: str) -> Pacing | None:
+    """Return a task's pacing after unsent fires were withdrawn: a wake among them is armed again, unless it is over."""
+    wake = next((fire for fire in fires if fire.kind is FireKind.WAKE), None)
+    pacing = task.pacing
+    over = task.state in _ENDED or not is_self_paced(task.definition)
+    if wake is None or pacing is None or pacing.armed_at is not None or over:
+        return pacing
+    return replace(pacing, armed_at=wake.nominal_at, why=f"{wake.fire_id} was withdrawn unsent: {reason}")
+
+
+def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, Fire | None]:
+    """Return an active self-paced task as it is from now on, and the wake that is to be committed now, if any."""
+    pacing, limit = _pacing(task), task.definition.max_fires
+    if any(fire.kind in COUNTED for fire in opened):
+        return replace(task, wake_at=None), None
+    if limit is not None and task.accepted >= limit:
+        reason = f"max_fires is {limit}, and {task.accepted} were accepted"
+        return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), None
+    at, end = pacing.armed_at, ends_at(task.definition)
+    if end is not None and (at or now) > end:
+        reason = f"the next wake would come later than its end at {_utc(end)}"
+        return replace(task, state=TaskState.EXPIRED, reason=reason, wake_at=None), None
+    if at is None and task.definition.if_silent == END:  # it had ended, and was disabled and enabled since
+        return replace(task, state=TaskState.DONE, reason=pacing.why, wake_at=None), None
+    if at is None or at > now:
+        return replace(task, wake_at=at or (end and end + _SECOND)), None
+    number = pacing.iteration + 1
+    spent = replace(pacing, iteration=number, armed_at=None)
+    return replace(task, wake_at=None, pacing=spent, cursor_at=max(task.cursor_at, at)), _wake(task, at, number, now)
+
+
+def _wake(task: Task, at: datetime, number: int, now: datetime) -> Fire:
+    due_at = wake_due(task, at)
+    return Fire(
+        task_id=task.id,
+        fire_id=fire_id(task.id, at, f"~w{number}"),
+        kind=FireKind.WAKE,
+        nominal_at=at,
+        due_at=due_at,
+        first_at=at,
+        last_at=at,
+        outcome=Outcome.PENDING,
+        policy=task.definition.catch_up,
+        ready_at=max(now, due_at),
+        retries=task.definition.retries,
+    )
+
+
+def wake_due(task: Task, at: datetime) -> datetime:
+    """Return when a wake armed for `at` is sent: put off by the task's jitter, if it has any."""
+    return due_of(task.id, Never(), task.definition.jitter)(at)
+
+
+def ends_at(definition: Definition) -> datetime | None:
+    """Return the last moment at which a task may wake; None for no end."""
+    return earliest(definition.end_at, definition.expires_at)
+
+
+def whole(at: datetime) -> datetime:
+    """Return the first whole second not before an instant.
+
+    >>> from datetime import UTC
+    >>> whole(datetime(2026, 11, 21, 9, 0, 0, 1, tzinfo=UTC)).second
+    1
+    """
+    return at if not at.microsecond else at.replace(microsecond=0) + _SECOND
+
+
+def _from_now(definition: Definition, now: datetime, delay: timedelta) -> datetime:
+    """Return when a wake comes that is to come so long from now; at once is at once, in the second that has begun."""
+    return _bounded(definition, whole(now + delay) if delay else now.replace(microsecond=0))
+
+
+def _bounded(definition: Definition, at: datetime) -> datetime:
+    return at if definition.start_at is None else max(at, whole(definition.start_at))
+
+
+def _without_setbacks(task: Task) -> Task:
+    pacing = _pacing(task)
+    return replace(task, pacing=replace(pacing, setbacks=0)) if pacing.setbacks else task
+
+
+def _pacing(task: Task) -> Pacing:
+    return task.pacing or Pacing()
+
+
+def _utc(at: datetime) -> str:
+    return f"{at.isoformat().removesuffix('+00:00')}Z"

@@ -1,0 +1,165 @@
+"""The loop that plans what is due: never early, and asleep while there is nothing to do."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy.exc import OperationalError
+
+from task_runner.planner.facts import Event, Trail
+from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, prepare, quarantine
+from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
+from task_runner.store.port import Session, Store
+from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.failpoints import Failpoints
+
+LONGEST_WAIT_S = 30.0
+LEAD_S = 1.0  # before something is due, to have it in memory by then
+MOST_PREPARED = 4096  # tasks: what the caches of definitions and timetables hold
+_TROUBLE_WAIT_S = 2.0
+
+
+class Loop:
+    """Plans tasks as they fall due, and whenever `changed` is set."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        trail: Trail,
+        failpoints: Failpoints,
+        changed: asyncio.Event,
+        planned: asyncio.Event,
+        dispatch: Callable[[], None],
+        asking: asyncio.Event,
+        reachable: Callable[[], bool],
+    ) -> None:
+        """Take what it works on; `dispatch` is called after each commit of fires, `reachable` before each plan.
+
+        `asking` is set when a fire asks for the end of the turn that it waits for. `planned` is set once all that was
+        due at the start is planned; not while there is more than a batch to plan.
+        """
+        self._store, self._clock, self._trail = store, clock, trail
+        self._failpoints, self._changed, self._dispatch = failpoints, changed, dispatch
+        self._reachable, self._planned, self._asking = reachable, planned, asking
+        self._prepared_for: datetime | None = None
+        self._last_wall = clock.now()
+        self._last_steady = clock.monotonic()
+
+    async def run(self) -> None:
+        """Plan for ever; where the store cannot be read or written, try again after a while."""
+        await self._rewind()
+        while True:
+            self._changed.clear()
+            await self._check_clock()
+            try:
+                await self.tick()
+                self._planned.set()
+                pause_s = await self._pause_s()
+            except OperationalError as error:
+                with suppress(OSError):  # a full disk takes no event either
+                    self._trail.emit("store.trouble", reason=_first_trouble(error))
+                pause_s = _TROUBLE_WAIT_S
+            await self._clock.wait(self._changed, pause_s)
+
+    async def tick(self) -> Planned:
+        """Plan all that is due by now; return what was done once it is on disk.
+
+        Raises OperationalError where the store cannot be read or written, which is no fault of a task.
+        """
+        now = self._clock.now()
+        total = Planned()
+        through = self._planned.is_set()
+        try:
+            while True:
+                done = await self._plan_batch(now)
+                if done.committed:
+                    self._failpoints.reach("runner.committed")
+                    self._dispatch()
+                if done.asking:
+                    self._asking.set()
+                try:
+                    await self._clock.sleep(0)  # the claim of what was committed goes before its facts are written
+                finally:
+                    self._trail.emit_all(done.events)
+                total += done
+                if done.tasks < LARGEST_BATCH:
+                    return total
+                self._planned.clear()
+        finally:
+            if through and not self._planned.is_set():
+                self._planned.set()
+                self._dispatch()
+
+    async def _plan_batch(self, now: datetime) -> Planned:
+        try:
+            return await self._store.run(partial(plan_due, now=now, reachable=self._reachable()))
+        except OperationalError:
+            raise
+        except Exception:  # noqa: BLE001  found out one by one below, where the culprit is quarantined
+            return await self._plan_one_by_one()
+
+    async def _plan_one_by_one(self) -> Planned:
+        """Plan each task of the batch in a transaction of its own, after one of them made the whole batch fail."""
+        now = self._clock.now()
+        total = Planned()
+        for task_id in await self._store.run(lambda session: session.tasks.due(now, LARGEST_BATCH)):
+            try:
+                total += await self._store.run(partial(plan_tasks, ids=[task_id], now=now, reachable=self._reachable()))
+            except OperationalError:
+                raise
+            except Exception as error:  # noqa: BLE001  recorded with the task, which stops firing
+                total.events.append(await self._store.run(_quarantining(task_id, error)))
+        return total
+
+    async def _pause_s(self) -> float:
+        wake_at = await self._store.run(lambda session: session.tasks.next_wake())
+        if wake_at is None:
+            return LONGEST_WAIT_S
+        left_s = (wake_at - self._clock.now()).total_seconds()
+        if left_s <= LEAD_S and self._prepared_for != wake_at:
+            self._prepared_for = wake_at
+            await self._prepare(wake_at)
+            left_s = (wake_at - self._clock.now()).total_seconds()
+        return min(LONGEST_WAIT_S, max(0.0, left_s if self._prepared_for == wake_at else left_s - LEAD_S))
+
+    async def _prepare(self, wake_at: datetime) -> None:
+        """Have what is due at a time soon in memory by then."""
+        ids = await self._store.run(lambda session: session.tasks.due(wake_at, MOST_PREPARED))
+        for start in range(0, len(ids), LARGEST_BATCH):
+            if self._changed.is_set() or self._clock.now() >= wake_at:
+                return
+            await self._store.run(partial(prepare, ids=ids[start : start + LARGEST_BATCH]))
+
+    async def _check_clock(self) -> None:
+        """Notice that the wall clock was set: back, and cursors may lie in the future; ahead, and it is recorded."""
+        wall, steady = self._clock.now(), self._clock.monotonic()
+        step = wall - self._last_wall - timedelta(seconds=steady - self._last_steady)
+        self._last_wall, self._last_steady = wall, steady
+        if step > LARGEST_LEAD:
+            self._trail.emit("clock.stepped_forward", by_s=step.total_seconds(), now=rfc3339(wall))
+        elif step < timedelta(seconds=-1):
+            await self._rewind()
+
+    async def _rewind(self) -> None:
+        now = self._clock.now()
+        while events := await self._store.run(lambda session: rewind(session, now)):
+            self._trail.emit_all(events)
+        after = 0
+        while after := await self._store.run(partial(bring_back, now=now, after_entry=after)):
+            self._dispatch()
+
+
+def _first_trouble(error: OperationalError) -> str:
+    """Return what went wrong first: undoing a unit that a full disk ended fails too, and hides it."""
+    first, at = error, error.__context__
+    while at is not None:
+        first, at = at if isinstance(at, OperationalError) else first, at.__context__
+    return str(first.orig)
+
+
+def _quarantining(task_id: str, error: Exception) -> Callable[[Session], Event]:
+    return lambda session: quarantine(session, task_id, f"cannot be planned: {error}")

@@ -1,0 +1,113 @@
+"""Letting old history go, a little at a time: of each task one entry stays, which says what range was pruned."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from task_runner.model.task import OPEN, Fire, FireKind, Outcome
+from task_runner.planner.facts import Trail
+from task_runner.planner.runs import merged, run_of
+from task_runner.store.port import Session, Store
+from turnkeeper.clock import Clock
+
+LARGEST_BATCH = 500
+FIRST_AFTER_S = 60.0
+BETWEEN_PASSES_S = 3600.0
+# Between two batches everybody else has the store.
+BETWEEN_BATCHES_S = 0.05
+
+
+class Pruned(NamedTuple):
+    """What one batch did.
+
+    Attributes:
+        reached: the number of the last entry looked at; None when all that is old enough has been.
+        removed: how many entries went.
+    """
+
+    reached: int | None
+    removed: int
+
+
+class Pruner:
+    """Goes through the ledger once an hour, oldest entries first, and prunes what settled longer ago than is kept."""
+
+    def __init__(self, store: Store, *, clock: Clock, trail: Trail, keep: timedelta) -> None:
+        """Take what it works on, and how long settled entries are kept."""
+        self._store, self._clock, self._trail, self._keep = store, clock, trail, keep
+
+    async def run(self) -> None:
+        """Prune for ever."""
+        await self._clock.sleep(FIRST_AFTER_S)
+        while True:
+            await self.pass_over()
+            await self._clock.sleep(BETWEEN_PASSES_S)
+
+    async def pass_over(self) -> int:
+        """Go through the ledger once, each batch in a transaction of its own; return how many entries went."""
+        before, after, removed = self._clock.now() - self._keep, 0, 0
+        while True:
+            done = await self._store.run(partial(prune_batch, before=before, after=after))
+            removed += done.removed
+            if done.reached is None:
+                break
+            after = done.reached
+            await self._clock.sleep(BETWEEN_BATCHES_S)
+        while await self._store.run(partial(_forget, before=before)) == LARGEST_BATCH:
+            await self._clock.sleep(BETWEEN_BATCHES_S)
+        if removed:
+            self._trail.emit("history.pruned", entries=removed)
+        return removed
+
+
+def _forget(session: Session, before: datetime) -> int:
+    return session.events.forget_before(before, LARGEST_BATCH)
+
+
+def prune_batch(session: Session, before: datetime, after: int, limit: int = LARGEST_BATCH) -> Pruned:
+    """Prune among the next entries in the order of planning; the first that is younger than `before` ends a pass."""
+    entries = session.fires.numbered(after, limit)
+    old: dict[str, list[Fire]] = defaultdict(list)
+    for fire in entries:
+        if _is_old(fire, before):
+            old[fire.task_id].append(fire)
+    removed = sum(_prune(session, task_id, fires) for task_id, fires in old.items())
+    ended = len(entries) < limit or entries[-1].nominal_at >= before
+    return Pruned(None if ended else entries[-1].entry_id, removed)
+
+
+def _is_old(fire: Fire, before: datetime) -> bool:
+    settled = fire.outcome not in OPEN and fire.outcome is not Outcome.PRUNED
+    return settled and fire.last_at < before and (fire.ended_at is None or fire.ended_at < before)
+
+
+def _prune(session: Session, task_id: str, old: Sequence[Fire]) -> int:
+    """Remove entries of one task; those that cover nominal times only up to the first that stays."""
+    covering = [fire for fire in old if fire.kind is FireKind.SCHEDULED and fire.count]
+    gone = [fire for fire in old if fire not in covering]
+    kept_from = session.fires.first_covered(task_id, {fire.entry_id for fire in covering})
+    covering = [fire for fire in covering if kept_from is None or fire.last_at < kept_from]
+    if covering:
+        pruned = session.fires.pruned(task_id)
+        run = merged(map(run_of, (*covering, *([pruned] if pruned else []))))
+        into = pruned or covering[0]
+        # The oldest gives its place in the ledger to the record of them all.
+        record = Fire(
+            task_id=into.task_id,
+            entry_id=into.entry_id,
+            nominal_at=run.last_at,
+            due_at=run.last_at,
+            outcome=Outcome.PRUNED,
+            count=run.count,
+            first_at=run.first_at,
+            last_at=run.last_at,
+            policy=into.policy,
+        )
+        session.fires.update([record])
+        session.fires.leave_tails({fire.entry_id for fire in covering})
+        gone += [fire for fire in covering if fire.entry_id != into.entry_id]
+    session.fires.remove({fire.entry_id for fire in gone})
+    session.events.forget([fire.entry_id for fire in gone if fire.kind is FireKind.EVENT])
+    return len(gone)

@@ -1,0 +1,100 @@
+"""After the clock stepped back: cursors that a wrong clock moved into the future come back to now."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from task_runner.model.replace import replace
+from task_runner.model.task import Fire, FireKind, Revision, TaskState
+from task_runner.planner.facts import Event
+from task_runner.planner.plans import Plan
+from task_runner.planner.runs import run_between
+from task_runner.planner.schedule import timetable_of
+from task_runner.planner.self_paced import is_self_paced, whole
+from task_runner.scheduler.planning import LARGEST_BATCH
+from task_runner.store.port import Session
+from task_runner.timetable import Timetable
+from turnkeeper.clock import rfc3339
+
+# A cursor that lies further ahead of the clock than this was moved by a clock that was wrong.
+LARGEST_LEAD = timedelta(minutes=5)
+# Longer than this nothing waits that was refused, or failed, before it is tried again.
+LONGEST_BACKOFF = timedelta(minutes=10)
+_LARGEST_REWIND = 10_000
+_LEAST = timedelta(microseconds=1)
+
+
+def rewind(session: Session, now: datetime) -> list[Event]:
+    """Set cursors that lie far ahead of `now` back to it, and cut what their entries cover beyond it.
+
+    Fires that exist keep their ids, so that none fires twice when its nominal time comes again. Works on one batch of
+    tasks; returns the facts, none when there is nothing left to do.
+    """
+    events: list[Event] = []
+    ids = session.tasks.ahead_of(now + LARGEST_LEAD, LARGEST_BATCH)
+    for snapshot in session.tasks.snapshots(ids) if ids else ():
+        task, revisions = snapshot.task, session.tasks.revisions(snapshot.task.id)
+        while beyond := session.fires.after_nominal(task.id, now, _LARGEST_REWIND):
+            _cut(session, beyond, revisions, now)
+        pauses = task.state is TaskState.PAUSED  # wakes when its pause ends, wherever its cursor is
+        wake_at = task.wake_at if pauses or task.wake_at is None else now
+        moved = replace(task, cursor_at=now, wake_at=wake_at, rewound_until=task.cursor_at)
+        if task.pacing is not None and task.pacing.armed_at is not None:
+            # A wake counts from the end of a turn: as long as it was to wait by the wrong clock, it still waits.
+            left = max(timedelta(0), task.pacing.armed_at - task.cursor_at)
+            moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
+        if is_self_paced(task.definition):
+            moved = replace(moved, rewound_until=None)  # no time of it comes again
+        session.fires.write_plans([Plan(task=moved)], {})
+        events += [
+            Event("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
+            Event("cursor.moved", {"task_id": task.id, "to": rfc3339(now)}),
+        ]
+    return events
+
+
+def bring_back(session: Session, now: datetime, after_entry: int) -> int:
+    """Let unsent fires of one batch go as soon as they would have if the clock had always been right.
+
+    A scheduled fire still waits until it is due. Returns the number of the last entry looked at; 0 when there is none
+    left.
+    """
+    found = session.fires.ready_later(now, after_entry, LARGEST_BATCH)
+    moved = [(fire, _brought_back(fire, now)) for fire in found]
+    session.fires.update([back for fire, back in moved if back != fire])
+    return found[-1].entry_id if found else 0
+
+
+def _brought_back(fire: Fire, now: datetime) -> Fire:
+    assert fire.ready_at is not None
+    due_at = fire.due_at
+    if fire.kind is not FireKind.SCHEDULED and fire.nominal_at > now:
+        due_at = now + max(timedelta(0), fire.due_at - fire.nominal_at)  # no timetable names that time again
+    tried = fire.attempt > 1 or fire.refusals > 0
+    return replace(
+        fire, due_at=due_at, ready_at=min(fire.ready_at, max(due_at, now + LONGEST_BACKOFF if tried else now))
+    )
+
+
+def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now: datetime) -> None:
+    gone: list[int] = []
+    kept: list[Fire] = []
+    for fire in fires:
+        run = run_between(_planned_by(revisions, fire), fire.first_at - _LEAST, now)
+        if run is None and not fire.fire_id:
+            gone.append(fire.entry_id)
+        elif run is None:
+            kept.append(replace(fire, count=0))
+        else:
+            cut = replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at)
+            # What has no identity yet is named by the last of what it stands for.
+            kept.append(cut if fire.fire_id else replace(cut, nominal_at=run.last_at, due_at=run.last_at))
+    session.fires.remove_runs(gone)
+    session.fires.update(kept)
+
+
+def _planned_by(revisions: Sequence[Revision], fire: Fire) -> Timetable:
+    """Return the timetable that an entry was planned by: the newest that names as many times as the entry covers."""
+    tables = [timetable_of(each.definition) for each in reversed(revisions) if each.valid_from <= fire.last_at]
+    before = fire.first_at - _LEAST
+    named = (each for each in tables if each.count(before, fire.last_at) == fire.count)
+    return next(named, timetable_of(revisions[-1].definition))

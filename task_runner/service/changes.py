@@ -1,0 +1,385 @@
+"""What authors do to tasks, each inside one transaction."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model.task import (
+    Definition,
+    Fire,
+    FireKind,
+    Outcome,
+    Snapshot,
+    Task,
+    TaskId,
+    TaskState,
+    fire_id,
+    is_task_id,
+)
+from task_runner.planner.facts import Event, committed
+from task_runner.planner.planner import pass_over, plan, withdraw
+from task_runner.planner.plans import Plan
+from task_runner.planner.schedule import timetable_of
+from task_runner.planner.self_paced import begun, edited, is_self_paced, resumed
+from task_runner.planner.superseding import supersede
+from task_runner.scheduler.fire_request import frozen_request
+from task_runner.scheduler.planning import Planned, plan_tasks, write_plans
+from task_runner.service.loop_spec import MOST_PER_AGENT, as_loop
+from task_runner.service.task_spec import Defaults, parse_spec
+from task_runner.store.port import Session
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
+
+T = TypeVar("T")
+_MOST_DRAWS = 100
+_STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """What a change did.
+
+    Attributes:
+        task: the task afterwards.
+        events: the facts, to be written out after the commit.
+        action: created, updated or unchanged, for a declaration.
+        fields: which fields an update changed.
+        before: what an update replaced.
+    """
+
+    task: Task
+    events: list[Event] = field(default_factory=list)
+    action: str = ""
+    fields: tuple[str, ...] = ()
+    before: Definition | None = None
+
+
+def find(session: Session, name: str) -> Task:
+    """Return the task of a name or id. Raises NotFound."""
+    task = session.tasks.find(name) if name else None
+    if task is None:
+        raise NotFound(f"no task named {name[:70]!r}", where="name", hint="see: task-runner list")
+    return task
+
+
+def find_living(session: Session, name: str) -> Task:
+    """Return the task of a name or id that is not deleted. Raises NotFound."""
+    task = find(session, name)
+    if task.state is TaskState.DELETED:
+        raise NotFound(f"{name!r} was deleted", where="name", hint="create it again under a new id")
+    return task
+
+
+def create(
+    session: Session, spec: wire.TaskSpec, defaults: Defaults, now: datetime, entropy: Entropy, *, loop: bool = False
+) -> Changed:
+    """Store a new task, or a loop.
+
+    Raises:
+        InvalidInput: it cannot be taken.
+        AlreadyExists: the name is.
+        Exhausted: the agent that makes it has as many as it may have.
+    """
+    (created,) = _create_all(session, [spec], defaults, now, entropy, loop=loop)
+    return created
+
+
+def update(
+    session: Session, name: str, spec: wire.TaskSpec, defaults: Defaults, now: datetime, *, revision: int = 0
+) -> Changed:
+    """Give a task a new definition from now on; nothing before now becomes due by it.
+
+    Raises:
+        Conflict: `revision` is not 0, and not the task's newest.
+    """
+    task = find_living(session, name)
+    if revision not in {0, task.revision}:
+        raise Conflict(f"{task.definition.name!r} was edited meanwhile", hint="look at it again: task-runner show")
+    definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
+    if definition == task.definition:
+        return Changed(task=task, action="unchanged")
+    events = _plan_up_to(session, task, now).events
+    snapshot = _snapshot(session, task.id)
+    revised = replace(
+        snapshot.task,
+        definition=definition,
+        revision=task.revision + 1,
+        cursor_at=max(now, snapshot.task.cursor_at),
+        state=TaskState.ACTIVE if _begins_again(snapshot.task, definition) else snapshot.task.state,
+        pacing=edited(snapshot.task, definition, now),
+    )
+    session.tasks.revise(revised, now)
+    old, paced = task.definition, is_self_paced(definition) and is_self_paced(task.definition)
+    if not paced and _waits_for(definition) != _waits_for(old):
+        fresh = replace(snapshot, task=revised)
+        events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now, old.on))]).events
+    events += plan_tasks(session, [task.id], now).events
+    changed = changed_fields(task.definition, definition)
+    events.append(Event("task.updated", {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}))
+    return Changed(
+        task=_snapshot(session, task.id).task,
+        events=events,
+        action="updated",
+        fields=changed,
+        before=task.definition,
+    )
+
+
+def apply(
+    session: Session,
+    specs: Sequence[wire.TaskSpec],
+    defaults: Defaults,
+    now: datetime,
+    entropy: Entropy,
+    *,
+    keep: Collection[str] | None = None,
+) -> list[Changed]:
+    """Create or update each of several tasks; all or none. Raises InvalidInput naming the task that is wrong.
+
+    Where `keep` is given, every living task is deleted that is neither declared nor named there, but for loops; what
+    was deleted comes last.
+    """
+    names = [spec.name for spec in specs]
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise InvalidInput(f"{twice!r} is declared twice", where="name")
+    existing = session.tasks.named(names)
+    fresh = [spec for spec in specs if spec.name not in existing]
+    created = _create_all(session, fresh, defaults, now, entropy, named=True)
+    done = {change.task.definition.name: change for change in created}
+    for spec in specs:
+        if spec.name in existing:
+            done[spec.name] = _named(spec, partial(update, session, spec.name, spec, defaults, now))
+    gone = [] if keep is None else _prune(session, {*names, *keep}, now)
+    return [*(done[name] for name in names), *gone]
+
+
+def _prune(session: Session, declared: Collection[str], now: datetime) -> list[Changed]:
+    """Delete every living task of none of those names, but for loops; return what went, by name."""
+    gone = sorted(
+        task.definition.name
+        for task in session.tasks.listed()
+        if task.definition.name not in declared and not task.id.startswith("loop-")
+    )
+    return [replace(stop(session, name, TaskState.DELETED, "", now), action="deleted") for name in gone]
+
+
+def stop(
+    session: Session, name: str, state: TaskState, note: str, now: datetime, *, until: datetime | None = None
+) -> Changed:
+    """Pause (for good, or `until` a time), disable or delete a task.
+
+    Its cursor stands still, its unsent fires are withdrawn.
+    """
+    task = find_living(session, name)
+    if task.state is state:
+        return Changed(task=_noted(session, task, note, until) if state is TaskState.PAUSED else task)
+    if state is TaskState.PAUSED and task.state is not TaskState.ACTIVE:
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint="only an active task can be paused")
+    snapshot = _snapshot(session, task.id)
+    plan_ = withdraw(snapshot, timetable_of(task.definition), state.value, now, manual=state is not TaskState.PAUSED)
+    plan_ = replace(plan_, task=replace(plan_.task, state=state, reason=note, wake_at=until))
+    done = write_plans(session, [(snapshot, plan_)])
+    return Changed(task=plan_.task, events=done.events)
+
+
+def resume(session: Session, name: str, now: datetime, *, replay: bool, states: frozenset[TaskState]) -> Changed:
+    """Let a stopped task fire again: what came due meanwhile is one skipped run, or with `replay` was missed."""
+    task = find_living(session, name)
+    if task.state is TaskState.ACTIVE:
+        return Changed(task=task)
+    if task.state not in states:
+        hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
+        if is_self_paced(task.definition) and task.state not in _STOPPED:
+            hint = "say when it is to wake: task-runner loop reschedule"
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
+    snapshot = _snapshot(session, task.id)
+    active = replace(resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)
+    plan_ = Plan(task=active, tail=snapshot.tail)
+    if not replay:
+        timetable = timetable_of(task.definition)
+        plan_ = pass_over(replace(snapshot, task=active), timetable, task.state.value, now)
+    events = [event for event in write_plans(session, [(snapshot, plan_)]).events if event.name != "task.active"]
+    name_ = "task.enabled" if task.state is TaskState.DISABLED else "task.resumed"
+    events.append(Event(name_, {"task_id": task.id, "replay": replay}))
+    events += plan_tasks(session, [task.id], now).events
+    return Changed(task=_snapshot(session, task.id).task, events=events)
+
+
+def run_now(session: Session, name: str, request_id: str, now: datetime) -> tuple[Fire, list[Event], Task]:
+    """Commit a manual fire; the same request again returns the same fire."""
+    task = find_living(session, name)
+    existing = session.fires.by_request(task.id, request_id)
+    if existing is not None:
+        return existing, [], task
+    if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint="enable it first")
+    nominal_at = now.replace(microsecond=0)
+    fire = Fire(
+        task_id=task.id,
+        fire_id=fire_id(task.id, nominal_at, f"~m{request_id}"),
+        request_id=request_id,
+        kind=FireKind.MANUAL,
+        nominal_at=nominal_at,
+        due_at=now,
+        first_at=nominal_at,
+        last_at=nominal_at,
+        outcome=Outcome.PENDING,
+        policy=task.definition.catch_up,
+        ready_at=now,
+        retries=task.definition.retries,
+    )
+    written = session.fires.add(fire, frozen_request(task))
+    return written, [committed(written)], task
+
+
+def _plan_up_to(session: Session, task: Task, now: datetime) -> Planned:
+    """Cover everything up to now under the schedule in force so far."""
+    snapshot = _snapshot(session, task.id)
+    timetable = timetable_of(task.definition)
+    if task.state in _STOPPED:
+        return write_plans(session, [(snapshot, pass_over(snapshot, timetable, task.state.value, now))])
+    done = write_plans(session, [(snapshot, plan(snapshot, timetable, now, halted_waits=True))])
+    snapshot = _snapshot(session, task.id)
+    if snapshot.task.cursor_at >= now:
+        return done
+    # The limit on fires holds the cursor back, and the new definition may have another.
+    return done + write_plans(session, [(snapshot, pass_over(snapshot, timetable, "max_fires", now))])
+
+
+def _snapshot(session: Session, task_id: str) -> Snapshot:
+    (snapshot,) = session.tasks.snapshots([task_id])
+    return snapshot
+
+
+def _noted(session: Session, task: Task, note: str, until: datetime | None) -> Task:
+    snapshot = _snapshot(session, task.id)
+    noted = replace(task, reason=note, wake_at=until)
+    write_plans(session, [(snapshot, Plan(task=noted, tail=snapshot.tail))])
+    return noted
+
+
+def changed_fields(one: Definition, other: Definition) -> tuple[str, ...]:
+    """Return the names of the fields in which two definitions differ."""
+    return tuple(each.name for each in fields(Definition) if getattr(one, each.name) != getattr(other, each.name))
+
+
+def _create_all(
+    session: Session,
+    specs: Sequence[wire.TaskSpec],
+    defaults: Defaults,
+    now: datetime,
+    entropy: Entropy,
+    *,
+    named: bool = False,
+    loop: bool = False,
+) -> list[Changed]:
+    ids = _draw_ids(session, entropy, len(specs), "loop" if loop else "task")
+    if named:
+        ids = _restored(session, specs, ids, entropy)
+    if loop:
+        specs = [as_loop(spec, id_) for spec, id_ in zip(specs, ids, strict=True)]
+    new = [
+        _named(spec, partial(_new_task, spec, id_, defaults, now)) if named else _new_task(spec, id_, defaults, now)
+        for spec, id_ in zip(specs, ids, strict=True)
+    ]
+    _check_room(session, new)
+    session.tasks.add(new)
+    return [Changed(task=task, events=[_created(task)], action="created") for task in new]
+
+
+def _restored(
+    session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[TaskId], entropy: Entropy
+) -> list[TaskId]:
+    """Return the ids of declared tasks: a loop has its own again, or another loop's where a task ever had that."""
+    own = [_loop_id(spec) for spec in specs]
+    counts = Counter(filter(None, own))
+    if not counts:
+        return list(drawn)
+    if twice := next((id_ for id_, count in counts.items() if count > 1), None):
+        raise InvalidInput(f"{twice!r} is declared twice", where="id")
+    taken = session.tasks.ids_taken(counts)
+    others = iter([id_ for id_ in _draw_ids(session, entropy, 2 * len(counts), "loop") if id_ not in counts])
+    return [
+        drawn_id if id_ is None else next(others) if id_ in taken else id_
+        for id_, drawn_id in zip(own, drawn, strict=True)
+    ]
+
+
+def _loop_id(spec: wire.TaskSpec) -> TaskId | None:
+    """Return the id that a declared loop had: it is written beside its name, or is its name; None for other tasks."""
+    said = spec.id or spec.name
+    if said.startswith("loop-") and is_task_id(said):
+        return TaskId(said)
+    if spec.id:
+        hint = "leave it out: only loops are declared with the id that they had"
+        raise InvalidInput(f"{spec.id[:70]!r} is not a loop's id", where=f"{spec.name}: id", hint=hint)
+    return None
+
+
+def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: datetime) -> Task:
+    definition = parse_spec(spec, defaults, now, own_id=task_id)
+    pacing = begun(definition, now) if is_self_paced(definition) else None
+    wake_at = pacing.armed_at if pacing else timetable_of(definition).next_after(now)
+    if definition.on is not None:
+        wake_at = wake_at or now
+    if wake_at is None:
+        raise InvalidInput("never fires within its bounds", where="schedule", hint="look at start_at and end_at")
+    state = TaskState.PAUSED if spec.paused else TaskState.ACTIVE
+    return Task(
+        id=task_id,
+        definition=definition,
+        state=state,
+        created_at=now,
+        cursor_at=now,
+        wake_at=wake_at if state is TaskState.ACTIVE else None,
+        pacing=pacing,
+    )
+
+
+def _check_room(session: Session, new: Sequence[Task]) -> None:
+    made = Counter(task.definition.created_by.agent for task in new if task.definition.created_by)
+    for agent, count in made.items():
+        present = session.tasks.made_by(agent)
+        # What exists already is no more than there was: a call that is run again hears that it does.
+        if present + count > MOST_PER_AGENT and not session.tasks.named([task.definition.name for task in new]):
+            what = f"agent {agent!r} has {present} tasks of its own making that have not ended, and {MOST_PER_AGENT} is"
+            raise Exhausted(f"{what} the most", where="created_by", hint="delete one that is not needed any more")
+
+
+def _begins_again(task: Task, definition: Definition) -> bool:
+    """Tell whether an edit lets an ended task go on; what was self-paced and ended goes on when it is rescheduled."""
+    ended = task.state in {TaskState.DONE, TaskState.EXPIRED}
+    return ended and not (is_self_paced(task.definition) and is_self_paced(definition))
+
+
+def _waits_for(definition: Definition) -> tuple[object, ...]:
+    """Return all that says for what a task fires."""
+    return definition.schedule, definition.timezone, definition.on and definition.on.event
+
+
+def _created(task: Task) -> Event:
+    fields_ = {"task_id": task.id, "name": task.definition.name, "category": task.definition.category}
+    return Event("task.created", fields_)
+
+
+def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
+    """Make a change; say which of several tasks is wrong."""
+    try:
+        return change()
+    except InvalidInput as error:
+        error.where = f"{spec.name}: {error.where}"
+        raise
+
+
+def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list[TaskId]:
+    ids: set[str] = set()
+    for _ in range(_MOST_DRAWS):
+        drawn = {f"{kind}-{entropy.hex(8)}" for _ in range(count - len(ids))}
+        ids |= drawn - session.tasks.ids_taken(drawn)
+        if len(ids) == count:
+            return [TaskId(drawn_id) for drawn_id in sorted(ids)]
+    raise Conflict("no free task id was found", hint="try again")

@@ -1,0 +1,365 @@
+"""What the runner offers, as one object that takes and returns protos.
+
+The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.dispatcher.runtime_client import Runtime
+from task_runner.model.task import UNDER_WAY, Task, TaskState, check_request_id
+from task_runner.planner.facts import Event, Trail
+from task_runner.planner.schedule import describe, kind_of
+from task_runner.scheduler import take_over as wakes
+from task_runner.scheduler.emitting import emit, read_emitted
+from task_runner.scheduler.planning import Planned
+from task_runner.service import changes, simulating
+from task_runner.service.backfill import backfill
+from task_runner.service.categories import Categories
+from task_runner.service.changes import Changed
+from task_runner.service.explain.explain import explain
+from task_runner.service.handing import within
+from task_runner.service.loop_spec import as_loop
+from task_runner.service.task_spec import Defaults, parse_instant, parse_spec
+from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
+from task_runner.store.port import Glance, Session, Store
+from turnkeeper import __version__
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+
+_PREVIEW = 3
+_UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
+_MOST_PREVIEWED = 1000
+_LATENESS_OF = 100
+_LATENESS_UP_TO = 100
+_DECISIONS_DEADLINE_S = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """What a service knows of the daemon around it; a command line without one passes none.
+
+    Attributes:
+        since: when the daemon began to serve.
+        connected: tells whether the stream of fires to the runtime is open.
+    """
+
+    since: datetime
+    connected: Callable[[], bool]
+
+
+class Service:
+    """The runner's operations, each on disk before it answers."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        trail: Trail,
+        defaults: Defaults,
+        tick: Callable[[], Awaitable[Planned]],
+        changed: Callable[[], None],
+        serving: Serving | None = None,
+    ) -> None:
+        """Take what it works on."""
+        self._store, self._runtime, self._clock, self._entropy = store, runtime, clock, entropy
+        self._trail, self._defaults, self._tick, self._changed = trail, defaults, tick, changed
+        self._serving = serving
+        self._categories = Categories(runtime, clock)
+
+    async def create_task(self, request: wire.CreateTaskRequest) -> wire.CreateTaskResponse:
+        """Store a new task, or with `dry_run` only say what it would be."""
+        now = self._clock.now()
+        spec = as_loop(request.spec, _UNNAMED) if request.loop else request.spec
+        definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
+        self._check_lasting([spec])
+        warnings = await self._categories.check({definition.category})
+        if request.dry_run:
+            shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
+            return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
+        done = await self._store.run(
+            lambda session: changes.create(
+                session, within(session, request), self._defaults, now, self._entropy, loop=request.loop
+            )
+        )
+        self._tell(done.events)
+        return wire.CreateTaskResponse(
+            task=show_task(done.task, Glance()),
+            warnings=warnings,
+            next=previewed(done.task.definition, now, _PREVIEW, done.task),
+        )
+
+    async def get_task(self, request: wire.GetTaskRequest) -> wire.Task:
+        """Return a task by name or id."""
+        return await self._store.run(lambda session: _shown(session, changes.find(session, request.name)))
+
+    async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:
+        """Return the living tasks that pass the filters, next to fire first."""
+        shown, total, paused = await self._store.run(lambda session: _listed(session, request))
+        answer = wire.ListTasksResponse(tasks=shown, total=total, paused=paused)
+        if self._serving is not None:
+            stamp(answer.serving_since, self._serving.since)
+            answer.daemon_version = __version__
+        try:
+            answer.decisions_waiting = await self._runtime.decisions_waiting(_DECISIONS_DEADLINE_S)
+        except TurnkeeperError:
+            return answer
+        return answer
+
+    async def update_task(self, request: wire.UpdateTaskRequest) -> wire.UpdateTaskResponse:
+        """Give a task a new definition from now on; with `dry_run` only show old and new next times."""
+        now = self._clock.now()
+        task = await self._store.run(lambda session: changes.find_living(session, request.name))
+        definition = parse_spec(request.spec, self._defaults, now, previous=task.definition, own_id=task.id)
+        warnings = await self._categories.check({definition.category})
+        answer = wire.UpdateTaskResponse(
+            changed=definition != task.definition,
+            changed_fields=changes.changed_fields(task.definition, definition),
+            warnings=warnings,
+            old_next=previewed(task.definition, now, _PREVIEW, task),
+            new_next=previewed(definition, now, _PREVIEW, task),
+        )
+        if not request.dry_run:
+            await self._change(
+                lambda session: changes.update(
+                    session, task.id, request.spec, self._defaults, now, revision=request.revision
+                )
+            )
+        answer.task.CopyFrom(await self.get_task(wire.GetTaskRequest(name=task.id)))
+        return answer
+
+    async def apply_tasks(self, request: wire.ApplyTasksRequest) -> wire.ApplyTasksResponse:
+        """Create or update each of several tasks, and with `prune` delete the others, in one transaction."""
+        now = self._clock.now()
+        self._check_lasting(request.specs)
+        warnings = await self._categories.check({spec.category for spec in request.specs if spec.category})
+        if request.dry_run:
+            done = await self._store.rehearse(self._apply(request, now))
+        else:
+            done = await self._store.run(self._apply(request, now))
+            self._tell([event for change in done for event in change.events])
+        applied = [
+            wire.Applied(
+                name=change.task.definition.name,
+                action=change.action,
+                changed_fields=change.fields,
+                warnings=warnings if change.action in {"created", "updated"} else (),
+            )
+            for change in done
+        ]
+        return wire.ApplyTasksResponse(applied=applied)
+
+    async def delete_task(self, request: wire.DeleteTaskRequest) -> wire.Task:
+        """Delete a task: unsent fires are withdrawn, a running turn finishes, the history stays."""
+        return await self._stop(request.name, TaskState.DELETED, "")
+
+    async def pause_task(self, request: wire.PauseTaskRequest) -> wire.Task:
+        """Pause a task until it is resumed, or until a time. Raises InvalidInput if that is not in the future."""
+        now = self._clock.now()
+
+        def pause(session: Session) -> Changed:
+            zone = changes.find_living(session, request.name).definition.timezone
+            until = parse_instant(request.until, zone, field="until") if request.until else None
+            if until is not None and until <= now:
+                raise InvalidInput("is not in the future", where="until")
+            return changes.stop(session, request.name, TaskState.PAUSED, request.note, now, until=until)
+
+        return await self._change(pause)
+
+    async def disable_task(self, request: wire.DisableTaskRequest) -> wire.Task:
+        """Stop a task from firing; with `cancel_running` also cancel what the runtime has of it."""
+        task = await self._stop(request.name, TaskState.DISABLED, "")
+        if request.cancel_running:
+            snapshots = await self._store.run(lambda session: session.tasks.snapshots([task.id]))
+            for fire in snapshots[0].open:
+                if fire.outcome in UNDER_WAY:
+                    await self._runtime.cancel(fire.fire_id, fire.attempt, "cancelled by the author")
+        return task
+
+    async def resume_task(self, request: wire.ResumeTaskRequest) -> wire.Task:
+        """Let a paused or quarantined task fire again."""
+        states = frozenset({TaskState.PAUSED, TaskState.QUARANTINED})
+        return await self._resume(request.name, states, replay=request.replay)
+
+    async def enable_task(self, request: wire.EnableTaskRequest) -> wire.Task:
+        """Let a disabled task fire again, on the same thread and with all its history."""
+        states = frozenset({TaskState.DISABLED, TaskState.QUARANTINED})
+        return await self._resume(request.name, states, replay=False)
+
+    async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
+        """Let a self-paced task wake so many seconds from now. Raises Conflict for a task of any other kind."""
+        now = self._clock.now()
+        return await self._change(lambda session: wakes.reschedule(session, request.name, request.seconds, now))
+
+    async def end_ephemeral(self) -> None:
+        """Delete what lasts as long as a daemon: when one stops, and what a killed one left when the next starts."""
+        now = self._clock.now()
+        self._tell(await self._store.run(lambda session: wakes.end_ephemeral(session, now)))
+
+    async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
+        """Commit a manual fire."""
+        request_id = check_request_id(request.request_id or self._entropy.hex(12))
+        now = self._clock.now()
+        fire, events, task = await self._store.run(
+            lambda session: changes.run_now(session, request.name, request_id, now)
+        )
+        self._tell(events)
+        return show_fire(fire, task.definition.name)
+
+    async def backfill_task(self, request: wire.BackfillTaskRequest) -> wire.BackfillTaskResponse:
+        """Commit a fire for each past nominal time of a span that never had an accepted one."""
+        now, asked = self._clock.now(), wire.BackfillTaskRequest()
+        asked.CopyFrom(request)
+        asked.request_id = check_request_id(request.request_id or self._entropy.hex(12))
+        work = partial(backfill, asked=asked, now=now)
+        answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.run(work))
+        if not asked.dry_run:
+            self._tell(events)
+        return answer
+
+    async def explain_fire(self, request: wire.ExplainFireRequest) -> wire.ExplainFireResponse:
+        """Say in plain sentences what became, or will become, of a time."""
+        now = self._clock.now()
+        return await self._store.run(lambda session: explain(session, request, now))
+
+    async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
+        """Return a task's ledger, newest first."""
+
+        def read(session: Session) -> wire.ListFiresResponse:
+            task = changes.find(session, request.name)
+            entries = session.fires.history(task.id, request.limit or 50)
+            return wire.ListFiresResponse(fires=[show_fire(fire, task.definition.name) for fire in entries])
+
+        return await self._store.run(read)
+
+    async def get_fire(self, request: wire.GetFireRequest) -> wire.Fire:
+        """Return one fire by its id."""
+
+        def read(session: Session) -> wire.Fire:
+            fire = session.fires.by_ids([request.fire_id]).get(request.fire_id)
+            if fire is None:
+                raise NotFound(f"no fire {request.fire_id[:100]!r}", where="fire_id")
+            return show_fire(fire, changes.find(session, fire.task_id).definition.name)
+
+        return await self._store.run(read)
+
+    async def preview_schedule(self, request: wire.PreviewScheduleRequest) -> wire.PreviewScheduleResponse:
+        """Return the next times of a task, or of a schedule that need not exist."""
+        now = self._clock.now()
+        if request.name:
+            task = await self._store.run(lambda session: changes.find(session, request.name))
+            definition, of = task.definition, task
+        else:
+            of = None
+            spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
+            spec.MergeFrom(request.spec)
+            definition = parse_spec(spec, self._defaults, now)
+        after = getattr(request, "from")
+        start = after.ToDatetime(tzinfo=UTC) if request.HasField("from") else now
+        count = min(request.count or 5, _MOST_PREVIEWED)
+        return wire.PreviewScheduleResponse(
+            nominals=previewed(definition, start, count, of),
+            timezone=definition.timezone,
+            schedule=describe(definition),
+            on=definition.on.event if definition.on else None,
+        )
+
+    async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:
+        """Return what tasks would do over a span of time, with declared outages."""
+        span, names = simulating.span_of(request), list(request.names)
+        tasks = await self._store.run(
+            lambda session: [changes.find(session, name) for name in names] if names else session.tasks.listed()
+        )
+        return await simulating.simulate(tasks, span, request.limit, self._clock)
+
+    async def emit_event(self, request: wire.EmitEventRequest) -> wire.EmitEventResponse:
+        """Take an event in that an author or an agent tells of, once for each id."""
+        now = self._clock.now()
+        event = read_emitted(request, now, self._entropy.hex(12))
+        heard = await self._store.run(lambda session: emit(session, event, now))
+        self._tell(heard.planned.events)
+        return wire.EmitEventResponse(duplicate=not heard.fresh, matched=heard.matched, event_id=event.id)
+
+    async def tick(self, _request: wire.TickRequest) -> wire.TickResponse:
+        """Plan what is due now."""
+        done = await self._tick()
+        return wire.TickResponse(planned=done.tasks, committed=done.committed, skipped=done.skipped)
+
+    async def get_status(self, _request: wire.GetStatusRequest) -> wire.RunnerStatus:
+        """Return counts and whether the runtime is connected."""
+        totals = await self._store.run(lambda session: session.tasks.totals())
+        status = wire.RunnerStatus(
+            tasks=totals.tasks, open_fires=totals.open_fires, unsent=totals.unsent, version=__version__
+        )
+        stamp(status.next_due_at, totals.next_wake_at)
+        if self._serving is not None:
+            stamp(status.serving_since, self._serving.since)
+            status.runtime_connected = self._serving.connected()
+        return status
+
+    def _check_lasting(self, specs: Iterable[wire.TaskSpec]) -> None:
+        if self._serving is None and any(spec.ephemeral for spec in specs):
+            what = "no daemon runs, and what is ephemeral lasts as long as one"
+            raise Conflict(what, where="ephemeral", hint="start it: turnkeeper up")
+
+    def _apply(self, request: wire.ApplyTasksRequest, now: datetime) -> Callable[[Session], list[Changed]]:
+        keep = set(request.also_declared) if request.prune else None
+        return lambda session: changes.apply(session, request.specs, self._defaults, now, self._entropy, keep=keep)
+
+    async def _stop(self, name: str, state: TaskState, note: str) -> wire.Task:
+        now = self._clock.now()
+        return await self._change(lambda session: changes.stop(session, name, state, note, now))
+
+    async def _resume(self, name: str, states: frozenset[TaskState], *, replay: bool) -> wire.Task:
+        now = self._clock.now()
+        return await self._change(lambda session: changes.resume(session, name, now, replay=replay, states=states))
+
+    async def _change(self, work: Callable[[Session], Changed]) -> wire.Task:
+        """Run a change, record its facts, and return the task as it then is."""
+
+        def changing(session: Session) -> tuple[Changed, wire.Task]:
+            done = work(session)
+            return done, _shown(session, done.task)
+
+        done, shown = await self._store.run(changing)
+        self._tell(done.events)
+        return shown
+
+    def _tell(self, events: list[Event]) -> None:
+        self._trail.emit_all(events)
+        if events:
+            self._changed()
+
+
+def _shown(session: Session, task: Task) -> wire.Task:
+    glance = session.fires.glances([task.id])[task.id]
+    return show_task(task, glance, session.fires.lateness(task.id, _LATENESS_OF))
+
+
+def _listed(session: Session, request: wire.ListTasksRequest) -> tuple[list[wire.Task], int, int]:
+    found = session.tasks.listed(category=request.category, channel=request.channel, made_by=request.made_by)
+    if request.tags:
+        wanted = set(request.tags.items())
+        found = [task for task in found if wanted <= set(task.definition.tags)]
+    total, paused = len(found), sum(task.state is TaskState.PAUSED for task in found)
+    if not request.state and request.limit:
+        found = found[: request.limit]
+    glances = session.fires.glances([task.id for task in found])
+    if request.state:
+        found = [task for task in found if state_of(task, glances[task.id].open) == request.state]
+        total = len(found)
+        found = found[: request.limit or None]
+    # How late fires were is a look at each task's history: too much for a list that nobody can read anyway.
+    looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
+    shown = [
+        show_task(task, glances[task.id], session.fires.lateness(task.id, _LATENESS_OF) if task.id in looked_at else ())
+        for task in found
+    ]
+    return shown, total, paused

@@ -1,0 +1,193 @@
+"""The production planner on a virtual clock: what tasks would do over a span of time, with declared outages. Pure.
+
+Each task starts the span with nothing open. The runner plans and sends the moment it can; a turn succeeds after the
+time it is said to take. While the runner is down turns go on, and their outcomes are heard when it is back. What a turn
+of a self-paced task would ask for nobody knows: it asks for nothing, and `if_silent` decides.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from task_runner.model.replace import replace
+from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId
+from task_runner.planner import ledger
+from task_runner.planner import self_paced as selfpaced
+from task_runner.planner.budgets import Ended
+from task_runner.planner.ledger import TurnState
+from task_runner.planner.overlap import CANCELS
+from task_runner.planner.planner import Lately, plan
+from task_runner.planner.plans import Plan
+from task_runner.planner.runs import earliest
+from task_runner.planner.schedule import timetable_of
+from task_runner.timetable import Timetable
+
+_LEAST = timedelta(microseconds=1)
+_NO_TIME = timedelta(0)
+_FEW = 10
+LONGEST = timedelta(days=3660)
+
+
+class Outage(NamedTuple):
+    """A time in which the runner is down; half-open."""
+
+    start: datetime
+    end: datetime
+
+
+class Row(NamedTuple):
+    """One entry of the ledger that would be written; of a run, `nominal_at` is the last and `first_at` the first."""
+
+    nominal_at: datetime
+    task: str
+    fired_at: datetime | None
+    outcome: Outcome
+    reason: str
+    stands_for: int
+    first_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """What is simulated.
+
+    Attributes:
+        start, end: half-open.
+        outages: when the runner is down, ascending.
+        turn: how long a turn takes.
+    """
+
+    start: datetime
+    end: datetime
+    outages: Sequence[Outage] = ()
+    turn: timedelta = _NO_TIME
+
+    def up(self, at: datetime) -> datetime:
+        """Return the first time from `at` on at which the runner is up."""
+        for outage in self.outages:
+            if outage.start <= at < outage.end:
+                at = outage.end
+        return at
+
+
+def simulated(task_id: str, definition: Definition, span: Span) -> Iterator[Row]:
+    """Yield what one task would do, in the order in which it is settled; what is still open comes last."""
+    yield from _Life.begin(task_id, definition, span).rows()
+
+
+@dataclass(kw_only=True)
+class _Life:
+    task: Task
+    timetable: Timetable
+    span: Span
+    open: dict[int, Fire] = field(default_factory=dict)
+    tail: Fire | None = None
+    last_ended: datetime | None = None
+    last_entry: int = 0
+    now: datetime | None = None
+
+    @classmethod
+    def begin(cls, task_id: str, definition: Definition, span: Span) -> "_Life":
+        timetable = timetable_of(definition)
+        before = span.start - _LEAST
+        pacing = selfpaced.begun(definition, span.start) if selfpaced.is_self_paced(definition) else None
+        task = Task(
+            id=TaskId(task_id),
+            definition=definition,
+            created_at=span.start,
+            cursor_at=before,
+            wake_at=pacing.armed_at if pacing else timetable.next_after(before),
+            pacing=pacing,
+        )
+        return cls(task=task, timetable=timetable, span=span)
+
+    def rows(self) -> Iterator[Row]:
+        at, rounds = self._next(), 0
+        while at is not None and (now := self.span.up(at)) < self.span.end:
+            assert rounds <= self.task.definition.max_catch_up + _FEW, "each round of one moment ends something"
+            yield from self._settle(now)
+            snapshot = Snapshot(task=self.task, open=tuple(self._in_order()), tail=self.tail)
+            lately, self.last_ended = Lately(ended_at=self.last_ended), None
+            yield from self._write(plan(snapshot, self.timetable, now, lately=lately))
+            yield from self._cancel(now)
+            self._send(now)
+            if not self.span.turn:
+                yield from self._settle(now)
+            following = self._next()
+            # A queue moves on within the moment; else time does.
+            rounds = rounds + 1 if following == at else 0
+            at = following if following != at or self._has_line() else None
+        if self.tail is not None:
+            yield self._row(self.tail)
+        yield from map(self._row, self._in_order())
+
+    def _next(self) -> datetime | None:
+        """Return when something can happen next."""
+        ready = [fire.ready_at for fire in self.open.values() if fire.outcome is Outcome.PENDING]
+        ends = [fire.fired_at + self.span.turn for fire in self.open.values() if fire.fired_at is not None]
+        idle_line = self._has_line() and not any(fire.outcome in UNDER_WAY for fire in self.open.values())
+        return earliest(self.task.wake_at, *ready, *ends, self.now if idle_line else None)
+
+    def _has_line(self) -> bool:
+        return any(fire.outcome is Outcome.WAITING or fire.ready_at is None for fire in self.open.values())
+
+    def _in_order(self) -> list[Fire]:
+        return sorted(self.open.values(), key=lambda fire: (fire.nominal_at, fire.entry_id))
+
+    def _write(self, made: Plan) -> Iterator[Row]:
+        self.task, tail = made.task, made.tail
+        for fire in (*made.changed, *made.new):
+            numbered = fire
+            if not fire.entry_id:
+                self.last_entry += 1
+                numbered = replace(fire, entry_id=self.last_entry)
+            tail = numbered if fire is tail else tail
+            if numbered.outcome in OPEN:
+                self.open[numbered.entry_id] = numbered
+                continue
+            self.open.pop(numbered.entry_id, None)
+            if numbered is not tail and (self.tail is None or numbered.entry_id != self.tail.entry_id):
+                yield self._row(numbered)
+        if self.tail is not None and (tail is None or tail.entry_id != self.tail.entry_id):
+            yield self._row(self.tail)
+        self.tail = tail
+
+    def _send(self, now: datetime) -> None:
+        self.now = now
+        for fire in list(self.open.values()):
+            if fire.outcome is Outcome.PENDING and fire.ready_at is not None and fire.ready_at <= now:
+                sent = ledger.accepted(ledger.sent(fire, now), now, attempt=fire.attempt, turn_id="simulated")
+                self.open[fire.entry_id] = sent
+                self.task = replace(self.task, accepted=self.task.accepted + 1, fires=self.task.fires + 1)
+
+    def _settle(self, now: datetime) -> Iterator[Row]:
+        for fire in self._in_order():
+            if fire.outcome in UNDER_WAY and fire.fired_at is not None and fire.fired_at + self.span.turn <= now:
+                self.last_ended = fire.fired_at + self.span.turn
+                row = self._ended(fire, TurnState.SUCCEEDED, now)
+                self._go_on(fire, self.last_ended, now)
+                yield row
+
+    def _go_on(self, fire: Fire, ended_at: datetime, now: datetime) -> None:
+        """Arm what follows a turn of a self-paced task."""
+        if self.task.pacing is not None:
+            done = ledger.turned(fire, TurnState.SUCCEEDED, now, attempt=fire.attempt)
+            turn = Ended(fire=done, at=ended_at, spent=self.span.turn, tokens=0)
+            self.task, _ = selfpaced.heard(self.task, [turn])
+            pacing = self.task.pacing
+            self.task = replace(self.task, wake_at=pacing.armed_at if pacing else None)
+
+    def _cancel(self, now: datetime) -> Iterator[Row]:
+        """End the turns that a fire which waits asks to end."""
+        if any(fire.outcome is Outcome.WAITING and fire.reason == CANCELS for fire in self.open.values()):
+            for fire in [fire for fire in self._in_order() if fire.outcome in UNDER_WAY]:
+                yield self._ended(fire, TurnState.CANCELLED, now)
+
+    def _ended(self, fire: Fire, how: TurnState, now: datetime) -> Row:
+        del self.open[fire.entry_id]
+        return self._row(ledger.turned(fire, how, now, attempt=fire.attempt))
+
+    def _row(self, fire: Fire) -> Row:
+        name = self.task.definition.name
+        return Row(fire.nominal_at, name, fire.fired_at, fire.outcome, fire.reason, fire.count, fire.first_at)

@@ -1,0 +1,140 @@
+"""Tasks and ledger entries as the wire shows them."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
+from task_runner.planner.jitter import due_of
+from task_runner.planner.schedule import describe, kind_of, timetable_of
+from task_runner.planner.self_paced import begun, edited, is_self_paced, wake_due
+from task_runner.service.task_spec import write_spec
+from task_runner.store.port import Glance
+from task_runner.timetable import zone
+
+_LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})
+# What a task's fires do says more than that it is active; the first that holds is shown.
+_SHOWN = (
+    (frozenset({Outcome.INTERRUPTED}), "interrupted"),
+    (frozenset({Outcome.HELD}), "held"),
+    (frozenset({Outcome.RUNNING}), "running"),
+    (UNDER_WAY | {Outcome.PENDING, Outcome.WAITING}, "waiting"),
+)
+
+
+def state_of(task: Task, opened: frozenset[Outcome]) -> str:
+    """Return the state that a list shows: the stored one, or what the task's open fires are doing."""
+    if task.state in _LIVING:
+        for outcomes, shown in _SHOWN:
+            if opened & outcomes:
+                return shown
+    return task.state.value
+
+
+def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wire.Task:
+    """Return a task for the wire."""
+    shown = wire.Task(
+        id=task.id,
+        spec=write_spec(task.definition, paused=task.state is TaskState.PAUSED),
+        kind=kind_of(task.definition),
+        state=state_of(task, glance.open),
+        schedule=describe(task.definition),
+        fires=task.fires,
+        missed=task.missed,
+        revision=task.revision,
+    )
+    if is_self_paced(task.definition) and task.pacing is not None:
+        shown.iteration = task.pacing.iteration
+        stamp(shown.armed_at, task.pacing.armed_at)
+    if not shown.spec.HasField("thread_id"):
+        shown.spec.thread_id = task.id
+    stamp(shown.created_at, task.created_at)
+    stamp(shown.anchor_at, task.definition.schedule.anchor_at)
+    if task.state is TaskState.ACTIVE:
+        timetable = timetable_of(task.definition)
+        if shown.HasField("armed_at") and task.pacing is not None and task.pacing.armed_at is not None:
+            stamp(shown.next_fire_at, task.pacing.armed_at)
+            stamp(shown.due_at, wake_due(task, task.pacing.armed_at))
+        elif (upcoming := timetable.next_after(task.cursor_at)) is not None:
+            stamp(shown.next_fire_at, upcoming)
+            stamp(shown.due_at, due_of(task.id, timetable, task.definition.jitter)(upcoming))
+    if task.state is TaskState.PAUSED:
+        shown.paused_note = task.reason
+        stamp(shown.paused_until, task.wake_at)
+    else:
+        shown.reason = task.reason
+    if glance.last is not None:
+        stamp(shown.last_fire_at, glance.last.fired_at)
+        shown.last_outcome = glance.last.outcome.value
+    if lateness:
+        ordered = sorted(lateness)
+        shown.late_p95_s = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    return shown
+
+
+def show_fire(fire: Fire, name: str) -> wire.Fire:
+    """Return a ledger entry for the wire."""
+    shown = wire.Fire(
+        fire_id=fire.fire_id,
+        task_id=fire.task_id,
+        task_name=name,
+        kind=fire.kind.value,
+        outcome=fire.outcome.value,
+        reason=fire.reason,
+        count=fire.count,
+        attempt=fire.attempt,
+        turn_id=fire.turn_id,
+        entry_id=fire.entry_id,
+    )
+    stamp(shown.nominal_at, fire.nominal_at)
+    stamp(shown.due_at, fire.due_at)
+    stamp(shown.fired_at, fire.fired_at)
+    stamp(shown.accepted_at, fire.accepted_at)
+    stamp(shown.started_at, fire.started_at)
+    stamp(shown.ended_at, fire.ended_at)
+    stamp(shown.first_nominal_at, fire.first_at)
+    stamp(shown.last_nominal_at, fire.last_at)
+    if fire.fired_at is not None:
+        shown.late_s = max(0.0, (fire.fired_at - fire.due_at).total_seconds())
+    return shown
+
+
+def upcoming(definition: Definition, after: datetime, count: int, task_id: str = "") -> list[wire.Nominal]:
+    """Return the next nominal times of a definition strictly after an instant; due as those of a task, if given."""
+    local, timetable = zone(definition.timezone), timetable_of(definition)
+    due = due_of(task_id, timetable, definition.jitter if task_id else timedelta(0))
+    return [_nominal(at, due(at), local) for at in timetable.upcoming(after, count)]
+
+
+def previewed(definition: Definition, after: datetime, count: int, task: Task | None = None) -> list[wire.Nominal]:
+    """Return the next times of a definition, as :func:`upcoming`; of a self-paced one the armed wake alone.
+
+    Args:
+        definition: whose times.
+        after: times strictly after this.
+        count: how many.
+        task: the task that has the definition, or is to have it.
+    """
+    if not is_self_paced(definition):
+        return upcoming(definition, after, count, task.id if task else "")
+    pacing = edited(task, definition, after) if task else begun(definition, after)
+    if pacing is None or pacing.armed_at is None or (task and task.state not in _LIVING):
+        return []
+    at = pacing.armed_at
+    return [_nominal(at, wake_due(task, at) if task else at, zone(definition.timezone))]
+
+
+def stamp(field: Timestamp, at: datetime | None) -> None:
+    """Set a timestamp field; leave it absent for None."""
+    if at is not None:
+        field.FromDatetime(at)
+
+
+def _nominal(at: datetime, due_at: datetime, local: ZoneInfo) -> wire.Nominal:
+    shown = wire.Nominal(local=at.astimezone(local).isoformat())
+    stamp(shown.nominal_at, at)
+    stamp(shown.due_at, due_at)
+    return shown

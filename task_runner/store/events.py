@@ -1,0 +1,183 @@
+"""Events and the tasks that listen for them, in SQLite."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy.dialects.sqlite import insert
+
+from task_runner.model.events import Event
+from task_runner.model.task import UNDER_WAY, Fire, Snapshot, Task, TaskState
+from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
+from task_runner.store.eventstore import Note
+from task_runner.store.rows import fire_of, task_of
+from task_runner.store.schema import events, fires, follow, tasks, triggers
+from turnkeeper.clock import from_us, to_us
+
+T = TypeVar("T")
+LARGEST_LOOKUP = 500
+_PEER = "agent-runtime/events"
+_OVER = [state.value for state in (TaskState.DONE, TaskState.EXPIRED, TaskState.DELETED)]
+
+
+class SqliteEvents:
+    """Events, over one connection inside a transaction; see :class:`task_runner.store.eventstore.Events`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def position(self) -> tuple[str, int]:
+        """Return the incarnation and sequence of the last event of the runtime taken in."""
+        query = select(follow.c.incarnation, follow.c.sequence).where(follow.c.peer == _PEER)
+        row = self._connection.execute(query).first()
+        return ("", 0) if row is None else (row.incarnation, row.sequence)
+
+    def move(self, incarnation: str, sequence: int) -> None:
+        """Record a new position."""
+        values = {"peer": _PEER, "incarnation": incarnation, "sequence": sequence}
+        statement = insert(follow).values(values)
+        self._connection.execute(statement.on_conflict_do_update(index_elements=["peer"], set_=values))
+
+    def wanted(self) -> frozenset[str]:
+        """Return the names of events that any task listens for."""
+        return frozenset(self._connection.execute(_WANTED).scalars())
+
+    def listeners(self, names: Collection[str]) -> list[Task]:
+        """Return the tasks that listen for events of these names."""
+        found = (self._connection.execute(_LISTENERS, {"names": part}) for part in _parts(names))
+        return [task_of(row) for rows in found for row in rows]
+
+    def remember(self, heard: Sequence[Event]) -> list[Event]:
+        """Write down that events are taken in; return those that were not before."""
+        known = {
+            (row.name, row.id)
+            for part in _parts({event.id for event in heard})
+            for row in self._connection.execute(_KNOWN, {"ids": part})
+        }
+        fresh: dict[tuple[str, str], Event] = {}
+        for event in heard:
+            if (event.name, event.id) not in known:
+                fresh.setdefault((event.name, event.id), event)
+        if fresh:
+            rows = [{"name": each.name, "id": each.id, "at_us": to_us(each.at)} for each in fresh.values()]
+            self._connection.execute(insert(events), rows)
+        return list(fresh.values())
+
+    def causes(self, fire_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return, by fire id, the tasks whose fires led to that fire, its own the last."""
+        found = (self._connection.execute(_CAUSES, {"ids": part}) for part in _parts(fire_ids))
+        return {row.fire_id: (*json.loads(row.chain or "[]"), row.task_id) for rows in found for row in rows}
+
+    def fire_of_turn(self, turn_id: str) -> Fire | None:
+        """Return the open fire of a running turn."""
+        row = self._connection.execute(_OF_TURN, {"turn": turn_id}).first() if turn_id else None
+        return None if row is None else fire_of(row)
+
+    def standings(self, snapshots: Sequence[Snapshot]) -> list[Standing]:
+        """Return tasks with all that their triggers depend on."""
+        return [self._standing(snapshot) for snapshot in snapshots]
+
+    def note(self, entries: Iterable[tuple[Fire, Trigger]]) -> None:
+        """Write down what triggered numbered entries."""
+        rows = [
+            {
+                "entry_id": fire.entry_id,
+                "task_id": fire.task_id,
+                "fired": bool(fire.fire_id),
+                "event": trigger.event.name,
+                "event_id": trigger.event.id,
+                "at_us": to_us(trigger.event.at),
+                "cause": trigger.event.fire_id,
+                "chain": json.dumps(trigger.chain),
+            }
+            for fire, trigger in entries
+        ]
+        if rows:
+            self._connection.execute(insert(triggers).prefix_with("OR REPLACE"), rows)
+
+    def notes(self, entry_ids: Collection[int]) -> dict[int, Note]:
+        """Return what triggered those entries that an event did."""
+        found = (self._connection.execute(_NOTES, {"ids": part}) for part in _parts(entry_ids))
+        return {row.entry_id: _note_of(row) for rows in found for row in rows}
+
+    def newest(self, task_id: str) -> Fire | None:
+        """Return the newest entry of a task that an event made."""
+        row = self._connection.execute(_NEWEST_ENTRY, {"task": task_id}).first()
+        return None if row is None else fire_of(row)
+
+    def forget(self, entry_ids: Collection[int]) -> None:
+        """Forget what triggered entries that are removed."""
+        for part in _parts(entry_ids):
+            self._connection.execute(delete(triggers).where(triggers.c.entry_id.in_(part)))
+
+    def forget_before(self, at: datetime, limit: int) -> int:
+        """Forget events that happened before a time."""
+        old = select(events.c.id, events.c.name).where(events.c.at_us < to_us(at)).limit(limit)
+        gone = [{"event": row.id, "called": row.name} for row in self._connection.execute(old)]
+        if gone:
+            self._connection.execute(_FORGET, gone)
+        return len(gone)
+
+    def _standing(self, snapshot: Snapshot) -> Standing:
+        task = snapshot.task
+        fired = self._connection.execute(_FIRED, {"task": task.id, "limit": MOST_AN_HOUR}).all()
+        newest = fired[0].entry_id if fired else 0
+        after = self._connection.execute(_SINCE, {"task": task.id, "entry": newest})
+        entries = [fire_of(row) for row in after]
+        return Standing(
+            task=task,
+            open=snapshot.open,
+            newest=next((entry for entry in entries if entry.entry_id == newest), None),
+            opened_at=from_us(fired[0].at_us) if fired else None,
+            records=tuple(entry for entry in entries if not entry.fire_id),
+            hourly=tuple(from_us(row.at_us) for row in reversed(fired)),
+        )
+
+
+def _note_of(row: Any) -> Note:
+    return Note(
+        entry_id=row.entry_id,
+        event=row.event,
+        event_id=row.event_id,
+        at=from_us(row.at_us),
+        cause=row.cause,
+        chain=tuple(json.loads(row.chain)),
+    )
+
+
+def _parts(values: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(values)
+    while part := list(islice(rest, LARGEST_LOOKUP)):
+        yield part
+
+
+_LISTENING = (tasks.c.listens.is_not(None), tasks.c.state.not_in(_OVER))
+_WANTED = select(tasks.c.listens).where(*_LISTENING).distinct()
+_LISTENERS = (
+    select(tasks).where(tasks.c.listens.in_(bindparam("names", expanding=True)), *_LISTENING).order_by(tasks.c.id)
+)
+_KNOWN = select(events.c.name, events.c.id).where(events.c.id.in_(bindparam("ids", expanding=True)))
+_CAUSES = (
+    select(fires.c.fire_id, fires.c.task_id, triggers.c.chain)
+    .outerjoin(triggers, triggers.c.entry_id == fires.c.entry_id)
+    .where(fires.c.fire_id.in_(bindparam("ids", expanding=True)))
+)
+_OF_TURN = select(fires).where(
+    fires.c.is_open, fires.c.outcome.in_([each.value for each in UNDER_WAY]), fires.c.turn_id == bindparam("turn")
+)
+_FORGET = delete(events).where(events.c.id == bindparam("event"), events.c.name == bindparam("called"))
+_NOTES = select(triggers).where(triggers.c.entry_id.in_(bindparam("ids", expanding=True)))
+_FIRED = (
+    select(triggers.c.entry_id, triggers.c.at_us)
+    .where(triggers.c.task_id == bindparam("task"), triggers.c.fired)
+    .order_by(triggers.c.entry_id.desc())
+    .limit(bindparam("limit"))
+)
+_OF_EVENTS = select(fires).join(triggers, triggers.c.entry_id == fires.c.entry_id)
+_SINCE = _OF_EVENTS.where(triggers.c.task_id == bindparam("task"), triggers.c.entry_id >= bindparam("entry")).order_by(
+    triggers.c.entry_id
+)
+_NEWEST_ENTRY = _OF_EVENTS.where(triggers.c.task_id == bindparam("task")).order_by(triggers.c.entry_id.desc()).limit(1)

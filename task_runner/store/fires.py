@@ -1,0 +1,327 @@
+"""The ledger and the outbox in SQLite."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from task_runner.model.replace import replace
+from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome
+from task_runner.planner.overlap import CANCELS
+from task_runner.planner.plans import Plan
+from task_runner.store.port import Glance, Outgoing
+from task_runner.store.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
+from task_runner.store.schema import fires, outbox, tasks
+from task_runner.store.statements import Prepared, among, listed, one_of
+from task_runner.store.tasks import LARGEST_LOOKUP
+from turnkeeper.clock import from_us, to_us
+
+
+class SqliteFires:
+    """The ledger, over one connection inside a transaction; see :class:`task_runner.store.port.Fires`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def write_plans(self, plans: Sequence[Plan], requests: Mapping[str, bytes]) -> list[tuple[Fire, ...]]:
+        """Write plans in a handful of statements, however many there are."""
+        number = self._last_entry()
+        written: list[tuple[Fire, ...]] = []
+        new: list[Fire] = []
+        changed: list[Fire] = []
+        frozen: list[dict[str, Any]] = []
+        progress: list[dict[str, Any]] = []
+        for plan in plans:
+            numbered = []
+            for fire in plan.new:
+                number += 1
+                numbered.append(replace(fire, entry_id=number))
+            new += numbered
+            changed += plan.changed
+            # A fire that waited gets its identity, and so its frozen request, only now.
+            frozen += [
+                {"entry_id": fire.entry_id, "request": requests[fire.task_id]}
+                for fire in (*numbered, *plan.changed)
+                if fire.outcome is Outcome.PENDING
+            ]
+            written.append((*numbered, *plan.changed))
+            progress.append(progress_of(plan.task) | {"task": plan.task.id, "tail": _tail_number(plan, numbered)})
+        self._insert(new)
+        self.update(changed)
+        if frozen:
+            _FREEZE.run_each(self._connection, frozen)
+        for plan in plans:
+            self._restore(plan.restored)
+        if progress:
+            _MOVE_TASK.run_each(self._connection, progress)
+        return written
+
+    def add(self, fire: Fire, request: bytes) -> Fire:
+        """Write a fire outside a plan."""
+        (numbered,) = self.add_all([fire], request)
+        return numbered
+
+    def add_all(self, new: Sequence[Fire], request: bytes) -> list[Fire]:
+        """Write fires of one task outside a plan."""
+        return self.add_each(new, [request] * len(new))
+
+    def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
+        """Write entries outside a plan, each with its own request."""
+        last = self._last_entry()
+        numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, last + 1)]
+        self._insert(numbered)
+        pairs = zip(numbered, requests, strict=True)
+        frozen = [
+            {"entry_id": fire.entry_id, "request": request}
+            for fire, request in pairs
+            if request is not None and fire.outcome in OPEN
+        ]
+        if frozen:
+            _FREEZE_NEW.run_each(self._connection, frozen)
+        return numbered
+
+    def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
+        """Return the entries of a task that cover, or are named by, a time in [first, last]."""
+        low, high = to_us(first), to_us(last)
+        query = (
+            select(fires)
+            .where(fires.c.task_id == task_id)
+            .where(
+                ((fires.c.covers > 0) & (fires.c.first_us <= high) & (fires.c.last_us >= low))
+                | fires.c.nominal_us.between(low, high)
+            )
+            .order_by(fires.c.entry_id)
+        )
+        return [fire_of(row) for row in self._connection.execute(query)]
+
+    def update(self, changed: Sequence[Fire]) -> None:
+        """Replace entries by their numbers."""
+        if not changed:
+            return
+        _REPLACE.run_each(self._connection, [changes_of_fire(fire) for fire in changed])
+        settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
+        if settled:
+            _LET_GO.run_each(self._connection, settled)
+
+    def record_sent(self, sent: Sequence[Fire]) -> None:
+        """Write what sending changes."""
+        _RECORD_SENT.run_each(self._connection, [sending_of(fire) for fire in sent])
+
+    def record_accepted(self, accepted: Sequence[Fire]) -> None:
+        """Write what a receipt that accepts changes."""
+        _RECORD_ACCEPTED.run_each(self._connection, [acceptance_of(fire) for fire in accepted])
+
+    def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
+        """Return the entries of those fire ids."""
+        ids, found = list(fire_ids), dict[str, Fire]()
+        for start in range(0, len(ids), LARGEST_LOOKUP):
+            part = ids[start : start + LARGEST_LOOKUP]
+            fires_found = map(fire_of, _BY_IDS.rows(self._connection, ids=listed(part)))
+            found |= {fire.fire_id: fire for fire in fires_found}
+        return found
+
+    def by_request(self, task_id: str, request_id: str) -> Fire | None:
+        """Return the manual fire that a client asked for under that id."""
+        query = select(fires).where(fires.c.task_id == task_id, fires.c.request_id == request_id)
+        row = self._connection.execute(query).first()
+        return None if row is None else fire_of(row)
+
+    def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
+        """Return the fires that may be sent by `now`, oldest first."""
+        return _outgoing(_READY.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
+
+    def ready_later(self, now: datetime, after_entry: int, limit: int) -> list[Fire]:
+        """Return the fires that may be sent only later than `now`, in order."""
+        query = select(fires).where(fires.c.ready_us > to_us(now), fires.c.entry_id > after_entry)
+        return [fire_of(row) for row in self._connection.execute(query.order_by(fires.c.entry_id).limit(limit))]
+
+    def next_ready(self, *, caught_up: bool) -> datetime | None:
+        """Return when the next fire of that sort may be sent."""
+        us = _NEXT_READY.value(self._connection, caught_up=caught_up)
+        return None if us is None else from_us(us)
+
+    def unanswered(self, after_entry: int, limit: int) -> list[Outgoing]:
+        """Return the fires that were sent and not answered."""
+        return _outgoing(_UNANSWERED.rows(self._connection, after=after_entry, limit=limit))
+
+    def tasks_under_way(self) -> list[str]:
+        """Return the ids of the tasks that have a fire under way."""
+        under_way = [outcome.value for outcome in UNDER_WAY]
+        query = select(fires.c.task_id).distinct().where(fires.c.is_open, fires.c.outcome.in_(under_way))
+        return list(self._connection.execute(query).scalars())
+
+    def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return fires under way that one waiting behind them asks to end."""
+        rows = self._connection.execute(_ASKED_TO_END, {"after": after_entry, "limit": limit})
+        return [fire_of(row) for row in rows]
+
+    def catching_up(self) -> int:
+        """Return how many caught-up fires are under way."""
+        return int(_CATCHING_UP.value(self._connection))
+
+    def open_fires(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return the open fires that have been sent, in order."""
+        return [fire_of(row) for row in _OPEN.rows(self._connection, after=after_entry, limit=limit)]
+
+    def history(self, task_id: str, limit: int) -> list[Fire]:
+        """Return a task's newest entries, newest first."""
+        query = select(fires).where(fires.c.task_id == task_id).order_by(fires.c.entry_id.desc()).limit(limit)
+        return [fire_of(row) for row in self._connection.execute(query)]
+
+    def glances(self, ids: Collection[str]) -> dict[str, Glance]:
+        """Return what a list shows of those tasks' fires."""
+        wanted, opened, last = list(ids), defaultdict[str, set[Outcome]](set), dict[str, Fire]()
+        for start in range(0, len(wanted), LARGEST_LOOKUP):
+            part = {"ids": wanted[start : start + LARGEST_LOOKUP]}
+            for task_id, outcome in self._connection.execute(_OPEN_OUTCOMES, part):
+                opened[task_id].add(Outcome(outcome))
+            last |= {row.task_id: fire_of(row) for row in self._connection.execute(_LAST_SENT, part)}
+        return {id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(id_)) for id_ in wanted}
+
+    def lateness(self, task_id: str, limit: int) -> list[float]:
+        """Return how late a task's newest fires were sent."""
+        query = (
+            select(fires.c.fired_us - fires.c.due_us)
+            .where(fires.c.task_id == task_id, fires.c.fired_us.is_not(None))
+            .order_by(fires.c.entry_id.desc())
+            .limit(limit)
+        )
+        return [max(0, us) / 1e6 for us in self._connection.execute(query).scalars()]
+
+    def after_nominal(self, task_id: str, at: datetime, limit: int) -> list[Fire]:
+        """Return the scheduled entries of a task that cover nominal times later than `at`."""
+        query = (
+            select(fires)
+            .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value)
+            .where(fires.c.last_us > to_us(at), fires.c.covers > 0)
+            .order_by(fires.c.entry_id)
+            .limit(limit)
+        )
+        return [fire_of(row) for row in self._connection.execute(query)]
+
+    def remove_runs(self, entry_ids: Sequence[int]) -> None:
+        """Remove skipped runs."""
+        if entry_ids:
+            self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids), fires.c.fire_id.is_(None)))
+
+    def numbered(self, after_entry: int, limit: int) -> list[Fire]:
+        """Return the next entries with a greater number."""
+        query = select(fires).where(fires.c.entry_id > after_entry).order_by(fires.c.entry_id).limit(limit)
+        return [fire_of(row) for row in self._connection.execute(query)]
+
+    def first_covered(self, task_id: str, but: Collection[int]) -> datetime | None:
+        """Return the first nominal time that a task's entries cover, but for some."""
+        query = (
+            select(func.min(fires.c.first_us))
+            .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value, fires.c.covers > 0)
+            .where(fires.c.outcome != Outcome.PRUNED.value, fires.c.entry_id.not_in(but))
+        )
+        us = self._connection.execute(query).scalar()
+        return None if us is None else from_us(us)
+
+    def pruned(self, task_id: str) -> Fire | None:
+        """Return the entry that stands for what was pruned of a task."""
+        query = select(fires).where(fires.c.task_id == task_id, fires.c.outcome == Outcome.PRUNED.value)
+        row = self._connection.execute(query).first()
+        return None if row is None else fire_of(row)
+
+    def leave_tails(self, entry_ids: Collection[int]) -> None:
+        """Let none of these entries be extended by a skip any more."""
+        owners = select(fires.c.task_id).where(fires.c.entry_id.in_(entry_ids))
+        tailed = update(tasks).where(tasks.c.id.in_(owners), tasks.c.tail_entry.in_(entry_ids))
+        self._connection.execute(tailed.values(tail_entry=None))
+
+    def remove(self, entry_ids: Collection[int]) -> None:
+        """Remove settled entries."""
+        if entry_ids:
+            self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids)))
+
+    def _last_entry(self) -> int:
+        return _LAST_ENTRY.value(self._connection) or 0
+
+    def _insert(self, new: Sequence[Fire]) -> None:
+        if new:
+            _ADD.run_each(self._connection, [row_of_fire(fire) for fire in new])
+
+    def _restore(self, restored: Sequence[Fire]) -> None:
+        for fire in restored:
+            row = row_of_fire(fire)
+            values = {key: row[key] for key in ("covers", "first_us", "last_us")}
+            self._connection.execute(update(fires).where(fires.c.fire_id == fire.fire_id), values)
+
+
+def _outgoing(rows: Sequence[tuple[Any, ...]]) -> list[Outgoing]:
+    return [Outgoing(fire=fire_of(row), request=row[-1]) for row in rows]
+
+
+def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
+    if plan.tail is None:
+        return None
+    if plan.tail.entry_id:
+        return plan.tail.entry_id
+    return next(mine.entry_id for mine, theirs in zip(numbered, plan.new, strict=True) if theirs is plan.tail)
+
+
+_LAST_ENTRY = Prepared(select(func.max(fires.c.entry_id)))
+_ADD = Prepared(insert(fires))
+_REPLACE = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
+_RECORD_SENT = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
+_RECORD_ACCEPTED = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
+_LET_GO = Prepared(delete(outbox).where(outbox.c.entry_id == bindparam("number")))
+_FREEZE_NEW = Prepared(insert(outbox))
+_FREEZE = Prepared(insert(outbox).prefix_with("OR IGNORE"))
+_MOVE_TASK = Prepared(update(tasks).where(tasks.c.id == bindparam("task")).values(tail_entry=bindparam("tail")))
+_BY_IDS = Prepared(select(fires).where(among(fires.c.fire_id, "ids")))
+_SENDABLE = select(fires, outbox.c.request).join(outbox, outbox.c.entry_id == fires.c.entry_id)
+_READY = Prepared(
+    _SENDABLE.where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
+    .where(fires.c.ready_us <= bindparam("now"))
+    .order_by(fires.c.ready_us, fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_NEXT_READY = Prepared(
+    select(func.min(fires.c.ready_us)).where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
+)
+_UNANSWERED = Prepared(
+    _SENDABLE.where(fires.c.is_open, fires.c.outcome == Outcome.SENT.value, fires.c.entry_id > bindparam("after"))
+    .order_by(fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_CATCHING_UP = Prepared(
+    select(func.count())
+    .select_from(fires)
+    .where(fires.c.is_open, fires.c.caught_up, one_of(fires.c.outcome, UNDER_WAY))
+)
+_REACHED = OPEN - {Outcome.WAITING, Outcome.PENDING, Outcome.SENT}
+_OPEN = Prepared(
+    select(fires)
+    .where(fires.c.is_open, one_of(fires.c.outcome, _REACHED), fires.c.entry_id > bindparam("after"))
+    .order_by(fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_asking = fires.alias("asking")
+_CANCELLED = [FireKind.SCHEDULED.value, FireKind.EVENT.value]
+_ASKED_TO_END = (
+    select(fires)
+    .join(_asking, (_asking.c.task_id == fires.c.task_id) & _asking.c.is_open)
+    .where(_asking.c.outcome.in_([Outcome.WAITING.value, Outcome.PENDING.value]), _asking.c.reason == CANCELS)
+    .where(fires.c.is_open, fires.c.kind.in_(_CANCELLED), fires.c.entry_id > bindparam("after"))
+    .where(fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
+    .order_by(fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_OPEN_OUTCOMES = select(fires.c.task_id, fires.c.outcome).where(
+    fires.c.is_open, fires.c.task_id.in_(bindparam("ids", expanding=True))
+)
+_newer = fires.alias("newer")
+_LAST_SENT = select(fires).where(
+    fires.c.entry_id.in_(
+        select(
+            select(func.max(_newer.c.entry_id))
+            .where(_newer.c.task_id == tasks.c.id, _newer.c.fired_us.is_not(None))
+            .scalar_subquery()
+        ).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+    )
+)

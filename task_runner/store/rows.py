@@ -1,0 +1,229 @@
+"""Rows as model values, and back: the one adapter between the two."""
+
+import json
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from task_runner.model.task import (
+    OPEN,
+    CatchUp,
+    Fire,
+    FireKind,
+    Outcome,
+    Pacing,
+    ScheduleKind,
+    Task,
+    TaskId,
+    TaskState,
+    Usage,
+)
+from task_runner.store.definition_json import decode_definition, encode_definition
+from turnkeeper.clock import from_us, to_us
+
+_MICROSECOND = timedelta(microseconds=1)
+_NO_TIME = timedelta(0)
+COLUMNS_OF_A_FIRE = 28
+# Looked up far more often than an enum's own constructor is fast.
+_KINDS = {kind.value: kind for kind in FireKind}
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+_POLICIES = {policy.value: policy for policy in CatchUp}
+
+
+def task_of(row: Any) -> Task:
+    """Return the task in a row of `tasks`."""
+    return Task(
+        id=TaskId(row.id),
+        definition=decode_definition(row.definition),
+        state=TaskState(row.state),
+        reason=row.reason,
+        revision=row.revision,
+        created_at=from_us(row.created_us),
+        cursor_at=from_us(row.cursor_us),
+        wake_at=_at(row.wake_us),
+        accepted=row.accepted,
+        fires=row.fires,
+        missed=row.missed,
+        rewound_until=_at(row.rewound_us),
+        failures=row.failures,
+        usage=None if row.usage is None else _usage_of(row.usage),
+        pacing=None if row.pacing is None else _pacing_of(row.pacing),
+    )
+
+
+def row_of_task(task: Task) -> dict[str, Any]:
+    """Return a whole row of `tasks`, but for its tail."""
+    definition = task.definition
+    return progress_of(task) | {
+        "id": task.id,
+        "name": definition.name,
+        "category": definition.category,
+        "channel": definition.channel,
+        "definition": encode_definition(definition),
+        "revision": task.revision,
+        "created_us": to_us(task.created_at),
+        "fires": task.fires,
+        "paced_thread": _paced_thread(task),
+        "made_by": definition.created_by.agent if definition.created_by else None,
+        "ephemeral": definition.ephemeral,
+        "listens": definition.on.event if definition.on else None,
+    }
+
+
+def progress_of(task: Task) -> dict[str, Any]:
+    """Return the columns of `tasks` that planning moves."""
+    return {
+        "state": task.state.value,
+        "reason": task.reason,
+        "cursor_us": to_us(task.cursor_at),
+        "wake_us": _us(task.wake_at),
+        "rewound_us": _us(task.rewound_until),
+        "accepted": task.accepted,
+        "missed": task.missed,
+        "failures": task.failures,
+        "usage": None if task.usage is None else _text_of_usage(task.usage),
+        "pacing": None if task.pacing is None else _text_of_pacing(task.pacing),
+    }
+
+
+def fire_of(row: Any) -> Fire:
+    """Return the ledger entry in a row that begins with all columns of `fires`, in their order."""
+    (
+        entry_id, task_id, fire_id, request_id, kind, outcome, _, reason, nominal_us, due_us, covers, first_us, last_us,
+        attempt, policy, caught_up, released, send_by_us, ready_us, refusals, fired_us, accepted_us, started_us,
+        ended_us, turn_id, retries, spent_us, tokens,
+    ) = row[:COLUMNS_OF_A_FIRE]  # fmt: skip
+    nominal_at = from_us(nominal_us)
+
+    def usual(us: int) -> datetime:
+        # Most entries are due, begin and end at their nominal time.
+        return nominal_at if us == nominal_us else from_us(us)
+
+    return Fire(
+        entry_id=entry_id,
+        task_id=TaskId(task_id),
+        fire_id=fire_id or "",
+        request_id=request_id or "",
+        kind=_KINDS[kind],
+        outcome=_OUTCOMES[outcome],
+        reason=reason,
+        nominal_at=nominal_at,
+        due_at=usual(due_us),
+        count=covers,
+        first_at=usual(first_us),
+        last_at=usual(last_us),
+        attempt=attempt,
+        policy=_POLICIES[policy],
+        caught_up=bool(caught_up),
+        released=bool(released),
+        send_by=_at(send_by_us),
+        ready_at=_at(ready_us),
+        refusals=refusals,
+        fired_at=_at(fired_us),
+        accepted_at=_at(accepted_us),
+        started_at=_at(started_us),
+        ended_at=_at(ended_us),
+        turn_id=turn_id,
+        retries=retries,
+        spent=spent_us * _MICROSECOND if spent_us else _NO_TIME,
+        tokens=tokens,
+    )
+
+
+def row_of_fire(fire: Fire) -> dict[str, Any]:
+    """Return a whole row of `fires`."""
+    return {
+        "entry_id": fire.entry_id,
+        "task_id": fire.task_id,
+        "fire_id": fire.fire_id or None,
+        "request_id": fire.request_id or None,
+        "kind": fire.kind.value,
+        "outcome": fire.outcome.value,
+        "is_open": fire.outcome in OPEN,
+        "reason": fire.reason,
+        "nominal_us": to_us(fire.nominal_at),
+        "due_us": to_us(fire.due_at),
+        "covers": fire.count,
+        "first_us": to_us(fire.first_at),
+        "last_us": to_us(fire.last_at),
+        "attempt": fire.attempt,
+        "policy": fire.policy.value,
+        "caught_up": fire.caught_up,
+        "released": fire.released,
+        "send_by_us": _us(fire.send_by),
+        "ready_us": _us(fire.ready_at),
+        "refusals": fire.refusals,
+        "fired_us": _us(fire.fired_at),
+        "accepted_us": _us(fire.accepted_at),
+        "started_us": _us(fire.started_at),
+        "ended_us": _us(fire.ended_at),
+        "turn_id": fire.turn_id,
+        "retries": fire.retries,
+        "spent_us": fire.spent // _MICROSECOND,
+        "tokens": fire.tokens,
+    }
+
+
+def changes_of_fire(fire: Fire) -> dict[str, Any]:
+    """Return the columns of `fires` that can change, and the entry's number as `number`.
+
+    Whose it is never changes: leaving that out spares the indexes it stands in.
+    """
+    row = row_of_fire(fire)
+    row["number"] = row.pop("entry_id")
+    del row["task_id"], row["request_id"], row["kind"]
+    return row
+
+
+def sending_of(fire: Fire) -> dict[str, Any]:
+    """Return the columns of `fires` that sending changes, and the entry's number as `number`."""
+    return {
+        "number": fire.entry_id,
+        "outcome": fire.outcome.value,
+        "reason": fire.reason,
+        "ready_us": _us(fire.ready_at),
+        "fired_us": _us(fire.fired_at),
+    }
+
+
+def acceptance_of(fire: Fire) -> dict[str, Any]:
+    """Return the columns of `fires` that a receipt which accepts changes, and the entry's number as `number`."""
+    return {
+        "number": fire.entry_id,
+        "outcome": fire.outcome.value,
+        "ready_us": _us(fire.ready_at),
+        "refusals": fire.refusals,
+        "accepted_us": _us(fire.accepted_at),
+        "turn_id": fire.turn_id,
+    }
+
+
+def _usage_of(text: str) -> Usage:
+    day, turns, us, tokens = json.loads(text)
+    return Usage(day=date.fromisoformat(day), turns=turns, spent=us * _MICROSECOND, tokens=tokens)
+
+
+def _text_of_usage(usage: Usage) -> str:
+    return json.dumps([usage.day.isoformat(), usage.turns, usage.spent // _MICROSECOND, usage.tokens])
+
+
+def _paced_thread(task: Task) -> str | None:
+    paced = task.definition.schedule.kind is ScheduleKind.DYNAMIC
+    return (task.definition.thread_id or task.id) if paced else None
+
+
+def _pacing_of(text: str) -> Pacing:
+    iteration, armed_us, why, at_once, setbacks = json.loads(text)
+    return Pacing(iteration=iteration, armed_at=_at(armed_us), why=why, at_once=at_once, setbacks=setbacks)
+
+
+def _text_of_pacing(pacing: Pacing) -> str:
+    said = [pacing.iteration, _us(pacing.armed_at), pacing.why, pacing.at_once, pacing.setbacks]
+    return json.dumps(said, ensure_ascii=False)
+
+
+def _at(us: int | None) -> datetime | None:
+    return None if us is None else from_us(us)
+
+
+def _us(at: datetime | None) -> int | None:
+    return None if at is None else to_us(at)

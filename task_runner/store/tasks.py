@@ -1,0 +1,232 @@
+"""Tasks in SQLite."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import make_dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from task_runner.model.task import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
+from task_runner.store.definition_json import decode_definition
+from task_runner.store.port import Totals
+from task_runner.store.rows import fire_of, row_of_task, task_of
+from task_runner.store.schema import fires, revisions, tasks
+from task_runner.store.statements import Prepared, among, listed
+from turnkeeper.clock import from_us, to_us
+from turnkeeper.rpc.errors import AlreadyExists
+
+LARGEST_LOOKUP = 500
+_OVER = [TaskState.DONE.value, TaskState.EXPIRED.value, TaskState.DELETED.value]
+
+
+class SqliteTasks:
+    """The tasks, over one connection inside a transaction; see :class:`task_runner.store.port.Tasks`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, new: Sequence[Task]) -> None:
+        """Write new tasks and their first revisions."""
+        if not new:
+            return
+        rows = [row_of_task(task) for task in new]
+        try:
+            _ADD.run_each(self._connection, rows)
+        except IntegrityError as error:
+            raise _taken_name(new[0] if len(new) == 1 else None) from error
+        _ADD_REVISION.run_each(
+            self._connection,
+            [
+                {"task_id": row["id"], "revision": row["revision"], "definition": row["definition"]}
+                | {"valid_from_us": row["created_us"]}
+                for row in rows
+            ],
+        )
+
+    def ids_taken(self, ids: Collection[str]) -> set[str]:
+        """Return those of some ids that were ever given to a task."""
+        query = select(tasks.c.id).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+        return {id_ for part in _parts(ids) for id_ in self._connection.execute(query, {"ids": part}).scalars()}
+
+    def named(self, names: Collection[str]) -> dict[str, Task]:
+        """Return the living tasks of those names."""
+        return {
+            row.name: task_of(row)
+            for part in _parts(names)
+            for row in self._connection.execute(_NAMED, {"names": part})
+        }
+
+    def find(self, name: str) -> Task | None:
+        """Return the living task of that name, or the task of that id."""
+        living = tasks.c.state != TaskState.DELETED.value
+        row = self._connection.execute(select(tasks).where(tasks.c.name == name, living)).first()
+        if row is None and is_task_id(name):
+            row = self._connection.execute(select(tasks).where(tasks.c.id == name)).first()
+        return None if row is None else task_of(row)
+
+    def listed(
+        self, *, category: str = "", channel: str = "", made_by: str = "", states: Collection[TaskState] = ()
+    ) -> list[Task]:
+        """Return the living tasks, next to fire first."""
+        query = select(tasks).where(tasks.c.state != TaskState.DELETED.value)
+        if category:
+            query = query.where(tasks.c.category == category)
+        if channel:
+            query = query.where(tasks.c.channel == channel)
+        if made_by:
+            query = query.where(tasks.c.made_by == made_by)
+        if states:
+            query = query.where(tasks.c.state.in_([state.value for state in states]))
+        query = query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name)
+        return [task_of(row) for row in self._connection.execute(query)]
+
+    def revise(self, task: Task, valid_from: datetime) -> None:
+        """Write a task's new definition as its next revision."""
+        values = row_of_task(task) | {"tail_entry": None}  # entries of another schedule do not lie side by side
+        try:
+            self._connection.execute(update(tasks).where(tasks.c.id == task.id), values)
+        except IntegrityError as error:
+            raise _taken_name(task) from error
+        revision = {"task_id": task.id, "revision": task.revision, "definition": values["definition"]}
+        _ADD_REVISION.run_each(self._connection, [revision | {"valid_from_us": to_us(valid_from)}])
+
+    def revisions(self, task_id: str) -> list[Revision]:
+        """Return all revisions of a task, oldest first."""
+        query = select(revisions).where(revisions.c.task_id == task_id).order_by(revisions.c.revision)
+        return [
+            Revision(
+                number=row.revision,
+                valid_from=from_us(row.valid_from_us),
+                definition=decode_definition(row.definition),
+            )
+            for row in self._connection.execute(query)
+        ]
+
+    def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
+        """Return the tasks of those ids with all that planning them needs."""
+        found: list[Snapshot] = []
+        for start in range(0, len(ids), LARGEST_LOOKUP):
+            found += self._snapshots(ids[start : start + LARGEST_LOOKUP])
+        return found
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Return the ids of the tasks to be planned by `now`, earliest first."""
+        return _DUE.values(self._connection, now=to_us(now), limit=limit)
+
+    def next_wake(self) -> datetime | None:
+        """Return when the next task needs planning."""
+        us = _NEXT_WAKE.value(self._connection)
+        return None if us is None else from_us(us)
+
+    def ahead_of(self, at: datetime, limit: int) -> list[str]:
+        """Return the ids of tasks whose cursor is later than `at`."""
+        query = select(tasks.c.id).where(tasks.c.cursor_us > to_us(at)).limit(limit)
+        return list(self._connection.execute(query).scalars())
+
+    def quarantine(self, task_id: str, reason: str) -> None:
+        """Stop a task without planning it."""
+        values = {"state": TaskState.QUARANTINED.value, "reason": reason, "wake_us": None}
+        self._connection.execute(update(tasks).where(tasks.c.id == task_id), values)
+
+    def record_accepted(self, fires: Iterable[Fire]) -> None:
+        """Add fires accepted for the first time to their tasks' counts."""
+        counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for fire in fires:
+            counts[fire.task_id][0] += 1
+            counts[fire.task_id][1] += fire.kind in COUNTED
+        if counts:
+            values = [{"task": task, "all": all_, "scheduled": some} for task, (all_, some) in counts.items()]
+            _RECORD_ACCEPTED.run_each(self._connection, values)
+
+    def made_by(self, agent: str) -> int:
+        """Return how many tasks that an agent made have not ended."""
+        query = select(func.count()).select_from(tasks).where(tasks.c.made_by == agent, tasks.c.state.not_in(_OVER))
+        return self._connection.execute(query).scalar_one()
+
+    def paced_on(self, thread_ids: Collection[str]) -> list[Task]:
+        """Return the self-paced tasks on those threads that have not ended."""
+        query = select(tasks).where(tasks.c.paced_thread.in_(bindparam("ids", expanding=True)))
+        query = query.where(tasks.c.paced_thread.is_not(None), tasks.c.state.not_in(_OVER))
+        return [task_of(row) for part in _parts(thread_ids) for row in self._connection.execute(query, {"ids": part})]
+
+    def ephemeral(self) -> list[Task]:
+        """Return the living tasks that last as long as the daemon."""
+        query = select(tasks).where(tasks.c.ephemeral == 1, tasks.c.state != TaskState.DELETED.value)
+        return [task_of(row) for row in self._connection.execute(query)]
+
+    def totals(self) -> Totals:
+        """Return counts over the whole store."""
+        states = select(tasks.c.state, func.count()).where(tasks.c.state != TaskState.DELETED.value)
+        by_state = {row[0]: row[1] for row in self._connection.execute(states.group_by(tasks.c.state))}
+        opened = select(fires.c.outcome, func.count()).where(fires.c.is_open).group_by(fires.c.outcome)
+        by_outcome = {row[0]: row[1] for row in self._connection.execute(opened)}
+        return Totals(
+            tasks=sum(by_state.values()),
+            paused=by_state.get(TaskState.PAUSED.value, 0),
+            open_fires=sum(by_outcome.values()),
+            unsent=by_outcome.get(Outcome.PENDING.value, 0) + by_outcome.get(Outcome.WAITING.value, 0),
+            next_wake_at=self.next_wake(),
+        )
+
+    def _snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
+        rows = [_Row(*row) for row in _BY_IDS.rows(self._connection, ids=listed(ids))]
+        opened: dict[str, list[Fire]] = defaultdict(list)
+        for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
+            opened[fire.task_id].append(fire)
+        numbers = [row.tail_entry for row in rows if row.tail_entry is not None]
+        tails: dict[int, Fire] = {}
+        if numbers:
+            found = map(fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers)))
+            tails = {fire.entry_id: fire for fire in found}
+        return [
+            Snapshot(
+                task=task_of(row),
+                open=tuple(opened.get(row.id, ())),
+                tail=None if row.tail_entry is None else tails.get(row.tail_entry),
+                taken=frozenset() if row.rewound_us is None else self._taken(row),
+            )
+            for row in rows
+        ]
+
+    def _taken(self, row: object) -> frozenset[datetime]:
+        query = select(fires.c.nominal_us).where(
+            fires.c.task_id == row.id,  # type: ignore[attr-defined]
+            fires.c.kind == FireKind.SCHEDULED.value,
+            fires.c.fire_id.is_not(None),
+            fires.c.nominal_us > row.cursor_us,  # type: ignore[attr-defined]
+        )
+        return frozenset(from_us(us) for us in self._connection.execute(query).scalars())
+
+
+def _parts(values: Collection[str]) -> Iterator[list[str]]:
+    ordered = list(values)
+    for start in range(0, len(ordered), LARGEST_LOOKUP):
+        yield ordered[start : start + LARGEST_LOOKUP]
+
+
+def _taken_name(task: Task | None) -> AlreadyExists:
+    what = f"a task named {task.definition.name!r} exists" if task else "one of the names is taken"
+    return AlreadyExists(what, where="name", hint="choose another name")
+
+
+_Row: Any = make_dataclass("_Row", tasks.c.keys(), slots=True)
+_ADD = Prepared(insert(tasks))
+_ADD_REVISION = Prepared(insert(revisions))
+_DUE = Prepared(
+    select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
+)
+_NAMED = select(tasks).where(tasks.c.name.in_(bindparam("names", expanding=True)), tasks.c.state != "deleted")
+_NEXT_WAKE = Prepared(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)))
+_BY_IDS = Prepared(select(tasks).where(among(tasks.c.id, "ids")))
+_OPEN_OF = Prepared(
+    select(fires).where(fires.c.is_open, among(fires.c.task_id, "ids")).order_by(fires.c.nominal_us, fires.c.entry_id)
+)
+_ENTRIES = Prepared(select(fires).where(among(fires.c.entry_id, "numbers")))
+_RECORD_ACCEPTED = Prepared(
+    update(tasks)
+    .where(tasks.c.id == bindparam("task"))
+    .values(fires=tasks.c.fires + bindparam("all"), accepted=tasks.c.accepted + bindparam("scheduled"))
+)

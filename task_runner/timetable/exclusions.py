@@ -1,0 +1,115 @@
+"""A timetable less some days, or spans of time."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from task_runner.timetable.instants import EPOCH, SECONDS_PER_DAY, from_seconds, to_seconds
+from task_runner.timetable.offsets import offsets_of
+from task_runner.timetable.protocol import Sliced, Timetable
+from task_runner.timetable.wall_clock import first_shown
+from turnkeeper.errors import InvalidInput
+
+MOST_EXCLUDED = 2000
+_LEAST = timedelta(microseconds=1)
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Excluding(Sliced):
+    """The nominal times of a timetable that lie in none of some spans.
+
+    Attributes:
+        timetable: whose nominal times.
+        spans: half-open, in seconds since 1970, ascending, none touching another.
+    """
+
+    timetable: Timetable
+    spans: tuple[Span, ...]
+
+    def next_after(self, after: datetime) -> datetime | None:
+        """Return the first nominal time strictly after `after` outside the spans; at most one step for each span."""
+        nominal = self.timetable.next_after(after)
+        while nominal is not None and (span := self._around(nominal)):
+            nominal = self.timetable.next_after(from_seconds(span[1]) - _LEAST)
+        return nominal
+
+    def last_at_or_before(self, at: datetime) -> datetime | None:
+        """Return the last nominal time not after `at` outside the spans; at most one step for each span."""
+        nominal = self.timetable.last_at_or_before(at)
+        while nominal is not None and (span := self._around(nominal)):
+            nominal = self.timetable.last_at_or_before(from_seconds(span[0]) - _LEAST)
+        return nominal
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many nominal times outside the spans lie in (after, until]."""
+        total = self.timetable.count(after, until)
+        for start, end in self.spans:
+            low, high = max(after, from_seconds(start) - _LEAST), min(until, from_seconds(end) - _LEAST)
+            if low < high:
+                total -= self.timetable.count(low, high)
+        return total
+
+    def describe(self) -> str:
+        """Return what the timetable says."""
+        return self.timetable.describe()
+
+    def _around(self, nominal: datetime) -> Span | None:
+        second = to_seconds(nominal)
+        place = bisect_right(self.spans, (second, float("inf"))) - 1
+        return self.spans[place] if place >= 0 and second < self.spans[place][1] else None
+
+
+def excluding(timetable: Timetable, texts: Iterable[str], zone: ZoneInfo) -> Timetable:
+    """Return a timetable less what :func:`check_excluded` accepted; days are those of `zone`."""
+    spans: list[Span] = []
+    for start, end in sorted(_span(text, zone) for text in texts):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        elif start < end:
+            spans.append((start, end))
+    return Excluding(timetable, tuple(spans)) if spans else timetable
+
+
+def check_excluded(texts: Iterable[str], zone: ZoneInfo) -> tuple[str, ...]:
+    """Return exclusions written one way, sorted, each once.
+
+    An exclusion is a day (`2026-12-25`), days (`2026-12-24..2026-12-26`, both included) or a span of instants
+    (`2026-12-24T12:00:00Z..2026-12-24T18:00:00Z`, half-open).
+
+    Raises:
+        InvalidInput: something else, one that ends before it starts, or more than 2000.
+    """
+    written = sorted({text.strip() for text in texts})
+    if len(written) > MOST_EXCLUDED:
+        raise InvalidInput(f"{len(written)} exclusions are more than {MOST_EXCLUDED}", where="exclude")
+    for text in written:
+        start, end = _span(text, zone)
+        # A day that the zone has skipped is empty, and no mistake.
+        if start > end or (start == end and not _DAY.fullmatch(text)):
+            raise InvalidInput(f"{text[:60]!r} ends before it starts", where="exclude")
+    return tuple(written)
+
+
+def _span(text: str, zone: ZoneInfo) -> Span:
+    first, dots, last = text.partition("..")
+    try:
+        if _DAY.fullmatch(first) and (not dots or _DAY.fullmatch(last)):
+            return _midnight(first, zone, 0), _midnight(last or first, zone, 1)
+        start, end = datetime.fromisoformat(first), datetime.fromisoformat(last)
+        if start.tzinfo is not None and end.tzinfo is not None:
+            return to_seconds(start), to_seconds(end)
+    except (ValueError, OverflowError):
+        pass
+    hint = "write 2026-12-25, 2026-12-24..2026-12-26, or a file that ends in .ics"
+    raise InvalidInput(f"{text[:60]!r} is not a day", where="exclude", hint=hint)
+
+
+def _midnight(text: str, zone: ZoneInfo, later: int) -> int:
+    """Return when the day `later` days after a date begins in a zone."""
+    days = date.fromisoformat(text).toordinal() - EPOCH.toordinal() + later
+    return to_seconds(first_shown(offsets_of(zone), days * SECONDS_PER_DAY))

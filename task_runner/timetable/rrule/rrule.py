@@ -1,0 +1,311 @@
+"""Recurrence rules of RFC 5545: wall-clock times of a zone, each of them fixed.
+
+A rule is days and times of day, as cron is, so it shares cron's search and its rule for clock changes: a time that a
+gap skips fires when the gap ends, one that is shown twice fires the first time. A rule that names times by `HOURLY` or
+`MINUTELY` names wall-clock times too; real time through a clock change is what `every` is for.
+
+Source: RFC 5545, sections 3.3.10 and 3.8.5.3.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import NoReturn
+from zoneinfo import ZoneInfo
+
+from task_runner.timetable.bounds import Bounded
+from task_runner.timetable.instants import EPOCH, SECONDS_PER_DAY
+from task_runner.timetable.local_times import DayTimes, LocalPattern
+from task_runner.timetable.offsets import ZoneOffsets, offsets_of
+from task_runner.timetable.protocol import Timetable
+from task_runner.timetable.rrule.days import DayFilter, Frequency, RuleDays
+from task_runner.timetable.wall_clock import WallClock, first_shown
+from turnkeeper.errors import InvalidInput
+
+LONGEST = 1024
+MOST_COUNTED = 10_000
+_LARGEST_INTERVAL = 1000
+_ONE_SECOND = timedelta(seconds=1)
+_PER_DAY = {"HOURLY": 24, "MINUTELY": 1440}
+_WEEKDAYS = {"MO": 0, "TU": 1, "WE": 2, "TH": 3, "FR": 4, "SA": 5, "SU": 6}
+_WEEKDAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)", re.ASCII)
+_START = re.compile(r"DTSTART(?:;TZID=([^:;]+))?:([0-9]{8}T[0-9]{6})(Z?)", re.ASCII)
+# Key: the smallest and the largest value, whether values count from the end too.
+_NUMBERS: Mapping[str, tuple[int, int, bool]] = {
+    "BYMONTH": (1, 12, False),
+    "BYMONTHDAY": (1, 31, True),
+    "BYYEARDAY": (1, 366, True),
+    "BYWEEKNO": (1, 53, True),
+    "BYSETPOS": (1, 366, True),
+    "BYHOUR": (0, 23, False),
+    "BYMINUTE": (0, 59, False),
+    "BYSECOND": (0, 59, False),
+}
+_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
+# Where the RFC gives a part no meaning.
+_ONLY_WITH = {
+    "BYWEEKNO": {"YEARLY"},
+    "BYYEARDAY": {"YEARLY", "HOURLY", "MINUTELY"},
+    "BYMONTHDAY": {"YEARLY", "MONTHLY", "DAILY", "HOURLY", "MINUTELY"},
+}
+_KEYS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_NUMBERS}
+
+
+@dataclass(frozen=True, slots=True)
+class RruleTimetable(Bounded):
+    """The nominal times of a rule from its start; made by :func:`parse_rrule`.
+
+    Attributes:
+        text: the rule, written one way.
+        has_start: the rule says itself when it starts.
+    """
+
+    text: str = field(kw_only=True)
+    has_start: bool = field(kw_only=True)
+
+    def describe(self) -> str:
+        """Return the rule."""
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """The parts of a rule, each checked by itself.
+
+    Attributes:
+        numbers: the values of each `BY…` part that was given, but for BYDAY.
+        weekdays: BYDAY.
+    """
+
+    frequency: str
+    interval: int
+    numbers: Mapping[str, frozenset[int]]
+    weekdays: frozenset[tuple[int, int]]
+    week_start: int
+    count: int | None
+    until: str | None
+
+    @property
+    def period(self) -> Frequency:
+        return Frequency.DAILY if self.frequency in _PER_DAY else Frequency(self.frequency)
+
+
+def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetable:
+    """Make the timetable of `[DTSTART:… ][RRULE:]FREQ=…`; a rule without a DTSTART starts at `anchor`.
+
+    >>> table = parse_rrule("FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9", zone=ZoneInfo("UTC"), anchor=EPOCH)
+    >>> [at.isoformat() for at in table.upcoming(datetime(2026, 11, 1, tzinfo=UTC), 2)]
+    ['2026-11-27T09:00:00+00:00', '2026-12-25T09:00:00+00:00']
+
+    Raises:
+        InvalidInput: not such a rule, finer than a minute, or one that never fires.
+    """
+    if len(text) > LONGEST:
+        _refuse(f"it is {len(text)} characters long, more than {LONGEST}")
+    start_text, rule_text = _split(text)
+    start = _start(start_text, zone) if start_text else anchor.astimezone(zone).replace(tzinfo=None, microsecond=0)
+    rule, offsets = _parsed(rule_text), offsets_of(zone)
+    pattern = LocalPattern(days=_days(rule, start.date()), times=_times(rule, start), fixed=True)
+    start_at = first_shown(offsets, _seconds(start))
+    table: Timetable = Bounded(_Wall(zone=zone, pattern=pattern, offsets=offsets), start_at)
+    if table.next_after(start_at - _ONE_SECOND) is None:
+        _refuse("it never fires within a hundred years")
+    end_at = _until(rule.until, zone, offsets) if rule.until else None
+    if rule.count is not None:
+        end_at = table.upcoming(start_at - _ONE_SECOND, rule.count)[-1]
+    prefix = f"DTSTART:{start:%Y%m%dT%H%M%S} RRULE:" if start_text else ""
+    return RruleTimetable(table, None, end_at, text=prefix + rule_text, has_start=bool(start_text))
+
+
+class _Wall(WallClock):
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return ""
+
+
+def _split(text: str) -> tuple[str, str]:
+    parts = text.upper().split() if text.isascii() else []
+    # A zone's name is the one part of a rule in which case matters.
+    if parts and parts[0].startswith("DTSTART"):
+        parts[0] = text.split(maxsplit=1)[0]
+    starts = [part for part in parts if part.upper().startswith("DTSTART")]
+    rules = [part.removeprefix("RRULE:") for part in parts if part.startswith(("RRULE:", "FREQ=")) or "FREQ=" in part]
+    if len(starts) + len(rules) != len(parts) or len(rules) != 1 or len(starts) > 1:
+        _refuse(
+            "it is not one rule", "write FREQ=…;…, with a DTSTART:… before it if need be; for other dates --exclude"
+        )
+    return "".join(starts), rules[0].rstrip(";")
+
+
+def _start(text: str, zone: ZoneInfo) -> datetime:
+    found = _START.fullmatch(text)
+    if found is None:
+        _refuse(f"{text[:60]!r} cannot be read", "write DTSTART:20260302T090000, in the task's zone")
+    named, stamp, utc = found.groups()
+    if named and (utc or named != zone.key):
+        _refuse(f"DTSTART is in {named[:60]}, the task in {zone.key}", "give the task that zone")
+    try:
+        at = datetime.strptime(stamp, "%Y%m%dT%H%M%S")  # noqa: DTZ007  wall-clock time of the task's zone
+    except ValueError:
+        _refuse(f"{stamp} is not a time")
+    if not 1970 <= at.year <= 2200:
+        _refuse(f"{stamp} is not a time from 1970 to 2200")
+    return at.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None) if utc else at
+
+
+def _parsed(text: str) -> _Rule:
+    pairs = [part.partition("=") for part in text.split(";")]
+    parts = {key: value for key, _, value in pairs}
+    if len(parts) != len(pairs):
+        _refuse("a part is given twice")
+    if unknown := next((key for key in parts if key not in _KEYS), None):
+        _refuse(f"{unknown[:40]!r} is not a part of a rule", f"the parts are {', '.join(sorted(_KEYS))}")
+    frequency = parts.get("FREQ", "")
+    if frequency == "SECONDLY":
+        _refuse("it is finer than a minute", "use --every")
+    if frequency not in {*Frequency, *_PER_DAY}:
+        _refuse(f"FREQ={frequency[:40]} is not known", f"one of {', '.join((*Frequency, *_PER_DAY))}")
+    if "COUNT" in parts and "UNTIL" in parts:
+        _refuse("COUNT and UNTIL exclude each other")
+    numbers = _numbers(parts, frequency)
+    rule = _Rule(
+        frequency=frequency,
+        interval=_number("INTERVAL", parts.get("INTERVAL", "1"), 1, _LARGEST_INTERVAL),
+        numbers=numbers,
+        weekdays=_weekdays(parts, frequency),
+        week_start=_week_start(parts.get("WKST", "MO")),
+        count=_number("COUNT", parts["COUNT"], 1, MOST_COUNTED) if "COUNT" in parts else None,
+        until=parts.get("UNTIL"),
+    )
+    _check_together(rule)
+    return rule
+
+
+def _numbers(parts: Mapping[str, str], frequency: str) -> dict[str, frozenset[int]]:
+    found: dict[str, frozenset[int]] = {}
+    for key, (low, high, signed) in _NUMBERS.items():
+        if key not in parts:
+            continue
+        if frequency not in _ONLY_WITH.get(key, {frequency}):
+            _refuse(f"{key} has no meaning with FREQ={frequency}")
+        found[key] = frozenset(_number(key, item, low, high, signed=signed) for item in parts[key].split(","))
+    return found
+
+
+def _weekdays(parts: Mapping[str, str], frequency: str) -> frozenset[tuple[int, int]]:
+    if "BYDAY" not in parts:
+        return frozenset()
+    counted = frequency == Frequency.MONTHLY or (frequency == Frequency.YEARLY and "BYWEEKNO" not in parts)
+    return frozenset(_weekday(item, counted=counted) for item in parts["BYDAY"].split(","))
+
+
+def _check_together(rule: _Rule) -> None:
+    if len(rule.numbers.get("BYSECOND", ())) > 1:
+        _refuse("it is finer than a minute", "use --every")
+    if "BYSETPOS" not in rule.numbers:
+        return
+    if rule.frequency in _PER_DAY or any(len(rule.numbers.get(key, ())) > 1 for key in _OF_DAY):
+        _refuse("BYSETPOS goes with one time a day", "name the times by a cron expression, or by several tasks")
+    if not rule.weekdays and not rule.numbers.keys() - {*_OF_DAY, "BYSETPOS"}:
+        _refuse("BYSETPOS needs another BY… part to choose from")
+
+
+def _days(rule: _Rule, start: date) -> RuleDays:
+    def numbers(key: str) -> frozenset[int]:
+        return rule.numbers.get(key, frozenset())
+
+    months, month_days, weekdays = numbers("BYMONTH"), numbers("BYMONTHDAY"), rule.weekdays
+    # What a rule does not say, its start does.
+    if not (month_days or weekdays or numbers("BYYEARDAY") or numbers("BYWEEKNO")):
+        if rule.period is Frequency.YEARLY:
+            months = months or frozenset({start.month})
+        if rule.period in {Frequency.YEARLY, Frequency.MONTHLY}:
+            month_days = frozenset({start.day})
+        elif rule.period is Frequency.WEEKLY:
+            weekdays = frozenset({(start.weekday(), 0)})
+    chosen = DayFilter(
+        months=months,
+        month_days=month_days,
+        year_days=numbers("BYYEARDAY"),
+        weeks=numbers("BYWEEKNO"),
+        weekdays=weekdays,
+        in_year=rule.period is Frequency.YEARLY and not months,
+        positions=numbers("BYSETPOS"),
+        week_start=rule.week_start,
+    )
+    interval = 1 if rule.frequency in _PER_DAY else rule.interval
+    return RuleDays(frequency=rule.period, interval=interval, start=start, filter=chosen)
+
+
+def _times(rule: _Rule, start: datetime) -> DayTimes:
+    hours = set(rule.numbers.get("BYHOUR", range(24) if rule.frequency in _PER_DAY else (start.hour,)))
+    minutes = set(rule.numbers.get("BYMINUTE", range(60) if rule.frequency == "MINUTELY" else (start.minute,)))
+    every, per_hour = rule.interval, 60
+    if rule.frequency == "MINUTELY" and every % per_hour == 0:
+        minutes &= {start.minute}
+        every //= per_hour
+    elif rule.frequency == "MINUTELY":
+        if per_hour % every:
+            _refuse(f"{every} minutes do not divide an hour", "use --every")
+        minutes &= set(range(start.minute % every, per_hour, every))
+        every = 1
+    if rule.frequency in _PER_DAY:
+        if _PER_DAY["HOURLY"] % every:
+            _refuse(f"{every} hours do not divide a day", "use --every")
+        hours &= set(range(start.hour % every, _PER_DAY["HOURLY"], every))
+    if not hours or not minutes:
+        _refuse("it never fires: no time of day is left")
+    return DayTimes(_mask(hours), _mask(minutes), _mask(set(rule.numbers.get("BYSECOND", (start.second,)))))
+
+
+def _until(text: str, zone: ZoneInfo, offsets: ZoneOffsets) -> datetime:
+    for form in ("%Y%m%dT%H%M%SZ", "%Y%m%dT%H%M%S", "%Y%m%d"):
+        try:
+            at = datetime.strptime(text, form)  # noqa: DTZ007  given its zone below
+        except ValueError:
+            continue
+        if form.endswith("Z"):
+            return at.replace(tzinfo=UTC)
+        if form.endswith("S"):
+            return first_shown(offsets, _seconds(at))
+        return first_shown(offsets, _seconds(at) + SECONDS_PER_DAY) - _ONE_SECOND
+    return _refuse(f"UNTIL={text[:40]} is not a time", f"write UNTIL=20261231, in {zone.key}")
+
+
+def _weekday(text: str, *, counted: bool) -> tuple[int, int]:
+    found = _WEEKDAY.fullmatch(text)
+    if found is None:
+        _refuse(f"BYDAY={text[:20]} is not a weekday", "write MO, TU, WE, TH, FR, SA, SU, or for example -1FR")
+    if found[1] is None:
+        return _WEEKDAYS[found[2]], 0
+    if not counted:
+        _refuse(f"BYDAY={text} counts weekdays, which only MONTHLY and YEARLY rules do")
+    return _WEEKDAYS[found[2]], _number("BYDAY", found[1], 1, 53, signed=True)
+
+
+def _week_start(text: str) -> int:
+    if text not in _WEEKDAYS:
+        _refuse(f"WKST={text[:20]} is not a weekday")
+    return _WEEKDAYS[text]
+
+
+def _number(key: str, text: str, low: int, high: int, *, signed: bool = False) -> int:
+    digits = text.lstrip("+-") if signed and text[1:].isdigit() else text
+    if digits.isdigit() and len(digits) <= 6 and low <= int(digits) <= high:
+        return -int(digits) if text.startswith("-") else int(digits)
+    return _refuse(f"{key}={text[:20]} is out of range, {low} to {high}")
+
+
+def _mask(values: set[int]) -> int:
+    return sum(1 << value for value in values)
+
+
+def _seconds(local: datetime) -> int:
+    """Return a wall-clock time as seconds since 1970, as that wall clock would count them."""
+    return (local.replace(tzinfo=UTC) - EPOCH) // _ONE_SECOND
+
+
+def _refuse(what: str, hint: str = "") -> NoReturn:
+    raise InvalidInput(what, where="rrule", hint=hint)
