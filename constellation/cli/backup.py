@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from constellation.backup import back_up, back_up_among
-from constellation.restoring import restore as put_back
+from constellation.install.backup import back_up, back_up_among
+from constellation.install.restoring import restore as put_back
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner

@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from constellation.doctor import examine
+from constellation.inspect.doctor import examine
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import Column, Output, OutputOption, home, show_rows
 from turnkeeper.errors import EXIT_DEGRADED

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from constellation.project import Project, check_room, look_at, take_on
-from constellation.setup import initialise
+from constellation.install.init import initialise
+from constellation.install.project import Project, check_room, look_at, take_on
 from turnkeeper.console import home, note, status
 from turnkeeper.home import Home
 

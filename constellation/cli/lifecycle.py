@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from constellation.bring import bring_down, bring_up, prepare
-from constellation.daemons import AGENT_RUNTIME, DAEMONS, SUPERVISOR, process_of, stop
+from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, SUPERVISOR, process_of, stop
+from constellation.supervisor.up_down import bring_down, bring_up, prepare
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner
 from turnkeeper.settings import MOST_WORKERS, ask_for_workers, load_settings

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from constellation import markers
-from constellation.daemons import POLL_S, SUPERVISOR, process_of
-from constellation.markers import read_marker, write_marker
-from constellation.planned import is_under_way
-from constellation.tick import Watchdog, read_orders
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import POLL_S, SUPERVISOR, process_of
+from constellation.supervisor.markers import read_marker, write_marker
+from constellation.supervisor.planned_restart import is_under_way
+from constellation.supervisor.watchdog import Watchdog, read_orders
 from turnkeeper.bus.wrapper import check_text
 from turnkeeper.clock import SystemClock, rfc3339
 from turnkeeper.console import home, note
@@ -47,7 +47,7 @@ def restart(
         raise Conflict("a restart is under way", where=str(place.root), hint="see: turnkeeper status")
     clock, entropy = SystemClock(), SystemEntropy()
     id_ = f"{clock.now().astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-planned-{entropy.hex(4)}"
-    text = import_module("constellation.facts").handoff_text(place, notes)
+    text = import_module("constellation.restart.handoff_text").handoff_text(place, notes)
     at = rfc3339(clock.now())
     write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
     supervisor = process_of(place, SUPERVISOR)

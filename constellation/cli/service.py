@@ -4,9 +4,9 @@ import os
 
 import typer
 
-from constellation.systemd import install as write_units
-from constellation.systemd import uninstall as remove_units
-from constellation.systemd import units
+from constellation.supervisor.systemd import install as write_units
+from constellation.supervisor.systemd import uninstall as remove_units
+from constellation.supervisor.systemd import units
 from turnkeeper.console import home, note
 
 app = typer.Typer(help="Keep it up by systemd.", no_args_is_help=True, rich_markup_mode=None)

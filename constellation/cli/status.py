@@ -5,8 +5,8 @@ from importlib import import_module
 
 import typer
 
-from constellation.condition import findings
-from constellation.tick import read_orders
+from constellation.inspect.condition import findings
+from constellation.supervisor.watchdog import read_orders
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_rows, when
 from turnkeeper.errors import EXIT_DEGRADED
@@ -30,7 +30,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     place = home()
     place.check()
     found = findings(place, SystemClock().now().timestamp())
-    asking = import_module("constellation.rows")  # it loads gRPC, which `up` should not wait for
+    asking = import_module("constellation.inspect.status")  # it loads gRPC, which `up` should not wait for
     rows = asking.rows(place, found, supervised=read_orders(place) is not None)
     show_rows(rows, _COLUMNS, output, name_key="process", footer=asking.decisions(place))
     people = output in {Output.TABLE, Output.WIDE}

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from constellation import markers
-from constellation.condition import findings
-from constellation.daemons import SUPERVISOR, process_of, spawn
-from constellation.logs import follow, last_lines
-from constellation.markers import clear_marker, found, write_marker
-from constellation.tick import Watchdog, read_orders
+from constellation.inspect.condition import findings
+from constellation.inspect.logs import follow, last_lines
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import SUPERVISOR, process_of, spawn
+from constellation.supervisor.markers import clear_marker, found, write_marker
+from constellation.supervisor.watchdog import Watchdog, read_orders
 from turnkeeper.clock import SystemClock, to_us
 from turnkeeper.console import home, note, plain, when
 from turnkeeper.durations import parse_duration

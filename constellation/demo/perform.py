@@ -4,9 +4,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from constellation.bring import bring_down
 from constellation.demo.stage import Stage
 from constellation.demo.story import play
+from constellation.supervisor.up_down import bring_down
 from turnkeeper.console import note
 from turnkeeper.home import Home
 

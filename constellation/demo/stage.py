@@ -5,8 +5,8 @@ import shlex
 from rich.console import Console
 from rich.text import Text
 
-from constellation.driver import Driver
-from constellation.processes import Daemon
+from constellation.demo.driver import Driver
+from constellation.inspect.processes import Daemon
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.home import Home
 

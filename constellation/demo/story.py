@@ -4,8 +4,8 @@ from datetime import datetime
 from importlib.resources import as_file, files
 
 from constellation.demo.stage import Stage
-from constellation.history import History, check
-from constellation.processes import AGENT_RUNTIME
+from constellation.inspect.history import History, check
+from constellation.inspect.processes import AGENT_RUNTIME
 from turnkeeper.eventlog import read_events
 from turnkeeper.home import Home
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from constellation.driver import OPEN
-from constellation.processes import Daemon
+from constellation.demo.driver import OPEN
+from constellation.inspect.processes import Daemon
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 
 pytestmark = pytest.mark.process

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from constellation.driver import PATIENCE_S, Driver
+from constellation.demo.driver import PATIENCE_S, Driver
 from turnkeeper.home import VARIABLE, Home
 
 pytestmark = pytest.mark.process

@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any
 
-from constellation.driver import Driver
-from constellation.history import History, Violation, check
-from constellation.processes import AGENT_RUNTIME, TASK_RUNNER
+from constellation.demo.driver import Driver
+from constellation.inspect.history import History, Violation, check
+from constellation.inspect.processes import AGENT_RUNTIME, TASK_RUNNER
 from turnkeeper.eventlog import read_events
 
 

@@ -2,8 +2,8 @@
 
 import sys
 
-from constellation.daemons import Daemon
-from constellation.restarter import main
+from constellation.restart.__main__ import main
+from constellation.supervisor.daemons import Daemon
 from tests.support.standin import STANDINS
 
 RESTARTER = Daemon(name="restart", package="tests.support.restarted", command=())

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from constellation.daemons import Daemon
+from constellation.supervisor.daemons import Daemon
 from turnkeeper.clock import SystemClock
 from turnkeeper.home import Home
 from turnkeeper.locking import ProcessLock

@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from constellation.daemons import Daemon
-from constellation.supervisor import Supervisor
+from constellation.supervisor.__main__ import Supervisor
+from constellation.supervisor.daemons import Daemon
 from tests.support.restarted import RESTARTER
 from tests.support.standin import STANDINS
 from turnkeeper.clock import SystemClock

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from constellation import markers
-from constellation.condition import findings
-from constellation.daemons import Daemon, process_of, process_with, spawn
-from constellation.escalation import Routes
-from constellation.markers import clear_marker, found, read_marker
-from constellation.memory import Revive
-from constellation.remembering import recall
-from constellation.tick import Orders, write_orders
-from constellation.watcher import Limits
+from constellation.inspect.condition import findings
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import Daemon, process_of, process_with, spawn
+from constellation.supervisor.escalation.escalate import Routes
+from constellation.supervisor.markers import clear_marker, found, read_marker
+from constellation.supervisor.memory import Revive
+from constellation.supervisor.memory_file import recall
+from constellation.supervisor.policy import Limits
+from constellation.supervisor.watchdog import Orders, write_orders
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper.clock import SystemClock

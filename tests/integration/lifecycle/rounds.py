@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from constellation.daemons import SUPERVISOR, process_of
-from constellation.driver import OPEN
+from constellation.demo.driver import OPEN
+from constellation.supervisor.daemons import SUPERVISOR, process_of
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SeededEntropy

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from constellation import markers
-from constellation.facts import handoff_text
-from constellation.restoring import restore
+from constellation.install.restoring import restore
+from constellation.restart.handoff_text import handoff_text
+from constellation.supervisor import markers
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.errors import Conflict
 from turnkeeper.home import Home

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from constellation import markers
-from constellation.drafts import Draft, drafts, write_draft
-from constellation.handoff import AGENT, Deliverer, key_of
-from constellation.markers import read_marker, write_marker
-from constellation.tick import KEPT_STATUS_FILES, Watchdog
+from constellation.supervisor import markers
+from constellation.supervisor.handoff.deliver import AGENT, Deliverer, key_of
+from constellation.supervisor.handoff.drafts import Draft, drafts, write_draft
+from constellation.supervisor.markers import read_marker, write_marker
+from constellation.supervisor.watchdog import KEPT_STATUS_FILES, Watchdog
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.clock import ManualClock
 from tests.support.restarted import RESTARTER

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from constellation import markers
-from constellation.bring import prepare
-from constellation.daemons import stop
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import stop
+from constellation.supervisor.up_down import prepare
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED

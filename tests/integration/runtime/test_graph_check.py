@@ -11,7 +11,7 @@ import pytest
 
 from agent_runtime.cli import app
 from constellation.cli import app as turnkeeper
-from constellation.project import Project, check_room, take_on
+from constellation.install.project import Project, check_room, take_on
 from tests.integration.runtime.test_foreign import BYPASS, TALKER, WAITER
 from turnkeeper.console import run
 from turnkeeper.errors import Conflict

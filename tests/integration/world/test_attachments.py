@@ -12,7 +12,7 @@ from agent_runtime.world.attachments import MOST_ON_A_PAGE, AttachmentDraft, get
 from agent_runtime.world.model import Author, PageDraft
 from agent_runtime.world.submit import submit
 from agent_runtime.world.world import World
-from constellation.backup import back_up
+from constellation.install.backup import back_up
 from tests.integration.world.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.database import Database

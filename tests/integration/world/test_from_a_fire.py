@@ -17,7 +17,7 @@ from agent_runtime.permissions import REQUEST, SCOPES, TIERS, WRITES
 from agent_runtime.server import Servicer
 from agent_runtime.web.addresses import refuse_private
 from agent_runtime.web.reader import WebReader
-from constellation.setup import initialise
+from constellation.install.init import initialise
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Call, soon
 from tests.support.pages import Answer, Site, serving

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from constellation import markers
-from constellation.doctor import examine
-from constellation.markers import write_marker
-from constellation.tick import Orders, write_orders
+from constellation.inspect.doctor import examine
+from constellation.supervisor import markers
+from constellation.supervisor.markers import write_marker
+from constellation.supervisor.watchdog import Orders, write_orders
 from turnkeeper.home import Home
 
 

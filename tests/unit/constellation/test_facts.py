@@ -1,6 +1,6 @@
 """What a planned handoff says of daemons that do not answer."""
 
-from constellation.facts import handoff_text
+from constellation.restart.handoff_text import handoff_text
 from turnkeeper.home import Home
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from constellation import markers
 from constellation.cli.restart import LONGEST_NOTES
-from constellation.condition import findings
-from constellation.markers import clear_marker, found, read_marker, table, write_marker
-from constellation.memory import UNREADABLE, Budget, CrashLoop, Memory, Revive, Stall
-from constellation.remembering import forget, recall, remember
-from constellation.tick import Orders, is_quiet, read_orders, write_orders
-from constellation.watcher import Limits
+from constellation.inspect.condition import findings
+from constellation.supervisor import markers
+from constellation.supervisor.markers import clear_marker, found, read_marker, table, write_marker
+from constellation.supervisor.memory import UNREADABLE, Budget, CrashLoop, Memory, Revive, Stall
+from constellation.supervisor.memory_file import forget, recall, remember
+from constellation.supervisor.policy import Limits
+from constellation.supervisor.watchdog import Orders, is_quiet, read_orders, write_orders
 from turnkeeper.home import Home
 
 PROCESS = "agent-runtime"
@@ -126,7 +126,7 @@ def test_every_marker_has_a_writer_a_consumer_and_an_end():
 
 def test_the_page_shows_the_table_that_the_code_defines():
     page = (Path(__file__).parents[3] / "docs" / "lifecycle.md").read_text()
-    assert table() in page, "write it anew: python -m constellation.markers docs/lifecycle.md"
+    assert table() in page, "write it anew: python -m constellation.supervisor.markers docs/lifecycle.md"
 
 
 def test_the_longest_notes_make_a_request_that_can_be_read(home: Home):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from constellation.systemd import Notifier, for_daemons, install, uninstall, units
+from constellation.supervisor.systemd import Notifier, for_daemons, install, uninstall, units
 from turnkeeper.home import Home
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from constellation.setup import config_text
+from constellation.install.init import config_text
 from turnkeeper.errors import InvalidInput
 from turnkeeper.home import Home, locate
 from turnkeeper.settings import Settings, effective, load_settings

@@ -7,8 +7,8 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from constellation.backup import MANIFEST, check_backup
-from constellation.daemons import DAEMONS, SUPERVISOR
+from constellation.install.backup import MANIFEST, check_backup
+from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.errors import Conflict
 from turnkeeper.home import Home
 from turnkeeper.locking import ProcessLock

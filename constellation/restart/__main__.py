@@ -14,17 +14,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from constellation import markers
-from constellation.daemons import AGENT_RUNTIME, POLL_S, Daemon, process_of, process_with, serves, spawn, stop
-from constellation.drafts import Draft, write_draft
-from constellation.handoff import Deliverer
-from constellation.markers import read_marker, write_marker
-from constellation.memory import Revive
-from constellation.planned import RESTARTER, set_aside
-from constellation.preflight import preflight
-from constellation.remembering import recall, remember
-from constellation.tick import between_ticks, read_orders
-from constellation.watcher import Limits
+from constellation.restart.preflight import preflight
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import (
+    AGENT_RUNTIME,
+    POLL_S,
+    Daemon,
+    process_of,
+    process_with,
+    serves,
+    spawn,
+    stop,
+)
+from constellation.supervisor.handoff.deliver import Deliverer
+from constellation.supervisor.handoff.drafts import Draft, write_draft
+from constellation.supervisor.markers import read_marker, write_marker
+from constellation.supervisor.memory import Revive
+from constellation.supervisor.memory_file import recall, remember
+from constellation.supervisor.planned_restart import RESTARTER, set_aside
+from constellation.supervisor.policy import Limits
+from constellation.supervisor.watchdog import between_ticks, read_orders
 from turnkeeper.clock import SystemClock, rfc3339
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from constellation.doctor import damage
+from constellation.inspect.doctor import damage
 from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.clock import rfc3339
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput

@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from constellation import markers
-from constellation.markers import clear_marker, found, read_marker, write_marker
+from constellation.supervisor import markers
+from constellation.supervisor.markers import clear_marker, found, read_marker, write_marker
 from turnkeeper.eventlog import EventLog
 from turnkeeper.home import Home
 
@@ -108,4 +108,4 @@ def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
 
 def _by_webhook(address: str, text: str) -> str:
     # Loading an HTTP client takes longer than starting the supervisor does: only where there is something to say.
-    return str(import_module("constellation.webhook").post(address, text, LONGEST_S))
+    return str(import_module("constellation.supervisor.escalation.webhook").post(address, text, LONGEST_S))

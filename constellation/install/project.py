@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from constellation.setup import write_new
+from constellation.install.init import write_new
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.home import Home
 from turnkeeper.settings import load_settings

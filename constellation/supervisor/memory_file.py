@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from constellation import markers
-from constellation.markers import clear_marker, number, read_marker, write_marker
-from constellation.memory import UNREADABLE, Budget, CrashLoop, Memory, Revive, Stall, Unreadable
+from constellation.supervisor import markers
+from constellation.supervisor.markers import clear_marker, number, read_marker, write_marker
+from constellation.supervisor.memory import UNREADABLE, Budget, CrashLoop, Memory, Revive, Stall, Unreadable
 from turnkeeper.home import Home
 
 T = TypeVar("T")

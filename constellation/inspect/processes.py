@@ -1,6 +1,6 @@
 """The two daemons as their callers see them: started one by one and awaited, asked how they stand.
 
-A constellation that is supervised is brought up and down by `constellation/bring.py`; this is for whoever looks after
+A constellation that is supervised is brought up and down by `constellation/supervisor/up_down.py`; this is for whoever looks after
 the daemons himself.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from constellation.daemons import (
+from constellation.supervisor.daemons import (
     AGENT_RUNTIME,
     DAEMONS,
     POLL_S,

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from constellation import markers
-from constellation.markers import found, write_marker
+from constellation.supervisor import markers
+from constellation.supervisor.markers import found, write_marker
 from turnkeeper.clock import parse_rfc3339, rfc3339
 from turnkeeper.home import Home
 

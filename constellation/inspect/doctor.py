@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from constellation.condition import Finding, findings
-from constellation.daemons import DAEMONS, SUPERVISOR, process_of
-from constellation.preflight import preflight
-from constellation.tick import read_orders
+from constellation.inspect.condition import Finding, findings
+from constellation.restart.preflight import preflight
+from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
+from constellation.supervisor.watchdog import read_orders
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.home import Home
 

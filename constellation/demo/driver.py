@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 
-from constellation.bring import bring_down
-from constellation.processes import DAEMONS, TASK_RUNNER, Daemon, kill, start, stop
+from constellation.inspect.processes import DAEMONS, TASK_RUNNER, Daemon, kill, start, stop
+from constellation.supervisor.up_down import bring_down
 from protos.turnkeeper.v1.schedules_pb2 import Fire, ListFiresRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import SystemClock

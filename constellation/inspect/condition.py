@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from constellation import markers
-from constellation.daemons import DAEMONS
-from constellation.markers import found, read_marker
-from constellation.memory import Unreadable
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import DAEMONS
+from constellation.supervisor.markers import found, read_marker
+from constellation.supervisor.memory import Unreadable
 from turnkeeper.clock import rfc3339
 from turnkeeper.home import Home
 

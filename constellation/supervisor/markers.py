@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from constellation.memory import UNREADABLE, Unreadable
+from constellation.supervisor.memory import UNREADABLE, Unreadable
 from turnkeeper.errors import Corrupt
 from turnkeeper.files import SystemFiles
 from turnkeeper.home import Home

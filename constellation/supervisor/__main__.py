@@ -14,11 +14,11 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 
-from constellation import markers
-from constellation.daemons import DAEMONS, SUPERVISOR, Daemon, process_of, serves
-from constellation.planned import RESTARTER
-from constellation.systemd import Notifier, for_daemons
-from constellation.tick import Watchdog
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, Daemon, process_of, serves
+from constellation.supervisor.planned_restart import RESTARTER
+from constellation.supervisor.systemd import Notifier, for_daemons
+from constellation.supervisor.watchdog import Watchdog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError
@@ -117,7 +117,7 @@ def main(argv: list[str]) -> int:
         with ProcessLock(home, SUPERVISOR.name):
             Supervisor(home, clock=SystemClock(), environ=os.environ).run()
         if foreground:  # whoever ends this process means the whole constellation
-            import_module("constellation.bring").bring_down(home, supervisor=False)
+            import_module("constellation.supervisor.up_down").bring_down(home, supervisor=False)
     except TurnkeeperError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

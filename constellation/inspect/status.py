@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from constellation.condition import Finding
-from constellation.processes import AGENT_RUNTIME, DAEMONS, SUPERVISOR, Daemon, standing
+from constellation.inspect.condition import Finding
+from constellation.inspect.processes import AGENT_RUNTIME, DAEMONS, SUPERVISOR, Daemon, standing
 from protos.turnkeeper.v1.agent_runtime_pb2 import ListChannelsRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import rfc3339

@@ -14,15 +14,27 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
-from constellation import markers
-from constellation.daemons import DAEMONS, POLL_S, Daemon, log_of, process_of, process_with, spawn
-from constellation.drafts import Draft, crash_text, drafts, write_draft
-from constellation.escalation import Routes, escalate, send_all
-from constellation.markers import clear_marker, found, number, read_marker, write_marker
-from constellation.memory import Memory, Revive, Stall, Unreadable
-from constellation.planned import RESTARTED, RESTARTER, Planned
-from constellation.remembering import recall, remember
-from constellation.watcher import LOOK_AGAIN_S, Action, Escalate, Kill, Limits, Note, Phase, Sight, Start, Step, look
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import DAEMONS, POLL_S, Daemon, log_of, process_of, process_with, spawn
+from constellation.supervisor.escalation.escalate import Routes, escalate, send_all
+from constellation.supervisor.handoff.drafts import Draft, crash_text, drafts, write_draft
+from constellation.supervisor.markers import clear_marker, found, number, read_marker, write_marker
+from constellation.supervisor.memory import Memory, Revive, Stall, Unreadable
+from constellation.supervisor.memory_file import recall, remember
+from constellation.supervisor.planned_restart import RESTARTED, RESTARTER, Planned
+from constellation.supervisor.policy import (
+    LOOK_AGAIN_S,
+    Action,
+    Escalate,
+    Kill,
+    Limits,
+    Note,
+    Phase,
+    Sight,
+    Start,
+    Step,
+    look,
+)
 from turnkeeper.clock import Clock, SystemClock, rfc3339
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted
@@ -117,7 +129,7 @@ class Watchdog:
         """Deliver the handoffs that wait, now that their reader is up."""
         if any(drafts(self._home)):
             # It loads the bus, which a tick without handoffs can do without.
-            module = import_module("constellation.handoff")
+            module = import_module("constellation.supervisor.handoff.deliver")
             failpoints = Failpoints(self._environ)
             deliverer = module.Deliverer(self._home, clock=self._clock, entropy=self._entropy, failpoints=failpoints)
             try:

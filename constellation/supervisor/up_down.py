@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 
-from constellation import markers
-from constellation.daemons import (
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import (
     DAEMONS,
     POLL_S,
     SUPERVISOR,
@@ -19,13 +19,13 @@ from constellation.daemons import (
     spawn,
     stop,
 )
-from constellation.escalation import Routes, take_pending
-from constellation.markers import clear_marker, read_marker
-from constellation.memory import Revive
-from constellation.planned import RESTARTER, set_aside
-from constellation.remembering import forget, recall
-from constellation.tick import Orders, between_ticks, write_orders
-from constellation.watcher import Limits
+from constellation.supervisor.escalation.escalate import Routes, take_pending
+from constellation.supervisor.markers import clear_marker, read_marker
+from constellation.supervisor.memory import Revive
+from constellation.supervisor.memory_file import forget, recall
+from constellation.supervisor.planned_restart import RESTARTER, set_aside
+from constellation.supervisor.policy import Limits
+from constellation.supervisor.watchdog import Orders, between_ticks, write_orders
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.home import Home

@@ -7,15 +7,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from constellation import markers
-from constellation.daemons import Daemon, process_with, spawn
-from constellation.escalation import escalate
-from constellation.markers import number, read_marker, write_marker
+from constellation.supervisor import markers
+from constellation.supervisor.daemons import Daemon, process_with, spawn
+from constellation.supervisor.escalation.escalate import escalate
+from constellation.supervisor.markers import number, read_marker, write_marker
 from turnkeeper.eventlog import EventLog
 from turnkeeper.home import Home
 from turnkeeper.locking import is_held
 
-RESTARTER = Daemon(name="restart", package="constellation.restarter", command=())
+RESTARTER = Daemon(name="restart", package="constellation.restart", command=())
 MOST_TRIES = 3
 RESTARTED = "agent-runtime"
 
