@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.assembly import PROCESS, assemble
-from agent_runtime.server import Servicer
+from agent_runtime.daemon.assembly import PROCESS, assemble
+from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.heap import settle_heap
 from turnkeeper.home import Home

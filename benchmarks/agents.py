@@ -14,10 +14,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from agent_runtime.assembly import assemble
-from agent_runtime.graph.saver import GroupedSaver
-from agent_runtime.model import TurnContext
-from agent_runtime.server import Servicer
+from agent_runtime.daemon.assembly import assemble
+from agent_runtime.graph.checkpointer import GroupedSaver
+from agent_runtime.model.values import TurnContext
+from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.home import Home

@@ -68,7 +68,7 @@ def test_langgraph_stays_where_it_is_used() -> None:
         if place.parts[:2] in {("agent_runtime", "graph"), ("agent_runtime", "tools")}:
             continue
         imports = re.search(r"^\s*(?:from|import) lang(?:graph|chain)", path.read_text(), re.MULTILINE)
-        assert not imports or place == Path("agent_runtime/daemon.py"), place
+        assert not imports or place == Path("agent_runtime/daemon/__main__.py"), place
 
 
 def test_decisions_are_numbered_and_say_what_they_cost() -> None:

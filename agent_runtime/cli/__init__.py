@@ -4,23 +4,9 @@ import sys
 
 import typer
 
-from agent_runtime.cli import (
-    candidates,
-    categories,
-    conversation,
-    deviations,
-    graph,
-    inbox,
-    interrupts,
-    memory,
-    revalidation,
-    send,
-    serve,
-    threads,
-    triage,
-    turns,
-    workspace,
-)
+from agent_runtime.cli import categories, graph, inbox, interrupts, serve, threads, turns
+from agent_runtime.cli.chat import conversation, send, triage
+from agent_runtime.cli.workspace import candidates, deviations, memory, revalidation, workspace
 from turnkeeper.console import run
 
 app = typer.Typer(

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_runtime.cli.rows import Row
-from agent_runtime.model import Category
+from agent_runtime.model.values import Category
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, status
 from turnkeeper.errors import EXIT_USAGE, NotFound
 
 if TYPE_CHECKING:
-    from agent_runtime.categories import Categories, CategoryEntry, Finding
+    from agent_runtime.permissions.categories import Categories, CategoryEntry, Finding
 
 app = typer.Typer(help="What kinds of standing work may do.", rich_markup_mode=None)
-_MODULE = "agent_runtime.categories"
+_MODULE = "agent_runtime.permissions.categories"
 
 
 def _autonomy(row: Mapping[str, object]) -> str:
@@ -126,7 +126,7 @@ def rehearse(
     place.check()
     # The tools need LangChain, and the store SQLAlchemy: no other command here waits for either.
     with status("reading past turns"):
-        rehearsing = import_module("agent_runtime.cli.rehearsing")
+        rehearsing = import_module("agent_runtime.cli.rehearse")
         found = rehearsing.rehearse_file(place, file, channel=channel, task=task, since=since, limit=limit)
     rehearsing.show(found, output, only_least=least)
 

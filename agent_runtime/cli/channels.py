@@ -1,6 +1,6 @@
 """Names of channels, for a shell that completes them."""
 
-from agent_runtime.cli.reach import held, runtime
+from agent_runtime.cli.client import held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import TurnkeeperError, Unreachable
 

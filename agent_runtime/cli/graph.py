@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.daemon import ENVIRONMENT
-from agent_runtime.requests import FIRST_AGENT
+from agent_runtime.daemon.__main__ import ENVIRONMENT
+from agent_runtime.service.requests import FIRST_AGENT
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, NotFound
@@ -86,9 +86,9 @@ def _configured(place: Home, settings: Any) -> str:
 
 
 async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[str, Any]:
-    opening: Any = import_module("agent_runtime.graph.foreign.opening")
+    opening: Any = import_module("agent_runtime.graph.foreign.open")
     report: Any = import_module("agent_runtime.graph.foreign.report").report
-    categories: Any = import_module("agent_runtime.categories").Categories.load(place, settings)
+    categories: Any = import_module("agent_runtime.permissions.categories").Categories.load(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)
     import_module("agent_runtime.graph.models").take_keys(place, os.environ)  # a model may want its key when it is made

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from agent_runtime.cli.reach import PROCESS
+from agent_runtime.cli.client import PROCESS
 from turnkeeper.console import home
 from turnkeeper.errors import Conflict
 from turnkeeper.locking import is_held

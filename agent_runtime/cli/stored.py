@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime import corpus, memories, reading
-from agent_runtime.stores.open import open_database
+from agent_runtime.service import corpus_rpc as corpus
+from agent_runtime.service import memory_rpc as memories
+from agent_runtime.service import reads as reading
+from agent_runtime.store.open import open_database
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
 from turnkeeper.home import Home

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.channels import complete_channel
-from agent_runtime.cli.reach import pick, read
+from agent_runtime.cli.client import pick, read
 from agent_runtime.cli.rows import Row, thread_row
 from agent_runtime.cli.turns import TURN_COLUMNS, turn_rows
 from agent_runtime.cli.words import shown

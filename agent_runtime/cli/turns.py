@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.channels import complete_channel
-from agent_runtime.cli.reach import Ask, change, pick, read
+from agent_runtime.cli.client import Ask, change, pick, read
 from agent_runtime.cli.rows import Row, turn_row
 from agent_runtime.cli.words import clipped, shown, span
-from agent_runtime.decide import FINISHED
+from agent_runtime.model.decide import FINISHED
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import NotFound

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from langchain_core.tools import StructuredTool, ToolException
 
-from agent_runtime.permissions import REQUEST
-from agent_runtime.tools.spec import ToolSpec
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.permissions.judge import REQUEST
 
 
 def permission_request() -> ToolSpec:

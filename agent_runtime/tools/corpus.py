@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from agent_runtime.tools.calls import Runtime, call_of, spec
-from agent_runtime.tools.spec import ToolSpec
-from agent_runtime.world.deviations import DeviationDraft
-from agent_runtime.world.revalidation import Settlement
-from agent_runtime.world.world import World
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.tools.call import Runtime, call_of, spec
+from agent_runtime.workspace.deviations import DeviationDraft
+from agent_runtime.workspace.revalidation import Settlement
+from agent_runtime.workspace.workspace import World
 
 LONGEST_READING = 16_000  # characters of one page or attachment
 Item = Annotated[str, "the item's id, as revalidation_next gives it"]

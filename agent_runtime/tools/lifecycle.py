@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from agent_runtime.lifecycle import SCOPE, Lifecycle
-from agent_runtime.tools.calls import Runtime, call_of, spec
-from agent_runtime.tools.spec import ToolSpec
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.tools.call import Runtime, call_of, spec
+from agent_runtime.tools.restart import SCOPE, Lifecycle
 
 
 def lifecycle_tools(lifecycle: Lifecycle) -> list[ToolSpec]:

@@ -14,16 +14,16 @@ from typing import Annotated, Any, Literal
 import grpc
 from sqlalchemy import Connection
 
-from agent_runtime.categories import Categories
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.pacing import WAKEUP, Pacing, on_record
-from agent_runtime.permissions import LOOPS, beyond, intersect, judge
-from agent_runtime.store import Store
-from agent_runtime.tools.calls import Runtime, call_of, spec
-from agent_runtime.tools.spec import ToolSpec
-from agent_runtime.world.effects import Call, known, once
-from agent_runtime.world.hearing import refuse_ended
-from agent_runtime.world.model import check_text
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.categories import Categories
+from agent_runtime.permissions.judge import LOOPS, beyond, intersect, judge
+from agent_runtime.store.effects import Call, known, once
+from agent_runtime.store.idempotency import refuse_ended
+from agent_runtime.store.turn_store import Store
+from agent_runtime.tools.call import Runtime, call_of, spec
+from agent_runtime.tools.wakeup import WAKEUP, Pacing, on_record
+from agent_runtime.workspace.model import check_text
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import Clock, rfc3339

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from agent_runtime.tools.calls import Runtime, call_of, spec
-from agent_runtime.tools.spec import ToolSpec
-from agent_runtime.world.memory import Recollection
-from agent_runtime.world.world import World
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.tools.call import Runtime, call_of, spec
+from agent_runtime.workspace.memory.entries import Recollection
+from agent_runtime.workspace.workspace import World
 
 Tier = Annotated[
     Literal["conversation", "channel", "workspace", "account"],

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
-from agent_runtime.graph.spending import beside
-from agent_runtime.graph.transcript import BESIDE
-from agent_runtime.tools.calls import Runtime, call_of
-from agent_runtime.tools.spec import ToolSpec
+from agent_runtime.graph.engine.tokens import beside
+from agent_runtime.graph.engine.transcript import BESIDE
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.tools.call import Runtime, call_of
 from turnkeeper.errors import TurnkeeperError
 
 if TYPE_CHECKING:
-    from agent_runtime.graph.subagents import Subagents
+    from agent_runtime.graph.agent.subagents import Subagents
 
 SCOPE = "subagent.run"
 NAME = SCOPE.replace(".", "_")

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from agent_runtime.model.tool_spec import ToolSpec
 from agent_runtime.tools.asking import permission_request
-from agent_runtime.tools.calls import Runtime, call_of, spec
+from agent_runtime.tools.call import Runtime, call_of, spec
 from agent_runtime.tools.corpus import corpus_tools
 from agent_runtime.tools.memory import Channel, memory_tools
-from agent_runtime.tools.spec import ToolSpec
-from agent_runtime.world.model import PageDraft, SummaryDraft, slug
-from agent_runtime.world.world import World
+from agent_runtime.workspace.model import PageDraft, SummaryDraft, slug
+from agent_runtime.workspace.workspace import World
 
 LONGEST_READING = 16_000  # characters of one page
 Title = Annotated[str, "one line"]

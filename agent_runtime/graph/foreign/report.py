@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_runtime.graph.foreign.opening import Opened
-from agent_runtime.graph.inputs import read_schema
-from agent_runtime.model import Category
-from agent_runtime.permissions import FOREIGN
+from agent_runtime.graph.engine.inputs import read_schema
+from agent_runtime.graph.foreign.open import Opened
+from agent_runtime.model.values import Category
+from agent_runtime.permissions.judge import FOREIGN
 
 HIDDEN = "__start__"
 

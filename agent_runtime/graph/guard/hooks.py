@@ -28,11 +28,11 @@ from langgraph.errors import GraphInterrupt
 from langgraph.func import task
 from langgraph.prebuilt import ToolNode
 
-from agent_runtime.approvals import canonical, hash_args
-from agent_runtime.graph.guard.alike import Alike, made_id, place
+from agent_runtime.graph.guard.arguments import chosen, note_put_in, sent_by_model
+from agent_runtime.graph.guard.call_ids import Alike, made_id, place
 from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, limits, over_limit
-from agent_runtime.graph.guard.executions import Execution, Onlooker, Use
-from agent_runtime.graph.guard.injected import chosen, note_put_in, sent_by_model
+from agent_runtime.graph.guard.tool_events import Execution, Onlooker, Use
+from agent_runtime.model.approval import canonical, hash_args
 
 MOST_TURNS_COUNTED = 1024
 _TEXT = "input"  # the name of a tool's only argument where it is called with a text

@@ -22,8 +22,8 @@ from agent_runtime.graph.guard.desk import (
     over_limit,
 )
 from agent_runtime.graph.guard.hooks import let_pass
-from agent_runtime.model import TurnContext
-from agent_runtime.permissions import REQUEST
+from agent_runtime.model.values import TurnContext
+from agent_runtime.permissions.judge import REQUEST
 
 Answer = ToolMessage | Command[Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.exceptions import ContextOverflowError, ModelConnectionError, ModelError, ModelTimeoutError
 
-from agent_runtime.graph.models.hiding import hide
+from agent_runtime.graph.models.secrets import hide
 from turnkeeper.errors import TurnkeeperError
 
 MOST_TRIES = 5

@@ -10,8 +10,8 @@ from dotenv import dotenv_values
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 
-from agent_runtime.graph.models.hiding import hide, known_secrets
 from agent_runtime.graph.models.refusals import hear_refusals
+from agent_runtime.graph.models.secrets import hide, known_secrets
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from turnkeeper.clock import Clock

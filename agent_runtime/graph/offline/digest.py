@@ -14,7 +14,7 @@ from agent_runtime.graph.offline.rules import (
     remember,
     without_orders,
 )
-from agent_runtime.world.terms import terms
+from agent_runtime.model.words import terms
 
 MOST_PAGES = 2
 MOST_POINTS = 5

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from agent_runtime.world.terms import sentences, terms, words
+from agent_runtime.model.words import sentences, terms, words
 
 
 def salient(texts: Iterable[str], most: int) -> list[str]:

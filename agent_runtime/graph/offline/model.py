@@ -17,16 +17,16 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from agent_runtime.graph.offline.consolidate import consolidate
+from agent_runtime.graph.offline.consolidate_part import consolidate
 from agent_runtime.graph.offline.digest import digest
-from agent_runtime.graph.offline.loops import pace
+from agent_runtime.graph.offline.loop import pace
 from agent_runtime.graph.offline.pieces import pieces
 from agent_runtime.graph.offline.reply import reply
+from agent_runtime.graph.offline.revalidate import walk
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
 from agent_runtime.graph.offline.subagents import SUBAGENTS
 from agent_runtime.graph.offline.sweep import sweep
-from agent_runtime.graph.offline.walk import walk
-from agent_runtime.model import TurnContext
+from agent_runtime.model.values import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy, SystemEntropy
 

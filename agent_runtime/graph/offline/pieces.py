@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 
-from agent_runtime.approvals import canonical
+from agent_runtime.model.approval import canonical
 
 MOST_PIECES = 40
 _WORDS = re.compile(r"\S+\s*|\s+")

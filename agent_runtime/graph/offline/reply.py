@@ -3,9 +3,9 @@
 from typing import Any
 
 from agent_runtime.graph.offline.extract import relevant
-from agent_runtime.graph.offline.loops import loop_orders, told_of_loops
+from agent_runtime.graph.offline.loop import loop_orders, told_of_loops
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, orders, refusals, remember
-from agent_runtime.world.terms import terms
+from agent_runtime.model.words import terms
 
 RULE_BASED = "(Written by the rule-based offline model, which quotes and does not reason.)"
 UNDERSTOOD = (

@@ -8,7 +8,7 @@ from typing import Any
 from agent_runtime.graph.offline.extract import relevant, salient
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
 from agent_runtime.graph.offline.sweep import addresses
-from agent_runtime.world.terms import sentences, terms, words
+from agent_runtime.model.words import sentences, terms, words
 
 MOST_SOURCES = 5
 MOST_POINTS = 3  # of one source

@@ -8,8 +8,8 @@ import re
 
 from agent_runtime.graph.offline.extract import relevant, salient
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
-from agent_runtime.world.model import LONGEST_TITLE
-from agent_runtime.world.terms import terms
+from agent_runtime.model.words import terms
+from agent_runtime.workspace.model import LONGEST_TITLE
 
 MOST_PAGES = 5
 MOST_POINTS = 5

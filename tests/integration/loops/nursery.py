@@ -24,10 +24,10 @@ CLOCK = SystemClock()
 
 def nurse() -> None:
     """Fork daemons and kill them, as standard input asks."""
-    from agent_runtime import daemon as runtime
+    from agent_runtime.daemon import __main__ as runtime
 
     os.environ.update(runtime.ENVIRONMENT)
-    import agent_runtime.serving  # noqa: F401  what a daemon imports is imported here, once
+    import agent_runtime.daemon.serve  # noqa: F401  what a daemon imports is imported here, once
     from task_runner.daemon import __main__ as runner
 
     gc.freeze()

@@ -8,9 +8,9 @@ import pytest
 from langchain_core.messages import AIMessage
 from sqlalchemy import text
 
-from agent_runtime.model import Category, TurnContext
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.store.effects import Call
 from agent_runtime.tools.loops import Loops, Wanted
-from agent_runtime.world.effects import Call
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.daemon.assembly import Runner
 from tests.integration.runtime.harness import STATES, Bench

@@ -22,13 +22,13 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from agent_runtime.approvals import binds
-from agent_runtime.graph.current import current_turn, turn_around
+from agent_runtime.graph.current_turn import current_turn, turn_around
 from agent_runtime.graph.guard.desk import Desk
 from agent_runtime.graph.guard.hooks import _Pass
-from agent_runtime.model import ALLOWED, Category, TurnContext
-from agent_runtime.world import submit as boundary
-from agent_runtime.world.submit import Stamp
+from agent_runtime.model.approval import binds
+from agent_runtime.model.values import ALLOWED, Category, TurnContext
+from agent_runtime.workspace import submit as boundary
+from agent_runtime.workspace.submit import Stamp
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import ScriptedModel, calls
@@ -129,14 +129,14 @@ def _noted(field: Field, name: str = "evil") -> BaseTool:
 
 # What stands in a guard's place when it is taken out.
 
-NO_JUDGE = {"agent_runtime.assembly.judge": lambda *_args: ALLOWED}
-NO_HOOKS = {"agent_runtime.assembly.watching": lambda *_args: nullcontext()}
+NO_JUDGE = {"agent_runtime.daemon.assembly.judge": lambda *_args: ALLOWED}
+NO_HOOKS = {"agent_runtime.daemon.assembly.watching": lambda *_args: nullcontext()}
 NO_BINDING = {"agent_runtime.graph.guard.desk.binds": lambda answer, **_about: isinstance(answer, dict)}
 NO_CHECK_IN_THE_WORLD = {
-    "agent_runtime.world.world.require": lambda *_args: None,
-    "agent_runtime.world.remembering.require": lambda *_args: None,
+    "agent_runtime.workspace.workspace.require": lambda *_args: None,
+    "agent_runtime.workspace.memory.memory.require": lambda *_args: None,
 }
-NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.tiers.require": lambda *_args: None}
+NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.agent.memory_store.require": lambda *_args: None}
 
 
 def _any_thread(answer: Any, *, args: Any, call_id: str, thread_id: str) -> bool:
@@ -361,7 +361,7 @@ async def _narrowed_in_the_middle(field: Field, *more: AIMessage) -> wire.TurnEv
 
 @attack(
     "category narrowed in the middle of a turn",
-    {"agent_runtime.narrowing.Narrowing.__call__": lambda _self, turn: turn},
+    {"agent_runtime.permissions.narrowing.Narrowing.__call__": lambda _self, turn: turn},
 )
 async def _(field: Field) -> Effects:
     await _narrowed_in_the_middle(field)
@@ -372,7 +372,7 @@ async def _nothing(*_args: Any) -> None:
     return None
 
 
-@attack("category widened again before a resume", {"agent_runtime.store.Store.narrow": _nothing})
+@attack("category widened again before a resume", {"agent_runtime.store.turn_store.Store.narrow": _nothing})
 async def _(field: Field) -> Effects:
     event = await _narrowed_in_the_middle(field, calls(("note", {"text": "evil too"})))
     field.grant("tool:note", "tool:block")
@@ -382,7 +382,10 @@ async def _(field: Field) -> Effects:
 
 @attack(
     "category widened again, so that a refusal is passed over",
-    {"agent_runtime.store.Store.narrow": _nothing, "agent_runtime.intervals.asked_in_turn": lambda *_args: []},
+    {
+        "agent_runtime.store.turn_store.Store.narrow": _nothing,
+        "agent_runtime.turns.interval.asked_in_turn": lambda *_args: [],
+    },
 )
 async def _(field: Field) -> Effects:
     event = await _narrowed_in_the_middle(field)
@@ -391,7 +394,7 @@ async def _(field: Field) -> Effects:
     return field.noted
 
 
-@attack("lifecycle=canonical in arguments", {"agent_runtime.world.submit._propose": _canonical_on_request})
+@attack("lifecycle=canonical in arguments", {"agent_runtime.workspace.submit._propose": _canonical_on_request})
 async def _(field: Field) -> Effects:
     field.grant("page.propose")
     draft = {"title": "Rules", "body": "evil", "lifecycle": "canonical", "origin": "authored"}
@@ -576,7 +579,7 @@ async def _resume(field: Field, answers: Mapping[str, Any]) -> None:
 
 
 async def _entries(field: Field) -> Effects:
-    from agent_runtime.world.tables import memory
+    from agent_runtime.store.workspace_schema import memory
 
     def texts(connection: Any) -> list[str]:
         return [row.text for row in connection.execute(memory.select())]

@@ -13,11 +13,11 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from agent_runtime.approvals import Decided, Raised, answer_to, call_key, read_interrupt
-from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.current_turn import turn_around
 from agent_runtime.graph.guard import Desk, watching
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.permissions import judge
+from agent_runtime.model.approval import Decided, Raised, answer_to, call_key, read_interrupt
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.judge import judge
 from tests.support.scripted import ScriptedModel, calls
 
 CONFIG: Any = {"configurable": {"thread_id": "thread-a"}}

@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from agent_runtime.assembly import Runtime, assemble
-from agent_runtime.model import TurnContext
-from agent_runtime.server import Servicer
+from agent_runtime.daemon.assembly import Runtime, assemble
+from agent_runtime.model.values import TurnContext
+from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel
 from turnkeeper.clock import Clock
@@ -154,7 +154,7 @@ class Bench:
 
     async def history(self) -> list[str]:
         """Return the states of all turn events so far, in order."""
-        from agent_runtime.stores.queries import events_after
+        from agent_runtime.store.turn_reads import events_after
 
         return [event.state for event in await self.runtime.store.read(lambda connection: events_after(connection, 0))]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from agent_runtime import bridged_stream
-from agent_runtime.bridging import NAMES
-from agent_runtime.stores import bridged
+from agent_runtime.service import bridged_stream
+from agent_runtime.store import bridged
+from agent_runtime.store.turn_events import NAMES
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, soon
 from tests.support.scripted import calls
@@ -218,7 +218,7 @@ async def test_the_newest_call_is_served_and_one_that_was_sent_much_ends_by_itse
 
 async def test_the_oldest_go_where_nobody_reads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridged, "MOST_KEPT", 3)
-    monkeypatch.setattr("agent_runtime.bridging.SWEEP_EVERY", 1)
+    monkeypatch.setattr("agent_runtime.store.turn_events.SWEEP_EVERY", 1)
     await ask(bench, "turn_start", "turn_end")
     for number in (1, 2, 3):
         await bench.run(number)

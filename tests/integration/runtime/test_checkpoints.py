@@ -19,9 +19,9 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 
-from agent_runtime.graph.checkpoints import open_checkpoints
-from agent_runtime.graph.saver import GroupedSaver
-from agent_runtime.graph.saver.rows import SCHEMA
+from agent_runtime.graph.checkpointer import GroupedSaver
+from agent_runtime.graph.checkpointer.checkpoints import open_checkpoints
+from agent_runtime.graph.checkpointer.rows import SCHEMA
 from tests.support.saving import at, checkpoint
 from turnkeeper.errors import Corrupt
 
@@ -161,7 +161,7 @@ async def test_closing_first_does_what_is_queued(path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from agent_runtime.graph.saver import GroupedSaver
+from agent_runtime.graph.checkpointer import GroupedSaver
 from tests.support.saving import at, checkpoint
 saver = GroupedSaver(Path(sys.argv[1]))
 for number in range(10_000):

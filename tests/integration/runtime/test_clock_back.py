@@ -8,7 +8,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base import id as ids
 
-from agent_runtime.graph.saver import GroupedSaver, numbers
+from agent_runtime.graph.checkpointer import GroupedSaver, numbers
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.saving import at, checkpoint
 from tests.support.scripted import calls

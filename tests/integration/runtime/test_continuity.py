@@ -9,12 +9,12 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 from sqlalchemy import Connection
 
-from agent_runtime.categories import Categories
-from agent_runtime.graph.briefing import Briefing
+from agent_runtime.graph.agent.briefing import Briefing
 from agent_runtime.graph.offline import OfflineModel
-from agent_runtime.model import TurnContext
-from agent_runtime.world import memory
-from agent_runtime.world.memory import Shelf
+from agent_runtime.model.values import TurnContext
+from agent_runtime.permissions.categories import Categories
+from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory.entries import Shelf
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.clock import SystemClock

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
-from agent_runtime import decide
-from agent_runtime.approvals import Decided, Raised
-from agent_runtime.model import Said, TurnContext
-from agent_runtime.requests import read_fire
-from agent_runtime.triggers import to_envelope
-from agent_runtime.world.effects import Call
-from agent_runtime.world.model import PageDraft, SummaryDraft
+from agent_runtime.model import decide
+from agent_runtime.model.approval import Decided, Raised
+from agent_runtime.model.trigger import to_envelope
+from agent_runtime.model.values import Said, TurnContext
+from agent_runtime.service.requests import read_fire
+from agent_runtime.store.effects import Call
+from agent_runtime.workspace.model import PageDraft, SummaryDraft
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.scripted import calls

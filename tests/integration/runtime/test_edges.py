@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from agent_runtime.graph.checkpoints import open_checkpoints
-from agent_runtime.notify import Notice, Notifier
-from agent_runtime.stores.open import open_database
-from agent_runtime.stores.queries import list_turns
+from agent_runtime.graph.checkpointer.checkpoints import open_checkpoints
+from agent_runtime.store.open import open_database
+from agent_runtime.store.turn_reads import list_turns
+from agent_runtime.turns.notify import Notice, Notifier
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.clock import SystemClock

@@ -17,12 +17,12 @@ from rich.console import Console
 
 from agent_runtime.cli import app
 from agent_runtime.cli.channels import complete_channel
-from agent_runtime.cli.following import Following, Found, Lost
-from agent_runtime.cli.reader import Reader
-from agent_runtime.cli.screen import Screen
-from agent_runtime.cli.terminal import Seat
-from agent_runtime.model import TurnContext
-from agent_runtime.server import Servicer
+from agent_runtime.cli.chat.follow import Following, Found, Lost
+from agent_runtime.cli.chat.reader import Reader
+from agent_runtime.cli.chat.screen import Screen
+from agent_runtime.cli.chat.terminal import Seat
+from agent_runtime.model.values import TurnContext
+from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, soon

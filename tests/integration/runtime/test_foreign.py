@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent_runtime.assembly import assemble
-from agent_runtime.stores.queries import get_turn
+from agent_runtime.daemon.assembly import assemble
+from agent_runtime.store.turn_reads import get_turn
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.errors import InvalidInput

@@ -16,7 +16,7 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from agent_runtime.graph.guard import Desk, guard_middleware
-from agent_runtime.permissions import judge
+from agent_runtime.permissions.judge import judge
 from tests.integration.runtime.guarded import WAYS, Thread, act, calling, free, fresh_desk, of_node, plain, ran, turn
 from tests.support.scripted import ScriptedModel, calls
 

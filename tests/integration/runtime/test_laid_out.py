@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent_runtime.laidout import LaidOut
-from agent_runtime.stores import deliveries
+from agent_runtime.mailbox.terminal_deliveries import LaidOut
+from agent_runtime.store.mail import deliveries
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls

@@ -2,9 +2,9 @@
 
 import sqlite3
 
-from agent_runtime.stores.open import open_database
-from agent_runtime.world import memory
-from agent_runtime.world.memory import Shelf
+from agent_runtime.store.open import open_database
+from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory.entries import Shelf
 from turnkeeper.home import Home
 
 AS_IT_WAS = """

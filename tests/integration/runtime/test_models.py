@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent_runtime.assembly import assemble
-from agent_runtime.graph.models import calls as calls_module
+from agent_runtime.daemon.assembly import assemble
+from agent_runtime.graph.models import call as calls_module
 from agent_runtime.graph.models import faults as faults_module
-from agent_runtime.server import Servicer
+from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.chat_server import KEY, ChatServer, Reply, serving

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from agent_runtime.stores.open import open_database
+from agent_runtime.store.open import open_database
 from turnkeeper.home import Home
 
 SINCE_THE_FIRST = """

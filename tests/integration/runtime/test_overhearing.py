@@ -11,10 +11,10 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from agent_runtime.graph.checkpoints import open_checkpoints
-from agent_runtime.graph.engine import Engine, Input
-from agent_runtime.live import Heard, Live
-from agent_runtime.model import Category, TurnContext
+from agent_runtime.graph.checkpointer.checkpoints import open_checkpoints
+from agent_runtime.graph.engine.engine import Engine, Input
+from agent_runtime.graph.engine.live import Heard, Live
+from agent_runtime.model.values import Category, TurnContext
 
 TURN = TurnContext(turn_id="turn-1", thread_id="th", channel="general", agent="agent0", category=Category(name="x"))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent_runtime.requests import read_fire
-from agent_runtime.triggers import to_envelope
+from agent_runtime.model.trigger import to_envelope
+from agent_runtime.service.requests import read_fire
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.bus.envelope import encode

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from agent_runtime.world.model import PageDraft
+from agent_runtime.workspace.model import PageDraft
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from agent_runtime import worker as worker_module
-from agent_runtime.decide import Asked
-from agent_runtime.lanes import Handled, Item, Lanes
+from agent_runtime.model.decide import Asked
+from agent_runtime.turns import worker as worker_module
+from agent_runtime.turns.lanes import Handled, Item, Lanes
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.clock import ManualClock

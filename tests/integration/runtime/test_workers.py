@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 from langchain_core.messages import AIMessage
 
-from agent_runtime.courier import MOST_HOPS, thread_of
-from agent_runtime.stores import delegating
-from agent_runtime.triggers import Trigger, from_envelope, to_envelope, turn_id_of
+from agent_runtime.mailbox.agent_messages import MOST_HOPS, thread_of
+from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope, turn_id_of
+from agent_runtime.store.mail import agent_messages as delegating
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls

@@ -31,8 +31,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from agent_runtime import daemon
-from agent_runtime.graph import default
+from agent_runtime.daemon import __main__ as daemon
+from agent_runtime.graph.agent import default
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
@@ -102,7 +102,7 @@ class Steps(BaseChatModel):
 def nurse() -> None:
     """Fork daemons, and end them, as standard input asks; each line a JSON object, each answered by one."""
     os.environ.update(daemon.ENVIRONMENT)
-    import agent_runtime.serving  # noqa: F401  what a daemon imports is imported here, once
+    import agent_runtime.daemon.serve  # noqa: F401  what a daemon imports is imported here, once
 
     untyped: Any = default
     untyped.make_model = lambda _settings, home, **_fields: Steps(folder=home.root)
@@ -126,7 +126,7 @@ def nurse() -> None:
 
 def be_daemon(home: str, failpoint: str, grace_s: float) -> None:
     """Be the daemon, until killed."""
-    from agent_runtime import serving
+    from agent_runtime.daemon import serve as serving
 
     untyped: Any = serving
     untyped.DRAIN_GRACE_S = grace_s
@@ -355,7 +355,7 @@ class Kills:
             assert not self.lying(folder), folder
 
     def _history(self, thread: str) -> list[BaseMessage]:
-        from agent_runtime.graph.saver import GroupedSaver
+        from agent_runtime.graph.checkpointer import GroupedSaver
 
         saver = GroupedSaver(self.home.checkpoints_db)
         try:

@@ -13,15 +13,15 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from sqlalchemy import insert, update
 
-from agent_runtime.categories import Categories
-from agent_runtime.graph.default import build_graph
-from agent_runtime.model import TurnContext
-from agent_runtime.permissions import approve_once, judge
-from agent_runtime.stores.open import open_database
-from agent_runtime.stores.tables import messages, turns
+from agent_runtime.graph.agent.default import build_graph
+from agent_runtime.model.values import TurnContext
+from agent_runtime.permissions.categories import Categories
+from agent_runtime.permissions.judge import approve_once, judge
+from agent_runtime.store.effects import Call
+from agent_runtime.store.open import open_database
+from agent_runtime.store.schema import messages, turns
 from agent_runtime.tools import ToolSpec, toolbox
-from agent_runtime.world.effects import Call
-from agent_runtime.world.world import World
+from agent_runtime.workspace.workspace import World
 from tests.support.clock import ManualClock
 from turnkeeper.clock import to_us
 from turnkeeper.database import Database

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agent_runtime.tools import toolbox
-from agent_runtime.world.attachments import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
-from agent_runtime.world.model import Author, PageDraft
-from agent_runtime.world.submit import submit
-from agent_runtime.world.world import World
+from agent_runtime.workspace.attachments import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
+from agent_runtime.workspace.model import Author, PageDraft
+from agent_runtime.workspace.submit import submit
+from agent_runtime.workspace.workspace import World
 from constellation.install.backup import back_up
 from tests.integration.world.conftest import Begin, Told, call
 from tests.support.clock import ManualClock

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from agent_runtime.model import TurnContext
-from agent_runtime.world import memory
-from agent_runtime.world.memory import Shelf
-from agent_runtime.world.world import World
+from agent_runtime.model.values import TurnContext
+from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.database import Database

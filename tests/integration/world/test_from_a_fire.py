@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.assembly import Runtime, assemble
 from agent_runtime.cli import app
-from agent_runtime.cli.folder import read_folder
-from agent_runtime.permissions import REQUEST, SCOPES, TIERS, WRITES
-from agent_runtime.server import Servicer
-from agent_runtime.web.addresses import refuse_private
-from agent_runtime.web.reader import WebReader
+from agent_runtime.cli.workspace.import_pages import read_folder
+from agent_runtime.daemon.assembly import Runtime, assemble
+from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES
+from agent_runtime.service.servicer import Servicer
+from agent_runtime.workspace.web.addresses import refuse_private
+from agent_runtime.workspace.web.page import WebReader
 from constellation.install.init import initialise
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Call, soon

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent_runtime.model import TurnContext
-from agent_runtime.world import memory as store
-from agent_runtime.world.memory import LARGEST_ENTRY, READING_BUDGET, Shelf
-from agent_runtime.world.world import World
+from agent_runtime.model.values import TurnContext
+from agent_runtime.workspace.memory import entries as store
+from agent_runtime.workspace.memory.entries import LARGEST_ENTRY, READING_BUDGET, Shelf
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Begin, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound

@@ -9,11 +9,11 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agent_runtime.categories import Categories
-from agent_runtime.graph.default import build_graph
+from agent_runtime.graph.agent.default import build_graph
+from agent_runtime.permissions.categories import Categories
 from agent_runtime.tools import toolbox
-from agent_runtime.world.model import PageDraft
-from agent_runtime.world.world import World
+from agent_runtime.workspace.model import PageDraft
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, AskingGuard, Begin, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import InvalidInput

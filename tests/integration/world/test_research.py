@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.categories import Categories
-from agent_runtime.web.addresses import refuse_private
-from agent_runtime.web.reader import WebReader
-from agent_runtime.world.model import PageDraft
-from agent_runtime.world.world import World
+from agent_runtime.permissions.categories import Categories
+from agent_runtime.workspace.model import PageDraft
+from agent_runtime.workspace.web.addresses import refuse_private
+from agent_runtime.workspace.web.page import WebReader
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
 from tests.support.pages import Answer, Site, serving

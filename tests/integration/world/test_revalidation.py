@@ -8,14 +8,15 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import insert, select
 
-from agent_runtime.graph.default import build_graph
+from agent_runtime.graph.agent.default import build_graph
+from agent_runtime.store.beside import page_links
 from agent_runtime.tools import toolbox
-from agent_runtime.world import deviations, revalidation, reviewing
-from agent_runtime.world.beside import page_links
-from agent_runtime.world.deviations import Deviation, DeviationDraft, Resolution
-from agent_runtime.world.model import PageDraft
-from agent_runtime.world.revalidation import Item, Settlement
-from agent_runtime.world.world import World
+from agent_runtime.workspace import deviations, revalidation
+from agent_runtime.workspace import review as reviewing
+from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolution
+from agent_runtime.workspace.model import PageDraft
+from agent_runtime.workspace.revalidation import Item, Settlement
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, AskingGuard, Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.database import Database
@@ -266,7 +267,7 @@ async def test_what_is_no_deviation_is_refused_and_nothing_is_kept(
 
 
 async def test_an_agent_closes_nothing(world: World, corpus: None, begin: Begin, database: Database) -> None:
-    from agent_runtime.world.submit import submit
+    from agent_runtime.workspace.submit import submit
 
     context = begin(named="conversation")
     draft = DeviationDraft(page_id="garden", says="three are free", found="none is free")

@@ -20,14 +20,14 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore
 
-from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.agent.memory_store import TierStore
+from agent_runtime.graph.current_turn import turn_around
 from agent_runtime.graph.guard.desk import Desk
-from agent_runtime.graph.tiers import TierStore
-from agent_runtime.model import TurnContext
-from agent_runtime.permissions import judge
-from agent_runtime.world import memory
-from agent_runtime.world.memory import Shelf
-from agent_runtime.world.world import World
+from agent_runtime.model.values import TurnContext
+from agent_runtime.permissions.judge import judge
+from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import Denied, Exhausted, InvalidInput

@@ -15,13 +15,13 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.agent.memory_store import TierStore, lend
+from agent_runtime.graph.current_turn import turn_around
 from agent_runtime.graph.guard import Desk, watching
-from agent_runtime.graph.tiers import TierStore, lend
-from agent_runtime.model import TurnContext
-from agent_runtime.permissions import judge
-from agent_runtime.world.memory import Shelf
-from agent_runtime.world.world import World
+from agent_runtime.model.values import TurnContext
+from agent_runtime.permissions.judge import judge
+from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace.workspace import World
 from tests.integration.runtime.guarded import CONFIG, Thread, plain
 from tests.integration.world.conftest import Begin, call
 from tests.support.scripted import calls

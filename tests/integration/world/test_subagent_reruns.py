@@ -7,15 +7,15 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agent_runtime.graph import briefing, subagents
-from agent_runtime.graph.current import turn_around
+from agent_runtime.graph.agent import briefing, subagents
+from agent_runtime.graph.agent.subagents import Report, Subagents
+from agent_runtime.graph.current_turn import turn_around
 from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.offline import OfflineModel
-from agent_runtime.graph.subagents import Report, Subagents
-from agent_runtime.model import Category
-from agent_runtime.permissions import judge
+from agent_runtime.model.values import Category
+from agent_runtime.permissions.judge import judge
 from agent_runtime.tools import toolbox
-from agent_runtime.world.world import World
+from agent_runtime.workspace.workspace import World
 from tests.integration.runtime.guarded import CONFIG
 from tests.integration.world.conftest import Begin, Told, call
 from tests.support.clock import ManualClock

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from agent_runtime.model import TurnContext
-from agent_runtime.stores.tables import cancels
-from agent_runtime.world.beside import attachments, deviations, page_links, revalidations
-from agent_runtime.world.model import Acceptance, Author, PageDraft, Rejection, SummaryDraft
-from agent_runtime.world.submit import stamp, submit
-from agent_runtime.world.tables import candidates, effects, memory, page_versions, pages
-from agent_runtime.world.world import World
+from agent_runtime.model.values import TurnContext
+from agent_runtime.store.beside import attachments, deviations, page_links, revalidations
+from agent_runtime.store.schema import cancels
+from agent_runtime.store.workspace_schema import candidates, effects, memory, page_versions, pages
+from agent_runtime.workspace.model import Acceptance, Author, PageDraft, Rejection, SummaryDraft
+from agent_runtime.workspace.submit import stamp, submit
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.database import Database
@@ -310,7 +310,7 @@ def _canonical(connection: Any) -> list[Any]:
 
 
 def _next_number(connection: Any) -> int:
-    from agent_runtime.stores.tables import turns
+    from agent_runtime.store.schema import turns
 
     return int(connection.execute(select(func.count()).select_from(turns)).scalar())
 

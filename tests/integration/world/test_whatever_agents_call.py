@@ -16,15 +16,15 @@ from langchain_core.tools import ToolException
 from pydantic import ValidationError
 from sqlalchemy import Table, delete, insert, select, update
 
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.permissions import REQUEST, SCOPES, TIERS, WRITES, approve_once, judge
-from agent_runtime.stores.tables import turns
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES, approve_once, judge
+from agent_runtime.store.beside import attachments, deviations, page_links, revalidations
+from agent_runtime.store.schema import turns
+from agent_runtime.store.workspace_schema import candidates, derivations, effects, memory, page_versions, pages
 from agent_runtime.tools import ToolSpec, toolbox
-from agent_runtime.world.attachments import AttachmentDraft
-from agent_runtime.world.beside import attachments, deviations, page_links, revalidations
-from agent_runtime.world.model import PageDraft
-from agent_runtime.world.tables import candidates, derivations, effects, memory, page_versions, pages
-from agent_runtime.world.world import World
+from agent_runtime.workspace.attachments import AttachmentDraft
+from agent_runtime.workspace.model import PageDraft
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import row_of
 from tests.support.clock import ManualClock
 from turnkeeper.database import Database

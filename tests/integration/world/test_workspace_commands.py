@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from agent_runtime.categories import Categories
 from agent_runtime.cli import app
-from agent_runtime.cli.folder import parse, read_folder
-from agent_runtime.cli.importing import batches
-from agent_runtime.corpus import Corpus
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.reading import list_candidates
-from agent_runtime.stores.open import open_database
-from agent_runtime.stores.tables import turns
-from agent_runtime.world.deviations import DeviationDraft
-from agent_runtime.world.effects import Call
-from agent_runtime.world.model import PageDraft
-from agent_runtime.world.world import World
+from agent_runtime.cli.workspace.import_pages import parse, read_folder
+from agent_runtime.cli.workspace.importing import batches
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.categories import Categories
+from agent_runtime.service.corpus_rpc import Corpus
+from agent_runtime.service.reads import list_candidates
+from agent_runtime.store.effects import Call
+from agent_runtime.store.open import open_database
+from agent_runtime.store.schema import turns
+from agent_runtime.workspace.deviations import DeviationDraft
+from agent_runtime.workspace.model import PageDraft
+from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import row_of
 from tests.support.clock import ManualClock
 from turnkeeper.clock import SystemClock
@@ -78,7 +78,7 @@ class Door:
 def served(home: Home, migrated: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     home.agent_db.write_bytes(migrated)
     made = Served(home)
-    monkeypatch.setattr("agent_runtime.cli.reach.runtime", lambda: Door(made))
+    monkeypatch.setattr("agent_runtime.cli.client.runtime", lambda: Door(made))
     monkeypatch.setenv("NO_COLOR", "1")
     yield made
     made.stop()
@@ -232,7 +232,7 @@ def test_an_import_of_many_goes_in_batches_that_fit_the_wire_and_keeps_the_order
 
 
 def test_a_list_goes_on_behind_what_one_answer_holds(ar: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_runtime.world.queries.MOST_ROWS", 2)
+    monkeypatch.setattr("agent_runtime.workspace.pages.MOST_ROWS", 2)
     for name in "abcde":
         ar("workspace", "put", name, "--body", "x", "--tag", "odd" if name in "ace" else "even")
     assert ar("workspace", "list", "-o", "name").split() == list("abcde")

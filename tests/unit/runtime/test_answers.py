@@ -11,7 +11,7 @@ from langchain_core.messages.tool import invalid_tool_call
 
 from agent_runtime.graph.models.answers import examine
 from agent_runtime.graph.models.faults import LONGEST_QUOTE, Fault, Unusable, read_fault, wait_before
-from agent_runtime.graph.models.hiding import hide, shown_url
+from agent_runtime.graph.models.secrets import hide, shown_url
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 PIECES = [AIMessageChunk("words")]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.permissions import beyond, intersect
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.judge import beyond, intersect
 
 OWN = Category(
     name="own",

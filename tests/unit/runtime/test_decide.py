@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.decide import (
+from agent_runtime.model.decide import (
     MOST_TRIES,
     Action,
     Asked,

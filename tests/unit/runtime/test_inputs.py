@@ -11,8 +11,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel, Field
 
-from agent_runtime.graph.inputs import LONGEST_OUTCOME, InputSchema, messages_of, read_schema, spoken
-from agent_runtime.model import Said
+from agent_runtime.graph.engine.inputs import LONGEST_OUTCOME, InputSchema, messages_of, read_schema, spoken
+from agent_runtime.model.values import Said
 from turnkeeper.errors import InvalidInput
 
 

@@ -14,10 +14,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 
-from agent_runtime.graph.foreign import toolnodes
-from agent_runtime.graph.foreign.toolnodes import Unguardable, guard_graph, inspect
+from agent_runtime.graph.foreign import inspect as toolnodes
+from agent_runtime.graph.foreign.inspect import Unguardable, guard_graph, inspect
 from agent_runtime.graph.guard import Desk, watching
-from agent_runtime.permissions import judge
+from agent_runtime.permissions.judge import judge
 from tests.support.scripted import ScriptedModel
 
 

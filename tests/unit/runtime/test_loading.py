@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.graph.foreign.loading import Loaded, load
+from agent_runtime.graph.foreign.load import Loaded, load
 from agent_runtime.graph.foreign.reference import absolute_text, find_graph
 from turnkeeper.errors import InvalidInput
 

@@ -1,7 +1,7 @@
 """A category that is narrowed acts at once; one that is widened acts from the next fire."""
 
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.narrowing import Narrowing
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.narrowing import Narrowing
 from turnkeeper.errors import InvalidInput, NotFound
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.tools import toolbox
-from agent_runtime.tools.calls import spec
+from agent_runtime.tools.call import spec
 
 
 def told(nothing: Any) -> list[tuple[str, str, Any]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.web.addresses import read_url, redirected, refuse_private
+from agent_runtime.workspace.web.addresses import read_url, redirected, refuse_private
 from turnkeeper.errors import Denied, InvalidInput
 
 NOT_A_PUBLIC_URL = {

@@ -7,8 +7,8 @@ from ipaddress import IPv4Address, ip_address
 
 import pytest
 
-from agent_runtime.web.addresses import Address, Target, refuse_private
-from agent_runtime.web.reader import LARGEST_BODY, MOST_REDIRECTS, Resolve, WebReader
+from agent_runtime.workspace.web.addresses import Address, Target, refuse_private
+from agent_runtime.workspace.web.page import LARGEST_BODY, MOST_REDIRECTS, Resolve, WebReader
 from tests.support.pages import Answer, Site, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable

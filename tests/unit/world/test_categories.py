@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.categories import Categories, lint
-from agent_runtime.permissions import REQUEST, SCOPES
+from agent_runtime.permissions.categories import Categories, lint
+from agent_runtime.permissions.judge import REQUEST, SCOPES
 from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools

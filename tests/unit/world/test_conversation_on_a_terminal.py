@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from agent_runtime.cli.answering import Item, Waiting, parse, perform
-from agent_runtime.cli.keys import Typed
-from agent_runtime.cli.news import known_of, news_of
-from agent_runtime.cli.panels import Safe, blocks
-from agent_runtime.cli.reader import Reader
+from agent_runtime.cli.chat.commands import Item, Waiting, parse, perform
+from agent_runtime.cli.chat.keys import Typed
+from agent_runtime.cli.chat.news import known_of, news_of
+from agent_runtime.cli.chat.panels import Safe, blocks
+from agent_runtime.cli.chat.reader import Reader
+from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.rows import conversation_row
-from agent_runtime.cli.screen import Screen
-from agent_runtime.conversation import project
-from agent_runtime.live import LONGEST_MESSAGE, Call, Ear, Live
-from agent_runtime.reading import LONGEST_EXCERPT
+from agent_runtime.graph.engine.live import LONGEST_MESSAGE, Call, Ear, Live
+from agent_runtime.service.messages import project
+from agent_runtime.service.reads import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.unit.world.test_conversation import ASKED, FIRE, PROMPT, says
 from turnkeeper.console import as_json

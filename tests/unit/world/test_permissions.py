@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.model import Category, TurnContext
-from agent_runtime.permissions import SCOPES, TIERS, WRITES, approve_once, intersect, judge, needs_proposal
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.judge import SCOPES, TIERS, WRITES, approve_once, intersect, judge, needs_proposal
 
 SUMMARY = Category(
     name="catch-up-summary",

@@ -1,0 +1,107 @@
+"""`agent-runtime conversation`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from agent_runtime.cli.channels import complete_channel
+from agent_runtime.cli.chat.follow import Following, Found, Lost
+from agent_runtime.cli.chat.reader import Reader
+from agent_runtime.cli.chat.screen import Screen
+from agent_runtime.cli.chat.terminal import LOST, follow_on_terminal
+from agent_runtime.cli.client import read
+from agent_runtime.cli.rows import channel_row, conversation_row
+from agent_runtime.cli.words import shown, waiting_line
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import Column, LimitOption, Output, OutputOption, as_json, console, note, show_rows
+from turnkeeper.errors import NotFound, TurnkeeperError
+
+app = typer.Typer(help="What happened in each channel, as its author reads it.", rich_markup_mode=None)
+Channel = Annotated[
+    str, typer.Argument(help="The channel's name, as `conversation list` shows it.", autocompletion=complete_channel)
+]
+Follow = Annotated[bool, typer.Option("-f", "--follow", help="Stay, and print what is new until Ctrl-C.")]
+PEOPLE = {Output.TABLE, Output.WIDE}
+LONGEST_WAIT_S = 3600.0
+_COLUMNS = (
+    Column("CHANNEL", lambda row: str(row["channel"])),
+    Column("TURNS", lambda row: str(row["turns"]), right=True),
+    Column("WAITING", lambda row: str(row["waiting"] or "-"), right=True),
+    Column("PROPOSED", lambda row: str(row["proposed"] or "-"), right=True),
+    Column("DEVIATIONS", lambda row: str(row["deviations"] or "-"), right=True),
+    Column("LAST", lambda row: shown(row["last_at"])),
+)
+
+
+@app.command("list")
+def list_(output: OutputOption = Output.TABLE) -> None:
+    """List the channels that have a conversation, and how many decisions wait in each.
+
+    Example: agent-runtime conversation list
+    """
+    channels = read("ListChannels", wire.ListChannelsRequest()).channels
+    rows = [channel_row(channel) for channel in channels]
+    counts = {name: sum(row[name] for row in rows) for name in ("waiting", "proposed", "deviations")}
+    footer = waiting_line(**counts)
+    show_rows(rows, _COLUMNS, output, name_key="channel", footer=footer if rows else "no conversations yet")
+
+
+@app.command("show")
+def show(
+    channel: Channel, follow: Follow = False, limit: LimitOption = 50, output: OutputOption = Output.TABLE
+) -> None:
+    """Show a channel's conversation, oldest first: what triggered each turn, what was said, called and proposed.
+
+    A turn that waits for you shows the command that answers it. `-o wide` shows tool answers in full.
+
+    Example: agent-runtime conversation show general --follow
+    """
+    if follow:
+        follow_channel(channel, limit, output)
+        return
+    found = read("GetConversation", wire.GetConversationRequest(channel=channel, limit=limit))
+    turns = list(found.turns)
+    if not turns:
+        raise NotFound(f"no conversation in channel {channel[:80]!r}", hint="see: agent-runtime conversation list")
+    if output in PEOPLE:
+        out, wide = console(), output is Output.WIDE
+        reader = Screen(out, wide=wide) if out.is_terminal else Reader(out, wide=wide)
+        for turn in turns:
+            reader.take(turn)
+        _tell_more(channel, len(turns))
+    else:
+        show_rows([conversation_row(turn) for turn in turns], (), output, name_key="turn_id")
+
+
+def _tell_more(channel: str, shown_: int) -> None:
+    """Say when there is more than was shown."""
+    channels = read("ListChannels", wire.ListChannelsRequest()).channels
+    there = next((one.turns for one in channels if one.name == channel), 0)
+    if there > shown_:
+        note(f"the newest {shown_} of {there} turns; -n {min(there, 1000)} shows more")
+
+
+def follow_channel(channel: str, limit: int, output: Output) -> None:
+    """Print each turn as it comes, and what is new of it, until Ctrl-C."""
+    people = output in PEOPLE
+    if people and console().is_terminal and not console().is_dumb_terminal:
+        follow_on_terminal(channel, limit=limit, wide=output is Output.WIDE)
+        return
+    following = Following(channel, limit=limit, live=people)
+    following.start()
+    note("following; Ctrl-C ends it")
+    reader = Reader(console(), wide=output is Output.WIDE)
+    while True:
+        event = following.next(LONGEST_WAIT_S)
+        if isinstance(event, TurnkeeperError):
+            raise event
+        if isinstance(event, Lost):
+            note(LOST)
+        elif isinstance(event, Found):
+            note("agent-runtime answers again")
+        elif event is not None and people:
+            reader.take(event)
+        elif event is not None:
+            typer.echo(as_json(conversation_row(event)))
+        sys.stdout.flush()

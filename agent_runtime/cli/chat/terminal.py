@@ -1,0 +1,105 @@
+"""Following a conversation on a terminal, and answering from it: one loop over what comes and what is typed."""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from agent_runtime.cli.chat.commands import HELP, parse, perform
+from agent_runtime.cli.chat.follow import Following, Found, Lost
+from agent_runtime.cli.chat.keys import Typed, key_by_key, read_keys
+from agent_runtime.cli.chat.screen import Screen
+from agent_runtime.cli.client import change
+from turnkeeper.console import console
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import TurnkeeperError
+
+LOST = "agent-runtime does not answer; this waits for it"
+
+
+def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
+    """Follow until the author leaves. Raises what the runtime refuses with."""
+    typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not as a job in the background
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is put right also when this is ended so
+    screen = Screen(console(), wide=wide, typing=typing)
+    with ExitStack() as stack:
+        keyboard = sys.stdin.fileno() if typing else None
+        news, wake = stack.enter_context(_bell())
+        if keyboard is not None:
+            stack.enter_context(key_by_key(keyboard))
+        stack.callback(screen.clear)
+        following = Following(channel, limit=limit, live=True, on_event=wake)
+        following.start()
+        stack.callback(following.stop)
+        screen.tell("following; ? helps, q ends it" if typing else "following; Ctrl-C ends it")
+        Seat(channel, screen, following).run(keyboard, news)
+
+
+class Seat:
+    """The author's place before the screen."""
+
+    def __init__(self, channel: str, screen: Screen, following: Following) -> None:
+        self._channel = channel
+        self._screen = screen
+        self._following = following
+        self._typed = Typed()
+
+    def run(self, keyboard: int | None, news: int) -> None:
+        """Show and do, until the author leaves; `news` and `keyboard` can be read when something came."""
+        watched = [news] if keyboard is None else [news, keyboard]
+        while True:
+            self._screen.draw()
+            ready, _, _ = select.select(watched, [], [])
+            if news in ready:
+                os.read(news, 4096)
+                self._show()
+            if keyboard is not None and keyboard in ready and not self._take_keys(read_keys(keyboard)):
+                return
+
+    def _show(self) -> None:
+        while (event := self._following.next(0.0)) is not None:
+            if isinstance(event, TurnkeeperError):
+                raise event
+            if isinstance(event, Lost):
+                self._screen.tell(LOST)
+            elif isinstance(event, Found):
+                self._screen.tell("agent-runtime answers again")
+            else:
+                self._screen.take(event)
+
+    def _take_keys(self, data: bytes) -> bool:
+        lines = self._typed.feed(data)
+        self._screen.type(self._typed.text)
+        return bool(data) and all(self._do(line) for line in lines) and not self._typed.ended
+
+    def _do(self, line: str) -> bool:
+        command = parse(line, self._screen.waiting)
+        if command.does == "quit":
+            return False
+        if command.does == "help":
+            self._screen.print(HELP)
+        elif command.does == "list":
+            self._screen.print("\n".join(self._screen.waiting.lines()) or "nothing waits for you")
+        elif command.does in {"problem", "nothing"}:
+            self._screen.tell(command.text)
+        else:
+            self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change))
+        return True
+
+
+@contextmanager
+def _bell() -> Iterator[tuple[int, Callable[[], None]]]:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def ring() -> None:
+        with suppress(OSError):  # it rings already, or nobody listens any more
+            os.write(writing, b".")
+
+    try:
+        yield reading, ring
+    finally:
+        os.close(reading)
+        os.close(writing)

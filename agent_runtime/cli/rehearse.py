@@ -1,0 +1,176 @@
+"""A rehearsal on a terminal: what past turns would have met under a proposed category. Loaded only for that."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.cli.past import past_turns
+from agent_runtime.cli.rows import Row
+from agent_runtime.cli.words import call_text, clipped, shown
+from agent_runtime.model.values import Category
+from agent_runtime.permissions.categories import read_draft
+from agent_runtime.permissions.rehearsal import Judged, Overrun, PastTurn, Rehearsal, ToolFacts, rehearse, to_toml
+from agent_runtime.store.open import open_database
+from agent_runtime.tools import toolbox
+from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.lifecycle import lifecycle_tools
+from agent_runtime.tools.loops import loop_tools
+from agent_runtime.tools.subagents import subagent_tools
+from turnkeeper.clock import SystemClock, parse_rfc3339, rfc3339
+from turnkeeper.console import Column, Output, note, show_record, show_rows
+from turnkeeper.durations import parse_duration
+from turnkeeper.errors import InvalidInput
+from turnkeeper.home import Home
+from turnkeeper.settings import load_settings
+
+_WORDS = {"pass": "passes", "ask": "asks", "propose": "asks once", "refuse": "is refused"}
+_COLUMNS = (
+    Column("AT", lambda row: shown(row["at"])),
+    Column("TURN", lambda row: str(row["turn_id"])),
+    Column("TASK", lambda row: str(row["task_name"] or "-")),
+    Column("CHANNEL", lambda row: str(row["channel"]), wide=True),
+    Column("CALL", lambda row: clipped(call_text(row["tool"], row["args"]), 60)),
+    Column("WOULD", lambda row: _WORDS[row["would"]]),
+    Column("MISSING", lambda row: str(row["missing"] or "-")),
+    Column("WHY", lambda row: str(row["reason"]), wide=True),
+)
+
+
+class Found:
+    """A rehearsal, and what it was of."""
+
+    def __init__(self, category: Category, turns: list[PastTurn], outcome: Rehearsal, *, held_back: bool) -> None:
+        """Take the outcome; `held_back`: the file declares the category autonomous, the workspace does not allow it."""
+        self.category = category
+        self.turns = turns
+        self.outcome = outcome
+        self.held_back = held_back
+
+
+def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: str, limit: int) -> Found:
+    """Rehearse the category of a file. Raises NotFound or InvalidInput, for the file or for `since`."""
+    settings = load_settings(place)
+    category, declared = read_draft(file, settings)
+    turns = _past(place, channel=channel, task=task, since=_since(since), limit=limit)
+    nowhere: Any = None  # the tools are asked for their scopes and never called
+    foreign = any(agent.graph for agent in settings.agents.values())  # its tools are in no scope map
+    own = [*toolbox(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere, nowhere)]
+    specs = [] if foreign else [*own, *subagent_tools(nowhere)]
+    tools = {spec.tool.name: ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
+    outcome = rehearse(category, turns, tools)
+    return Found(category, turns, outcome, held_back=declared and not category.autonomous)
+
+
+def show(found: Found, output: Output, *, only_least: bool) -> None:
+    """Print a rehearsal, or only the least category that would have been enough."""
+    least = _text(found)
+    if only_least and output in {Output.TABLE, Output.WIDE}:
+        print(least)
+        return
+    row = _row(found, least)
+    if output not in {Output.TABLE, Output.WIDE}:
+        show_record(
+            row["least"] if only_least else row, output, name_key="name" if only_least else "category", lines=[]
+        )
+        return
+    calls = [call for call in row["calls"] if output is Output.WIDE or call["would"] != "pass"]
+    show_rows(calls, _COLUMNS, output, name_key="turn_id")
+    for overrun in row["overruns"]:
+        note(
+            f"{overrun['turn_id']} would end early: it used {overrun['seen']:,} {overrun['limit']}, "
+            f"the category allows {overrun['allowed']:,}"
+        )
+    for line in _summary(found):
+        note(line)
+    if found.turns:
+        note("the least that would have been enough:")
+        print(least)
+
+
+def _past(place: Home, *, channel: str, task: str, since: datetime | None, limit: int) -> list[PastTurn]:
+    if not place.agent_db.exists():
+        return []
+    database = open_database(place, read_only=True)
+    try:
+        work = database.submit(
+            lambda connection: past_turns(connection, channel=channel, task=task, since=since, limit=limit)
+        )
+        return work.result()
+    finally:
+        database.close()
+
+
+def _since(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return parse_rfc3339(text)
+    except ValueError:
+        pass  # then it is how long ago
+    try:
+        return SystemClock().now() - parse_duration(text, field="--since")
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{text[:80]!r} is neither a duration nor an instant",
+            where="--since",
+            hint="write for example 7d, 12h or 2026-11-01T00:00:00Z",
+        ) from error
+
+
+def _summary(found: Found) -> list[str]:
+    judged = found.outcome.judged
+    if not found.turns:
+        return ["no such turns"]
+    passed = sum(one.would == "pass" for one in judged)
+    name = found.category.name
+    of = f"{_count(judged, 'call')} of {_count(found.turns, 'turn')}"
+    lines = [f"{of}: {passed} would pass, {len(judged) - passed} would not"]
+    if found.held_back and any(one.would == "propose" for one in judged):
+        lines.append(f"{name} is declared autonomous, but [categories] autonomous_allowed does not name it")
+    hopeless = sum(one.hopeless for one in judged)
+    if hopeless:
+        lines.append(f"{hopeless} would ask under any category: a read-only task, or arguments that name nothing")
+    return lines
+
+
+def _text(found: Found) -> str:
+    comment = f"What {_count(found.outcome.judged, 'call')} of {_count(found.turns, 'past turn')} needed, and no more."
+    if found.outcome.least.autonomous:
+        comment += "\nTurns of tasks wrote: to do so unasked, [categories] autonomous_allowed must name it too."
+    return to_toml(found.outcome.least, comment=comment)
+
+
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def _row(found: Found, least: str) -> Row:
+    return {
+        "category": found.category.name,
+        "turns": len(found.turns),
+        "calls": [_call(one) for one in found.outcome.judged],
+        "overruns": [_overrun(one) for one in found.outcome.overruns],
+        "least": found.outcome.least.to_dict(),
+        "least_toml": least + "\n",
+    }
+
+
+def _call(one: Judged) -> Row:
+    return {
+        "turn_id": one.turn.turn_id,
+        "task_name": one.turn.task_name,
+        "channel": one.turn.channel,
+        "at": rfc3339(one.call.at),
+        "tool": one.call.tool,
+        "args": dict(one.call.args),
+        "scope": one.scope,
+        "would": one.would,
+        "missing": one.missing,
+        "reason": one.reason,
+        "hopeless": one.hopeless,
+    }
+
+
+def _overrun(one: Overrun) -> Row:
+    return {"turn_id": one.turn.turn_id, "limit": one.limit, "seen": one.seen, "allowed": one.allowed}

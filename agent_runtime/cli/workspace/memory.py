@@ -1,0 +1,197 @@
+"""`agent-runtime memory`."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from agent_runtime.cli.client import change, read
+from agent_runtime.cli.rows import Row, instant
+from agent_runtime.cli.words import clipped, shown
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.errors import InvalidInput
+
+app = typer.Typer(help="What agents and you remember, in four tiers.", rich_markup_mode=None)
+TIERS = "conversation, channel, workspace or account"
+Tier = Annotated[str, typer.Option("--tier", help=f"One of {TIERS}; --channel and --thread imply theirs.")]
+Channel = Annotated[str, typer.Option("--channel", help="Whose memory: of the channel tier.")]
+Thread = Annotated[str, typer.Option("--thread", help="Whose memory: of the conversation tier.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="What to remember; `-` takes it from standard input.")]
+_COLUMNS = (
+    Column("TIER", lambda row: str(row["tier"])),
+    Column("OF", lambda row: str(row["owner"] or "-")),
+    Column("KEY", lambda row: str(row["key"])),
+    Column("BY", lambda row: str(row["written_by"])),
+    Column("UPDATED", lambda row: shown(row["updated_at"])),
+    Column("CREATED", lambda row: shown(row["created_at"]), wide=True),
+    Column("ORIGIN", lambda row: str(row["origin"]), wide=True),
+    Column("TURN", lambda row: str(row["turn_id"] or "-"), wide=True),
+    Column("TEXT", lambda row: clipped(str(row["text"]), 60)),
+)
+
+
+@app.command("list")
+def list_(
+    tier: Tier = "",
+    channel: Channel = "",
+    thread: Thread = "",
+    limit: LimitOption = 100,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List what is remembered, newest first: all of it, or one tier's, channel's or thread's.
+
+    Example: agent-runtime memory list --channel general
+    """
+    tier, owner = _tier_and_owner(tier, channel, thread)
+    answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit))
+    rows = [memory_row(entry) for entry in answer.entries]
+    more = f"{answer.left_out} older entries are left out; see more with --limit" if answer.left_out else ""
+    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "nothing is remembered")
+
+
+@app.command("get")
+def get(
+    key: Key, tier: Tier = "", channel: Channel = "", thread: Thread = "", output: OutputOption = Output.TABLE
+) -> None:
+    """Show one entry: what it says, who wrote it, in which turn, and when.
+
+    Example: agent-runtime memory get bucket --channel general
+    """
+    tier, owner = _shelf(tier, channel, thread)
+    _show(memory_row(read("GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
+
+
+@app.command("put")
+def put(
+    key: Key,
+    text: Text,
+    tier: Tier = "",
+    channel: Channel = "",
+    thread: Thread = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Remember a text as its author; agents read it and cannot change it. The same key again replaces the text.
+
+    Example: agent-runtime memory put tone "Write in British English." --tier workspace
+    """
+    _write("PutMemory", key, text, _shelf(tier, channel, thread), output)
+
+
+@app.command("update")
+def update(
+    key: Key,
+    text: Text,
+    tier: Tier = "",
+    channel: Channel = "",
+    thread: Thread = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change the text of an entry that is there. It is yours from then on.
+
+    Example: agent-runtime memory update tone "Write in American English." --tier workspace
+    """
+    _write("UpdateMemory", key, text, _shelf(tier, channel, thread), output)
+
+
+@app.command("search")
+def search(
+    query: Annotated[str, typer.Argument(metavar="WORDS", help="Words to look for.")],
+    tier: Tier = "",
+    channel: Channel = "",
+    thread: Thread = "",
+    limit: LimitOption = 20,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Find entries by their words, the best match first.
+
+    Example: agent-runtime memory search "release date"
+    """
+    tier, owner = _shelf(tier, channel, thread) if tier or channel or thread else ("", "")
+    answer = read("SearchMemory", wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit))
+    rows = [memory_row(entry) for entry in answer.entries]
+    more = f"{answer.left_out} more entries hold some of these words" if answer.left_out else ""
+    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "no entry holds these words")
+
+
+@app.command("forget")
+def forget(
+    key: Key, tier: Tier = "", channel: Channel = "", thread: Thread = "", output: OutputOption = Output.TABLE
+) -> None:
+    """Delete an entry, whoever wrote it; show what it was.
+
+    Example: agent-runtime memory forget bucket --channel general
+    """
+    tier, owner = _shelf(tier, channel, thread)
+    row = memory_row(change("ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
+    if output in {Output.TABLE, Output.WIDE}:
+        note(f"forgot {row['key']}, which said: {clipped(row['text'], 200)}")
+    else:
+        _show(row, output)
+
+
+def memory_row(entry: wire.MemoryEntry) -> Row:
+    """Return a memory entry as a row with stable keys."""
+    return {
+        "entry_id": entry.entry_id,
+        "tier": entry.tier,
+        "owner": entry.owner,
+        "key": entry.key,
+        "text": entry.text,
+        "form": entry.form,
+        "origin": entry.origin,
+        "written_by": entry.written_by,
+        "turn_id": entry.turn_id,
+        "created_at": instant(entry, "created_at"),
+        "updated_at": instant(entry, "updated_at"),
+    }
+
+
+def _write(method: str, key: str, text: str, shelf: tuple[str, str], output: Output) -> None:
+    tier, owner = shelf
+    if not key:
+        raise InvalidInput("wants a key", where="KEY")
+    said = sys.stdin.read() if text == "-" else text
+    answer: Any = change(method, wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said))
+    row = memory_row(answer)
+    if output in {Output.TABLE, Output.WIDE}:
+        note(f"{row['key']} is remembered in the {row['tier']} memory")
+    else:
+        _show(row, output)
+
+
+def _tier_and_owner(tier: str, channel: str, thread: str) -> tuple[str, str]:
+    """Return the tier that the options name or imply, and its owner. Raises InvalidInput where they disagree."""
+    if channel and thread:
+        raise InvalidInput("give one of --channel and --thread", where="memory")
+    implied = "channel" if channel else "conversation" if thread else tier
+    if tier and tier != implied:
+        raise InvalidInput(f"--{'channel' if channel else 'thread'} is for the {implied} tier", where="--tier")
+    return implied, channel or thread
+
+
+def _shelf(tier: str, channel: str, thread: str) -> tuple[str, str]:
+    """Return the one tier and owner that the options name. Raises InvalidInput where something is missing."""
+    tier, owner = _tier_and_owner(tier, channel, thread)
+    if not tier:
+        raise InvalidInput(f"wants a tier: {TIERS}", where="--tier")
+    wanted = {"channel": "--channel", "conversation": "--thread"}.get(tier, "")
+    if wanted and not owner:
+        raise InvalidInput(f"the {tier} tier wants {wanted}", where=wanted)
+    return tier, owner
+
+
+def _show(row: Row, output: Output) -> None:
+    lines = [
+        ("key", row["key"]),
+        ("tier", row["tier"]),
+        ("of", row["owner"]),
+        ("origin", row["origin"]),
+        ("by", row["written_by"]),
+        ("turn", row["turn_id"]),
+        ("created", shown(row["created_at"])),
+        ("updated", shown(row["updated_at"])),
+        ("text", row["text"]),
+    ]
+    show_record(row, output, name_key="key", lines=[(key, value) for key, value in lines if value])

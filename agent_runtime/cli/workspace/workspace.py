@@ -1,0 +1,153 @@
+"""`agent-runtime workspace`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_runtime.cli.client import change, read
+from agent_runtime.cli.rows import Row, page_row
+from agent_runtime.cli.words import shown
+from agent_runtime.cli.workspace import beside
+from agent_runtime.cli.workspace.import_pages import LARGEST_FILE, parse
+from agent_runtime.cli.workspace.importing import import_
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import Column, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.errors import InvalidInput, NotFound
+
+app = typer.Typer(help="The pages that agents read and propose to change.", rich_markup_mode=None)
+app.command("import")(import_)
+app.command("attach")(beside.attach)
+app.command("attachments")(beside.attachments)
+app.command("attachment")(beside.attachment)
+PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
+_LONGEST_TITLE = 200
+_COLUMNS = (
+    Column("PAGE", lambda row: str(row["page_id"])),
+    Column("TITLE", lambda row: str(row["title"])),
+    Column("TAGS", lambda row: ", ".join(row["tags"]) or "-"),
+    Column("LIFECYCLE", lambda row: str(row["lifecycle"])),
+    Column("ORIGIN", lambda row: str(row["origin"])),
+    Column("VERSION", lambda row: str(row["version"]), right=True),
+    Column("UPDATED", lambda row: shown(row["updated_at"])),
+)
+
+
+@app.command("list")
+def list_(
+    tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
+    lifecycle: Annotated[str, typer.Option("--lifecycle", help="Only draft or canonical ones.")] = "",
+    origin: Annotated[
+        str, typer.Option("--origin", help="Only pages that were authored, imported, agent-produced or observed.")
+    ] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the workspace's pages.
+
+    Example: agent-runtime workspace list --tag release --origin imported
+    """
+    rows, request = list[Row](), wire.ListPagesRequest(tag=tag, lifecycle=lifecycle, origin=origin)
+    while pages := read("ListPages", request).pages:
+        rows += [page_row(page, with_body=False) for page in pages]
+        request.after = pages[-1].page_id
+    none = (
+        "no such pages"
+        if tag or lifecycle or origin
+        else "no pages; put one: agent-runtime workspace put NAME --file FILE"
+    )
+    show_rows(rows, _COLUMNS, output, name_key="page_id", footer="" if rows else none)
+
+
+@app.command("show")
+def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
+    """Show a page with its origin, lifecycle, what it is derived from, its attachments and its body.
+
+    Example: agent-runtime workspace show garden
+    """
+    _show(page_row(read("GetPage", wire.GetPageRequest(page_id=page))), output)
+
+
+@app.command("put")
+def put(
+    page: PageId,
+    file: Annotated[str, typer.Option("--file", help="Take the body from this file; `-` is standard input.")] = "",
+    body: Annotated[str, typer.Option("--body", help="The body itself.")] = "",
+    title: Annotated[str, typer.Option("--title", help="Else the body's first heading, else the page's name.")] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="May be given several times.")] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--source", help="A page or address it is derived from; else it keeps those that it has."),
+    ] = None,
+    draft: Annotated[bool, typer.Option("--draft", help="Not meant to stand yet: a draft, not canonical.")] = False,
+    attach: Annotated[list[Path] | None, typer.Option("--attach", help="A file to put beside it.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write a page as its author: canonical at once. The version before it is kept.
+
+    A file may begin with front matter, as `workspace import` reads it. What is derived from a page that changed waits
+    for re-validation.
+
+    Example: agent-runtime workspace put garden --file garden.md --tag outdoors
+    """
+    if bool(file) == bool(body):
+        raise InvalidInput("wants a body: exactly one of --file and --body", where="workspace put")
+    text = body or (sys.stdin.read() if file == "-" else _contents(Path(file)))
+    files = [beside.read_file(page, path) for path in attach or []]  # before anything is written
+    found = parse(f"{page}.md", text) if file else None
+    request = wire.PutPageRequest(
+        page_id=page,
+        title=title or (found.title if found else _title(text, page)),
+        body=found.body if found else text,
+        tags=tag or (found.tags if found else ()),
+        sources=source or (found.sources if found else ()),
+        draft=draft,
+    )
+    made = change("PutPage", request)
+    for one in files:
+        change("PutAttachment", one)
+    row = page_row(made)
+    if output in {Output.TABLE, Output.WIDE}:
+        doubted = f"; {made.queued} derived from it wait for re-validation" if made.queued else ""
+        note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}{doubted}")
+    else:
+        _show(row if not files else page_row(read("GetPage", wire.GetPageRequest(page_id=page))), output)
+
+
+def _contents(file: Path) -> str:
+    """Return a UTF-8 file's text. Raises NotFound; InvalidInput, also for one too large, of which nothing is cut."""
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise InvalidInput(f"is larger than {LARGEST_FILE} bytes", where=str(file))
+        return data.decode()
+    except FileNotFoundError as error:
+        raise NotFound("no such file", where=str(file)) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"is not UTF-8 at byte {error.start}", where=str(file)) from error
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(file)) from error
+
+
+def _title(body: str, page: str) -> str:
+    """Return the first heading of a Markdown text, or the page's name."""
+    headings = (line.lstrip("#").strip() for line in body.splitlines() if line.startswith("#"))
+    return next(filter(None, headings), page)[:_LONGEST_TITLE]
+
+
+def _show(row: Row, output: Output) -> None:
+    beside_it = "\n".join(f"{one['name']}  {one['content_type']}, {one['size']} bytes" for one in row["attachments"])
+    lines = [
+        ("page", row["page_id"]),
+        ("title", row["title"]),
+        ("tags", ", ".join(row["tags"])),
+        ("lifecycle", row["lifecycle"]),
+        ("origin", row["origin"]),
+        ("version", str(row["version"])),
+        ("updated", shown(row["updated_at"])),
+        ("sources", "\n".join(row["sources"])),
+        ("attachments", beside_it),
+        ("body", row["body"]),
+    ]
+    show_record(row, output, name_key="page_id", lines=[(key, value) for key, value in lines if value])

@@ -1,0 +1,49 @@
+"""The daemon: `python -m agent_runtime.daemon --home DIR`, which is what `agent-runtime serve` becomes.
+
+LangGraph reads its environment when it is first imported, so this module sets that up before it imports anything that
+imports LangGraph: the serving itself stands in `agent_runtime/daemon/serve.py`.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.home import locate
+from turnkeeper.locking import ProcessLock
+
+PROCESS = "agent-runtime"
+ENVIRONMENT = {
+    "LANGGRAPH_STRICT_MSGPACK": "true",  # checkpoints name only known types
+    "LANGSMITH_TRACING": "false",  # nothing of a turn leaves the machine unasked
+    "LANGCHAIN_TRACING_V2": "false",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code."""
+    parser = argparse.ArgumentParser(prog="agent-runtime serve")
+    parser.add_argument("--home", type=Path, default=None)
+    home = locate(parser.parse_args(argv).home, os.environ)
+    try:
+        home.check()
+        home.create()
+        home.check_sockets()
+        with ProcessLock(home, PROCESS):
+            os.environ.update(ENVIRONMENT)
+            serving = import_module("agent_runtime.daemon.serve")
+            asyncio.run(serving.serve(home))
+    except TurnkeeperError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    exit_code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # the interpreter's own way out waits for every thread, and one of a graph's may hang

@@ -1,0 +1,239 @@
+"""Memory as LangGraph's store: what a graph gets as `runtime.store`, or a tool as `InjectedStore`.
+
+The entries are those of our own tools, in the same table, behind the same scopes: each operation is put to the desk, as
+a tool call is, and asked again where it is carried out. A write of a node that is run again happens once. Without a
+turn around it there is nothing to read and nothing to write.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from langgraph.pregel import Pregel
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+)
+from sqlalchemy import Connection
+
+from agent_runtime.graph.agent.matching import holds, listed
+from agent_runtime.graph.guard.call_ids import Alike, made_id, place
+from agent_runtime.graph.guard.desk import Desk, Refused, Wanted
+from agent_runtime.model.values import TurnContext
+from agent_runtime.permissions.judge import require
+from agent_runtime.store.effects import Call, Outcome
+from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace.memory.namespaces import (
+    Spot,
+    args_of,
+    key_of,
+    namespace_of,
+    reached,
+    spot_of,
+    text_of,
+    value_of,
+)
+from agent_runtime.workspace.model import MemoryEntry
+from agent_runtime.workspace.workspace import World
+from turnkeeper.errors import Denied, InvalidInput
+
+Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
+READ, SEARCH, PUT, FORGET = "memory.read", "memory.search", "memory.put", "memory.forget"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """An operation that reads, and may."""
+
+    run: Callable[[Connection], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Writing:
+    """An operation that writes, and may."""
+
+    run: Callable[[Connection], Outcome]
+    call: Call
+    scope: str
+    entry: tuple[Shelf, str]
+
+
+_Admitted = _Reading | _Writing
+_Written = list[tuple[_Writing, Outcome]]
+
+
+class TierStore(BaseStore):
+    """See the module. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.memory.namespaces`)."""
+
+    supports_ttl = False
+
+    def __init__(self, world: World, desk: Desk) -> None:
+        self._world = world
+        self._desk = desk
+        self._alike = Alike()
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Carry out operations in one transaction: first those that read, then the last write to each entry.
+
+        Raises:
+            GraphInterrupt: the author must decide about one of them.
+            Denied: the author refused, or there is no turn.
+            InvalidInput: a namespace, key or value that memory does not take.
+        """
+        admitted = self._admit(ops)
+        return self._told(*self._world.submit(lambda connection: _carry_out(connection, admitted)).result())
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """As `batch`, without blocking the loop."""
+        admitted = self._admit(ops)
+        return self._told(*await self._world.write(lambda connection: _carry_out(connection, admitted)))
+
+    def _told(self, results: list[Result], written: _Written) -> list[Result]:
+        for one, outcome in written:
+            self._world.wrote(one.call, one.scope, outcome)
+        return results
+
+    def _admit(self, ops: Iterable[Op]) -> list[_Admitted]:
+        turn = self._desk.turn()
+        if turn is None:
+            raise Denied("memory belongs to turns: there is none here", where="memory")
+        return [self._one(op, turn) for op in ops]
+
+    def _one(self, op: Op, turn: TurnContext) -> _Admitted:
+        if isinstance(op, GetOp):
+            spot = spot_of(op.namespace, turn)
+            _, _, args = self._ask(READ, "read", args_of(spot.shelf) | {"key": key_of(spot.below, op.key)}, turn)
+            shelf, key = _shelf(args), str(args.get("key", ""))
+            return _Reading(run=lambda connection: _item(memory.find(connection, shelf, key)))
+        if isinstance(op, PutOp):
+            return self._write(op, turn)
+        if isinstance(op, SearchOp):
+            return self._search(op, turn)
+        if isinstance(op, ListNamespacesOp):
+            spots = [spot for spot, _ in self._reached((), READ, {}, turn)]
+            return _Reading(run=lambda connection: listed(op, _namespaces(connection, spots)))
+        raise InvalidInput(f"a memory store does not know {type(op).__name__}", where="memory")
+
+    def _search(self, op: SearchOp, turn: TurnContext) -> _Admitted:
+        scope = SEARCH if op.query else READ
+        asked = self._reached(op.namespace_prefix, scope, {"query": op.query} if op.query else {}, turn)
+
+        def run(connection: Connection) -> list[SearchItem]:
+            found = [pair for spot, query in asked for pair in _under(connection, spot, query)]
+            if op.query:
+                found.sort(key=lambda pair: -(pair[0] or 0))
+            items = [_found(one, points) for points, one in found]
+            return [item for item in items if holds(item.value, op.filter)][op.offset : op.offset + op.limit]
+
+        return _Reading(run=run)
+
+    def _reached(
+        self, prefix: Sequence[str], scope: str, more: Mapping[str, Any], turn: TurnContext
+    ) -> list[tuple[Spot, str | None]]:
+        """Return where to look and for which words, as admitted: the author may have named another place or words."""
+        found = list[tuple[Spot, str | None]]()
+        for spot in reached(tuple(prefix), turn):
+            _, _, args = self._ask(scope, "read", {**args_of(spot.shelf), **more}, turn)
+            query = None if scope == READ else str(args.get("query") or "")
+            if query == "":  # would give all there is, which is another scope
+                raise InvalidInput("a search wants words", where="query")
+            found.append((replace(spot, shelf=_shelf(args)), query))
+        return found
+
+    def _write(self, op: PutOp, turn: TurnContext) -> _Writing:
+        spot = spot_of(op.namespace, turn)
+        key, scope = memory.check_key(key_of(spot.below, op.key)), FORGET if op.value is None else PUT
+        said = None if op.value is None else text_of(op.value)
+        wanted = {"key": key} | ({} if op.value is None else {"value": dict(op.value)})
+        name, context, args = self._ask(scope, "write", args_of(spot.shelf) | wanted, turn)
+        shelf = _shelf(args)
+        if {**args} != args_of(spot.shelf) | wanted:  # the author edited it
+            key, value = memory.check_key(str(args.get("key", ""))), args.get("value")
+            if said is not None:
+                said = text_of(_object(value))
+        text, form = said or (None, "text")
+        call = Call(context=context, key=name)
+        run = self._world.memory.graph_writes(call, shelf, key=key, text=text, form=form)
+        return _Writing(run=run, call=call, scope=scope, entry=(shelf, key))
+
+    def _ask(
+        self, scope: str, effect: str, args: Mapping[str, Any], turn: TurnContext
+    ) -> tuple[str, TurnContext, Mapping[str, Any]]:
+        """Return the operation's name, which is equal whenever its node is run again, and how it was admitted."""
+        name, at = scope.replace(".", "_"), place()
+        known_as = made_id(at, name, args)
+        call = self._alike.told_apart(f"{turn.thread_id}|{at}|{known_as}")
+        wanted = Wanted(tool=None, name=name, call_id=known_as, args=args, known=(scope, effect))
+        decided = self._desk.admit(wanted, turn)
+        if isinstance(decided, Refused):
+            raise Denied(decided.text, where=scope)
+        require(scope, effect, decided.args, decided.context)
+        return call, decided.context, decided.args
+
+
+def lend(graph: Graph, store: BaseStore) -> Graph:
+    """Return the graph with memory as its store; one that its author gave a store of his own keeps that."""
+    if graph.store is None:
+        graph.store = store
+    return graph
+
+
+def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[list[Result], _Written]:
+    results: list[Result] = [one.run(connection) if isinstance(one, _Reading) else None for one in admitted]
+    last = {one.entry: one for one in admitted if isinstance(one, _Writing)}
+    return results, [(one, one.run(connection)) for one in last.values()]
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    """Return an edited value. Raises InvalidInput where it is left out or no object: the graph's own is not meant."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput("an entry's value is an object", where="value", hint="edit with the value to be written")
+    return value
+
+
+def _shelf(args: Mapping[str, Any]) -> Shelf:
+    """Return the shelf that admitted arguments name."""
+    owner = {"channel": args.get("channel"), "conversation": args.get("thread")}.get(str(args.get("tier")))
+    return memory.check_shelf(str(args.get("tier")), str(owner or ""))
+
+
+def _under(connection: Connection, spot: Spot, query: str | None) -> list[tuple[float | None, MemoryEntry]]:
+    """Return the entries below a namespace: those that fit a query with their points, or all."""
+    found: Sequence[tuple[float | None, MemoryEntry]]
+    if query:
+        found = memory.ranked(connection, spot.shelf, query)
+    else:
+        found = [(None, entry) for entry in memory.whole(connection, spot.shelf)]
+    root = len(namespace_of(spot.shelf, "")[0])
+    depth = len(spot.below)
+    return [
+        (points, entry)
+        for points, entry in found
+        if namespace_of(spot.shelf, entry.key)[0][root : root + depth] == spot.below
+    ]
+
+
+def _namespaces(connection: Connection, spots: Sequence[Spot]) -> set[tuple[str, ...]]:
+    return {namespace_of(spot.shelf, entry.key)[0] for spot in spots for entry in memory.whole(connection, spot.shelf)}
+
+
+def _item(entry: MemoryEntry | None) -> Item | None:
+    if entry is None:
+        return None
+    namespace, key = namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
+    value, made, changed = value_of(entry), entry.created_at, entry.updated_at
+    return Item(value=value, key=key, namespace=namespace, created_at=made, updated_at=changed)
+
+
+def _found(entry: MemoryEntry, points: float | None) -> SearchItem:
+    namespace, key = namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
+    value, made, changed = value_of(entry), entry.created_at, entry.updated_at
+    return SearchItem(namespace, key, value, made, changed, score=points)

@@ -1,0 +1,152 @@
+"""The open file: one thread and connection that write, one that reads.
+
+Everything that has queued up for writing becomes one transaction with one commit, and is answered after it. It is
+first tried as a whole, in as few statements as it takes; where anything fails it is undone and tried again one by one,
+each in a savepoint, so that who failed is the only one that does.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+from agent_runtime.graph.checkpointer import rows
+from agent_runtime.graph.checkpointer.numbers import go_on_from
+from agent_runtime.graph.checkpointer.rows import COLUMNS, SCHEMA, Rows
+from turnkeeper.errors import Corrupt
+from turnkeeper.hands import Hands, Job
+
+BUSY_S = 10.0
+Work = Rows | Callable[[Connection], Any]
+
+
+class CheckpointFile:
+    """A SQLite file of checkpoints.
+
+    Attributes:
+        writer: the thread that writes; its work is :class:`Rows` or a function of a connection in a transaction.
+        reader: the thread that reads what has been committed; its work is a function of a connection.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file, mode 0600, and bring an older layout up to date.
+
+        Raises:
+            Corrupt: not SQLite, tables of other columns, or checkpoints that new ones would not come after.
+        """
+        path.touch(mode=0o600, exist_ok=True)
+        try:
+            self._writing = _connect(path)
+            _prepare(self._writing, path)
+            self._reading = _connect(path)
+            self._reading.execute("PRAGMA query_only=ON")
+        except sqlite3.DatabaseError as error:
+            raise Corrupt(f"cannot be read as checkpoints: {error}", where=str(path)) from error
+        self.writer = Hands("checkpoints-write", self._write)
+        self.reader = Hands("checkpoints-read", self._read)
+
+    def close(self) -> None:
+        """Finish what is queued, then close the file."""
+        self.writer.close()
+        self.reader.close()
+        self._reading.close()
+        self._writing.close()
+
+    def _write(self, batch: Sequence[Job]) -> None:
+        try:
+            self._writing.execute("BEGIN IMMEDIATE")
+            _together(self._writing, batch)
+            self._writing.execute("COMMIT")
+        except BaseException:  # noqa: BLE001  whose fault it was shows when they are tried one by one
+            _undo(self._writing)
+            _one_by_one(self._writing, batch)
+
+    def _read(self, batch: Sequence[Job]) -> None:
+        for job in batch:
+            try:
+                job.result = job.work(self._reading)
+            except BaseException as error:  # noqa: BLE001  handed to the caller
+                job.error = error
+
+
+def _together(connection: Connection, batch: Sequence[Job]) -> None:
+    """Do a batch's work. Rows are gathered; each table's keep their order, and functions theirs among all."""
+    gathered: dict[str, list[Rows]] = {}
+    for job in batch:
+        if isinstance(job.work, Rows):
+            gathered.setdefault(job.work.table, []).append(job.work)
+        else:
+            _add(connection, gathered)
+            job.result = job.work(connection)
+    _add(connection, gathered)
+
+
+def _add(connection: Connection, gathered: dict[str, list[Rows]]) -> None:
+    for table, given in gathered.items():
+        start = 0
+        for end in range(1, len(given) + 1):
+            if end == len(given) or given[end].replace != given[start].replace:
+                together = [row for part in given[start:end] for row in part.rows]
+                rows.add(connection, Rows(table=table, rows=together, replace=given[start].replace))
+                start = end
+    gathered.clear()
+
+
+def _one_by_one(connection: Connection, batch: Sequence[Job]) -> None:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for job in batch:
+            _alone(connection, job)
+        connection.execute("COMMIT")
+    except BaseException as error:  # noqa: BLE001  nothing of the batch is on disk: everyone is told
+        _undo(connection)
+        for job in batch:
+            job.error = job.error or error
+
+
+def _alone(connection: Connection, job: Job) -> None:
+    """Do one job in a savepoint. Raises where its failure has undone what the others did, as a full disk may."""
+    connection.execute("SAVEPOINT alone")
+    try:
+        if isinstance(job.work, Rows):
+            rows.add(connection, job.work)
+        else:
+            job.result = job.work(connection)
+    except BaseException as error:
+        job.error = error
+        if not connection.in_transaction:
+            raise
+        connection.execute("ROLLBACK TO alone")
+    connection.execute("RELEASE alone")
+
+
+def _undo(connection: Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _connect(path: Path) -> Connection:
+    # Transactions are begun and ended here, in so many words; each connection is used by one thread at a time.
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA cache_size=-16384")
+    return connection
+
+
+def _prepare(connection: Connection, path: Path) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in SCHEMA:
+        connection.execute(statement)
+    if "task_path" not in _columns(connection, "writes"):  # LangGraph's saver did without it once
+        connection.execute("ALTER TABLE writes ADD COLUMN task_path TEXT NOT NULL DEFAULT ''")
+    connection.execute("COMMIT")
+    for table, columns in COLUMNS.items():
+        if missing := set(columns.split(", ")) - _columns(connection, table):
+            raise Corrupt(f"its table {table} lacks {', '.join(sorted(missing))}", where=str(path))
+    go_on_from(connection, str(path))
+
+
+def _columns(connection: Connection, table: str) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}

@@ -1,0 +1,396 @@
+"""Running intervals of a graph: give input or answers or nothing, stop at an end, an interrupt, a limit or a drain.
+
+The only module that runs graphs. It knows threads, checkpoints and messages; it knows nothing of the turn table.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from langgraph.errors import GraphDrained
+from langgraph.graph import END
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+
+from agent_runtime.graph.checkpointer.checkpoints import Checkpoints
+from agent_runtime.graph.current_turn import turn_around
+from agent_runtime.graph.engine.history import OF_AUTHOR, OF_FIRE, outgrown
+from agent_runtime.graph.engine.inputs import dangling, messages_of, opening, read_schema, spoken
+from agent_runtime.graph.engine.live import Live
+from agent_runtime.graph.engine.live_output import overheard
+from agent_runtime.graph.engine.tokens import Beside, Spending, counted_beside
+from agent_runtime.graph.engine.transcript import after, said, tokens_of
+from agent_runtime.graph.models.secrets import hide
+from agent_runtime.model.approval import Raised, canonical, read_interrupt
+from agent_runtime.model.decide import Position, ThreadState
+from agent_runtime.model.values import Said, TurnContext
+from turnkeeper.errors import InvalidInput, TurnkeeperError
+
+MOST_SEALS = 50
+WAKE = "wake_after_s"
+LONGEST_ERROR = 1000
+LONGEST_WAKE_S = 31 * 86_400
+BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
+Allow = Callable[[], Awaitable[None]]
+Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """Begin: give the turn its prompt.
+
+    Attributes:
+        prompt: what is asked.
+        payload_json: a JSON object beside it, or empty.
+        note: how the turn before it ended, where that matters; empty for none.
+    """
+
+    prompt: str
+    payload_json: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Go on: give interrupts their answers, by id."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Onward:
+    """Go on from the checkpoint, with nothing new."""
+
+
+Order = Input | Answers | Onward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a turn has said so far.
+
+    Attributes:
+        messages: its messages after the prompt, from the first; None where the graph no longer shows them.
+        tokens_in: tokens read by models in this turn.
+        tokens_out: tokens written by models in this turn.
+        beside: what of these subagents used that are still at work.
+        wake_after_s: when the graph asked in this interval to be woken, in seconds after its end; None: it did not.
+    """
+
+    messages: tuple[Said, ...] | None = ()
+    tokens_in: int = 0
+    tokens_out: int = 0
+    beside: tuple[int, int] = (0, 0)
+    wake_after_s: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How an interval stopped.
+
+    Attributes:
+        stopped: at the end, an interrupt, an error, the category's time limit, or a drain.
+        error: one sentence; empty but for `failed` and `timeout`.
+        interrupts: what the graph waits for.
+        step: all that the turn has said; one without messages leaves what is on record.
+    """
+
+    stopped: Stopped
+    error: str = ""
+    interrupts: tuple[Raised, ...] = ()
+    step: Step = Step(messages=None)
+
+
+class TokenLimit(RuntimeError):
+    """A turn used more tokens than its category allows."""
+
+
+class _Seen:
+    """The newest step of an interval, kept so that one that fails still tells what it said and what it cost."""
+
+    def __init__(
+        self, on_step: Callable[[Step], Awaitable[None]], spending: Spending | None, used: tuple[int, int]
+    ) -> None:
+        self._on_step = on_step
+        self.spending = spending
+        self.subagents = Beside()
+        self._used = used
+        self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
+
+    def count(self) -> int | None:
+        """Return how many messages the turn has; None while the graph has not shown them."""
+        return None if self.step.messages is None else len(self.step.messages)
+
+    async def take(self, newer: Step) -> Step:
+        """Pass a step on when it says something new."""
+        known, self.step = self.step, newer
+        if newer not in (known, Step()):
+            await self._on_step(newer)
+        return newer
+
+    def counted(self, step: Step) -> Step:
+        """Return the step with all that models used in the turn, also where no message of the graph tells it."""
+        if self.spending is None:
+            now = self.subagents.at_work({line.tool_call_id for line in step.messages or ()})
+            more_in, more_out = now[0] - step.beside[0], now[1] - step.beside[1]
+            return replace(step, tokens_in=step.tokens_in + more_in, tokens_out=step.tokens_out + more_out, beside=now)
+        tokens_in, tokens_out = map(sum, zip(self._used, self.spending.tokens, strict=True))
+        return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
+
+    async def cut(self) -> None:
+        """Pass on what models used since the newest step: the one that they were asked in does not come to its end."""
+        counted = self.counted(self.step)
+        if counted != self.step:
+            await self._on_step(replace(counted, messages=None, wake_after_s=None))
+
+    def with_cost(self, error: Exception) -> Step:
+        """Return the newest step with the tokens that a failed model call used up, where the error tells them."""
+        tokens_in, tokens_out = getattr(error, "tokens", (0, 0))
+        step = self.counted(self.step)
+        return replace(step, tokens_in=step.tokens_in + tokens_in, tokens_out=step.tokens_out + tokens_out)
+
+
+class Engine:
+    """One compiled graph and its checkpoints."""
+
+    def __init__(
+        self,
+        graph: Any,
+        checkpoints: Checkpoints,
+        *,
+        foreign: bool = False,
+        allow: Allow | None = None,
+        secrets: Collection[str] = (),
+        live: Live | None = None,
+    ) -> None:
+        """Take a graph that was compiled with the saver of `checkpoints`.
+
+        A foreign one knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the turn
+        by :func:`agent_runtime.graph.current_turn.current_turn`. `allow` is asked before each interval; what it raises fails
+        the turn. No error of the graph shows one of the `secrets`.
+        """
+        self._graph = graph
+        self._checkpoints = checkpoints
+        self._foreign = foreign
+        self._allow = allow
+        self._secrets = secrets
+        self._live = live
+        self._schema = read_schema(graph)
+        self._controls: set[RunControl] = set()
+        self._draining = False
+
+    async def read(self, thread_id: str, turn_ids: Sequence[str] = ()) -> ThreadState:
+        """Return where the thread stands, and which of the turns have their input in it."""
+        snapshot = await self._graph.aget_state(_config(thread_id))
+        if snapshot.created_at is None:
+            return ThreadState()
+        seen = {str(message.id) for message in messages_of(snapshot.values)}
+        seen.add(str((snapshot.metadata or {}).get("turn_id", "")))
+        pending = frozenset(item.id for item in snapshot.interrupts)
+        position = Position.INTERRUPTED if pending else Position.OPEN if _steps_left(snapshot) else Position.END
+        return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending)
+
+    async def last_message(self, thread_id: str) -> str:
+        """Return the id of the thread's last message, or nothing."""
+        snapshot = await self._graph.aget_state(_config(thread_id))
+        return _last_id(snapshot.values)
+
+    async def look(self, thread_id: str, mark: str) -> Ended:
+        """Return how the thread's newest interval stopped, from its checkpoint, without running anything."""
+        snapshot = await self._graph.aget_state(_config(thread_id))
+        questions = {item.id: item.value for item in snapshot.interrupts}  # a subgraph's is there once a level
+        raised = tuple(read_interrupt(asked, value) for asked, value in questions.items())
+        before = (snapshot.metadata or {}).get(BEFORE, "")
+        step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
+        if (left := _steps_left(snapshot)) and not raised:
+            return Ended(stopped="failed", error=f"stopped before {', '.join(left)}", step=step)
+        return Ended(stopped="interrupted" if raised else "end", interrupts=raised, step=step)
+
+    async def run(
+        self,
+        order: Order,
+        context: TurnContext,
+        mark: str,
+        on_step: Callable[[Step], Awaitable[None]],
+        used: tuple[int, int] = (0, 0),
+    ) -> Ended:
+        """Run one interval.
+
+        Args:
+            order: what the graph is given.
+            context: the turn; its category's limits hold.
+            mark: id of the message after which this turn's own messages begin.
+            on_step: told after each superstep, when that is on disk; and, without messages, what models used in one
+                that was cut.
+            used: tokens that the turn's earlier intervals read and wrote.
+
+        Raises:
+            CancelledError: the caller's task was cancelled; what was checkpointed stays.
+        """
+        control = RunControl()
+        self._controls.add(control)
+        if self._draining:
+            control.request_drain()
+        seen = _Seen(on_step, Spending() if self._foreign else None, used)
+        limit = asyncio.timeout(context.category.seconds)
+        try:
+            async with limit:
+                if self._allow is not None:
+                    await self._allow()
+                with turn_around(context), counted_beside(seen.subagents), overheard(self._live, context, seen.count):
+                    return await self._stream(order, context, mark, seen, control)
+        except GraphDrained:
+            await seen.cut()
+            return Ended(stopped="drained")
+        except asyncio.CancelledError:
+            await seen.cut()
+            raise
+        except TimeoutError as error:
+            step = seen.counted(seen.step)
+            if limit.expired():
+                return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s", step=step)
+            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=step)
+        except Exception as error:  # noqa: BLE001  whatever a graph raises is the turn's failure, recorded with it
+            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=seen.with_cost(error))
+        finally:
+            self._controls.discard(control)
+
+    def drain(self) -> None:
+        """Ask every interval, now and later, to stop at its next superstep boundary."""
+        self._draining = True
+        for control in self._controls:
+            control.request_drain()
+
+    async def seal(self, thread_id: str) -> Any:
+        """Bring a thread whose turn is over to its end: what finished is kept, what did not is given up.
+
+        Returns:
+            LangGraph's snapshot of that end.
+        """
+        config = _config(thread_id)
+        for _ in range(MOST_SEALS):
+            snapshot = await self._graph.aget_state(config)
+            if not _steps_left(snapshot):
+                return snapshot
+            await self._graph.aupdate_state(config, None, as_node=END)
+        raise RuntimeError(f"thread {thread_id} did not come to its end in {MOST_SEALS} steps")
+
+    async def prune(self, thread_id: str) -> None:
+        """Drop checkpoints that a thread at its end no longer needs."""
+        await self._checkpoints.prune(thread_id)
+
+    async def _given(self, order: Order, context: TurnContext) -> tuple[Any, str]:
+        """Return what the graph is given, and the last message before the turn."""
+        if isinstance(order, Input):
+            values = (await self.seal(context.thread_id)).values
+            if not self._schema.takes_messages:
+                return self._schema.payload(order.prompt, order.payload_json), _last_id(values)
+            # Our own agent is told of a handoff by its briefing.
+            told = [order.note, context.handoff if self._foreign else ""]
+            note = "\n\n".join(filter(None, told))
+            messages = opening(context.turn_id, order.prompt, order.payload_json, note)
+            before = messages_of(values)
+            # A graph of the author's own decides itself what it forgets.
+            window = OF_FIRE if context.started_by == "fire" and not context.by_agent else OF_AUTHOR
+            forgotten = [] if self._foreign else outgrown(before, window)
+            return {"messages": [*forgotten, *dangling(before), *messages]}, ""
+        given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
+        if self._schema.takes_messages:
+            return given, ""
+        snapshot = await self._graph.aget_state(_config(context.thread_id))
+        return given, str((snapshot.metadata or {}).get(BEFORE, ""))
+
+    async def _stream(self, order: Order, context: TurnContext, mark: str, seen: "_Seen", control: RunControl) -> Ended:
+        given, before = await self._given(order, context)
+        stream = self._graph.astream(
+            given,
+            _config(context.thread_id, turn=context, before=before)
+            | ({"callbacks": [seen.spending]} if seen.spending is not None else {}),
+            context=self._context(context),
+            stream_mode=["values", "custom"],
+            subgraphs=True,  # a graph may ask from within a subgraph to be woken
+            durability="sync",
+            version="v2",
+            control=control,
+        )
+        wake: int | None = None
+        async for part in stream:
+            if part["type"] == "custom":
+                if (asked := _wake(part["data"], wake)) != wake:
+                    wake = asked  # written before the step's checkpoint where it can be: it is not asked for again
+                    await seen.take(replace(seen.step, wake_after_s=wake))
+                continue
+            if part["ns"]:
+                continue
+            newer = replace(self._step(part["data"], mark, before), wake_after_s=wake)
+            step = await seen.take(seen.counted(newer))
+            used = step.tokens_in + step.tokens_out
+            if used > context.category.tokens:
+                raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
+        # Only the checkpoint tells: the stream of a resume leaves out a question that was pending before it.
+        ended = await self.look(context.thread_id, mark)
+        return replace(ended, step=replace(seen.counted(ended.step), wake_after_s=wake))
+
+    def _context(self, turn: TurnContext) -> Any:
+        if not self._foreign:
+            return turn
+        return None if self._graph.context_schema is None else {}
+
+    def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False) -> Step:
+        messages = messages_of(values)
+        own = after(messages, mark)
+        if self._schema.takes_messages:
+            lines = None if own is None else said(own)
+        else:
+            own = after(messages, before) if own is None else own
+            lines = spoken(own or (), self._schema.outcome(values) if at_end else "")
+        tokens_in, tokens_out = tokens_of(own or ())
+        return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out)
+
+
+def _wake(event: Any, known: int | None) -> int | None:
+    """Return when a graph wants to be woken after one of its custom events: the newest such event counts.
+
+    >>> _wake({"wake_after_s": 90.2}, 5), _wake({"progress": 1}, 5)
+    (91, 5)
+
+    Raises:
+        InvalidInput: it asks for what is no time to come within a month.
+    """
+    if not isinstance(event, Mapping) or WAKE not in event:
+        return known
+    asked: Any = event[WAKE]
+    number = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
+    if not number or not 0 <= asked <= LONGEST_WAKE_S:
+        what = f"the graph asked to be woken after {asked!r:.80}"
+        raise InvalidInput(what, where=WAKE, hint=f"a number of seconds from 0 to {LONGEST_WAKE_S} is wanted")
+    wake_after_s: int = math.ceil(asked)
+    return wake_after_s
+
+
+def _steps_left(snapshot: Any) -> list[str]:
+    """Return the names of the steps that a thread has still to take; none at its end.
+
+    `snapshot.next` leaves out what has finished, and is empty too where a crash came between the last of a step's
+    results and the step's checkpoint: there the graph has to go on, or all that follows is lost.
+    """
+    return [task.name for task in snapshot.tasks]
+
+
+def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:
+    """Return the run's config; the turn and its grant are pinned in the metadata of each of its checkpoints."""
+    metadata = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
+    return {"configurable": {"thread_id": thread_id}, "metadata": metadata | ({BEFORE: before} if before else {})}
+
+
+def _last_id(values: Any) -> str:
+    messages = messages_of(values)
+    return str(messages[-1].id or "") if messages else ""
+
+
+def _sentence(error: BaseException, secrets: Collection[str]) -> str:
+    """Return an error in a sentence; one of ours is written to be read, any other needs its kind to be understood."""
+    text = str(error) if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"
+    return hide(text, secrets)[:LONGEST_ERROR]

@@ -1,0 +1,247 @@
+"""What a graph takes and gives: its input's fields, the input of a turn made from a prompt and a payload, its outcome.
+
+A graph whose input has `messages` is talked to: the prompt is a human message whose id is the turn's. Any other graph
+is given the payload, which has to fit the input's fields; the prompt goes into `prompt` or `input` where there is one.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import isclass
+from typing import Any, get_args, get_type_hints
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from agent_runtime.graph.engine.transcript import said
+from agent_runtime.model.values import Said
+from turnkeeper.errors import InvalidInput
+
+MESSAGES = "messages"
+PROMPT_FIELDS = ("prompt", "input")
+LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
+_WHERE = "payload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One field of a graph's input.
+
+    Attributes:
+        name: its name.
+        required: an input without it is refused.
+        check: knows its type; None where the type cannot be checked, such as one of messages.
+    """
+
+    name: str
+    required: bool
+    check: TypeAdapter[Any] | None
+
+    def takes_text(self) -> bool:
+        """Return whether a plain string fits."""
+        return self.check is not None and _fault(self.check, '"text"') == ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSchema:
+    """What a graph takes and gives.
+
+    Attributes:
+        fields: the fields of its input, in order.
+        outputs: the names of its output's fields.
+        model: the pydantic model that the input is, if it is one.
+    """
+
+    fields: tuple[Field, ...]
+    outputs: tuple[str, ...] = ()
+    model: type[BaseModel] | None = None
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the prompt is given as a message."""
+        return any(field.name == MESSAGES for field in self.fields)
+
+    @property
+    def prompt_field(self) -> str:
+        """The field that takes a turn's prompt; empty when none does."""
+        if self.takes_messages:
+            return MESSAGES
+        return next((one.name for one in self.fields if one.name in PROMPT_FIELDS and one.takes_text()), "")
+
+    def payload(self, prompt: str, payload_json: str) -> dict[str, Any]:
+        """Return the input that a prompt and a payload make.
+
+        Raises:
+            InvalidInput: a field is unknown, missing or of another type.
+        """
+        given: dict[str, Any] = json.loads(payload_json or "{}")
+        place = self.prompt_field
+        if place and place not in given:
+            given[place] = prompt
+        known = {field.name: field for field in self.fields}
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise InvalidInput(f"the graph's input has no field {unknown!r}", where=_WHERE, hint=self._hint())
+        missing = next((field.name for field in self.fields if field.required and field.name not in given), None)
+        if missing is not None:
+            raise InvalidInput(f"the graph's input wants {missing!r}", where=_WHERE, hint=self._hint())
+        self._check(given, known)
+        return given
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the input as a JSON schema; a field whose type has none is left open."""
+        properties = {field.name: _schema_of(field.check) for field in self.fields}
+        required = [field.name for field in self.fields if field.required]
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    def outcome(self, values: Any) -> str:
+        """Return a graph's output as one line of JSON, bounded; empty when all its fields are."""
+        found = {name: _value(values, name) for name in self.outputs if name != MESSAGES}
+        shown = {name: value for name, value in found.items() if not _is_empty(value)}
+        text = _json(shown) if shown else ""
+        return text if len(text) <= LONGEST_OUTCOME else f"{text[: LONGEST_OUTCOME - 1]}…"
+
+    def _check(self, given: Mapping[str, Any], known: Mapping[str, Field]) -> None:
+        if self.model is not None:
+            try:
+                self.model.model_validate_json(json.dumps(given))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                place = ".".join(map(str, first["loc"]))
+                raise InvalidInput(f"{place}: {first['msg']}" if place else first["msg"], where=_WHERE) from error
+            return
+        for name, value in given.items():
+            check = known[name].check
+            fault = _fault(check, json.dumps(value)) if check is not None else ""
+            if fault:
+                raise InvalidInput(f"{name}: {fault}", where=_WHERE, hint=self._hint())
+
+    def _hint(self) -> str:
+        named = ", ".join(f"{one.name}{' (required)' if one.required else ''}" for one in self.fields)
+        return f"its fields are {named}" if named else "it takes no fields"
+
+
+def read_schema(graph: Any) -> InputSchema:
+    """Return what a compiled StateGraph takes and gives.
+
+    Fields that a pydantic model or a dataclass requires are required. Those of a TypedDict are where it is an input
+    schema of its own: a state that serves as input also names what only the graph's nodes fill in.
+    """
+    builder = graph.builder
+    schema = builder.input_schema
+    hints = _hints(schema)
+    required = _required(schema, own=schema is not builder.state_schema)
+    names = [name for name in builder.schemas[schema] if name in graph.channels]
+    found = tuple(Field(name=name, required=name in required, check=_checker(hints.get(name, Any))) for name in names)
+    outputs = [graph.output_channels] if isinstance(graph.output_channels, str) else list(graph.output_channels)
+    model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
+    return InputSchema(fields=found, outputs=tuple(outputs), model=model)
+
+
+def messages_of(values: Any) -> list[AnyMessage]:
+    """Return the messages of a graph's values, whatever form its state has; none where it keeps none."""
+    found = _value(values, MESSAGES)
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Answer the tool calls that an earlier turn left without an answer: a history with such calls is invalid."""
+    last = max((at for at, message in enumerate(messages) if isinstance(message, AIMessage)), default=len(messages))
+    answered = {message.tool_call_id for message in messages[last:] if isinstance(message, ToolMessage)}
+    calls = [call for message in messages[last : last + 1] for call in getattr(message, "tool_calls", ())]
+    return [
+        ToolMessage(
+            content="this call was cut short; what it does may have been done, or may yet be",
+            name=call["name"],
+            tool_call_id=call["id"] or "",
+            status="error",
+        )
+        for call in calls
+        if call["id"] not in answered
+    ]
+
+
+def opening(turn_id: str, prompt: str, payload_json: str, note: str) -> list[AnyMessage]:
+    """Return the messages that begin a turn. The prompt's id is the turn's: input and proof of it are one write."""
+    before: list[AnyMessage] = [HumanMessage(content=note, id=f"{turn_id}-note", name="turnkeeper")] if note else []
+    text = f"{prompt}\n\nPayload: {payload_json}" if payload_json else prompt
+    return [*before, HumanMessage(content=text, id=turn_id)]
+
+
+def spoken(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ...]:
+    """Return what a turn of a graph without message input said: its own messages, else its outcome."""
+    told = said(lines)
+    if not outcome or any(line.role == "agent" and line.text.strip() for line in told):
+        return told
+    return (*told, Said(role="agent", text=outcome))
+
+
+def _hints(schema: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(schema)
+    except (NameError, TypeError, AttributeError):  # names that only a type checker sees
+        return {}
+
+
+def _required(schema: Any, *, own: bool) -> frozenset[str]:
+    if isclass(schema) and issubclass(schema, BaseModel):
+        return frozenset(name for name, one in schema.model_fields.items() if one.is_required())
+    if is_dataclass(schema):
+        unset = [one.name for one in fields(schema) if one.default is MISSING and one.default_factory is MISSING]
+        return frozenset(unset)
+    return frozenset(getattr(schema, "__required_keys__", ())) if own else frozenset()
+
+
+def _checker(hint: Any) -> TypeAdapter[Any] | None:
+    if _holds_messages(hint):
+        return None  # LangGraph takes them in many forms, and turns them into messages itself
+    try:
+        return TypeAdapter(hint)
+    except (PydanticUserError, NameError):
+        return None
+
+
+def _holds_messages(hint: Any) -> bool:
+    return (isclass(hint) and issubclass(hint, BaseMessage)) or any(_holds_messages(part) for part in get_args(hint))
+
+
+def _fault(check: TypeAdapter[Any], value_json: str) -> str:
+    try:
+        check.validate_json(value_json, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return str(first["msg"])[:1].lower() + str(first["msg"])[1:]
+    return ""
+
+
+def _schema_of(check: TypeAdapter[Any] | None) -> dict[str, Any]:
+    try:
+        return check.json_schema() if check is not None else {}
+    except PydanticUserError:
+        return {}
+
+
+def _value(values: Any, name: str) -> Any:
+    return values.get(name) if isinstance(values, Mapping) else getattr(values, name, None)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | list | dict | tuple | set) and not value)
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError):  # keys that are no texts, or a value that holds itself
+        return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseMessage):
+        return str(value.text)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return str(value)

@@ -1,0 +1,163 @@
+"""Calling a model: within the day's cap, again when that may help, and its answer examined before anything acts on it.
+
+The one layer that retries. It waits on the runtime's clock, so that a cancel, a drain and the category's time limit
+reach it at once, and each try is in the trail: which, why, how long it waits. Errors leave here in words of ours, with
+no key in them; what a provider raised would be stored in the checkpoint as it is.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langchain_core.messages import AIMessage
+from langgraph.errors import GraphBubbleUp
+
+from agent_runtime.graph.models.answers import Pieces, ending_of, examine, with_usage
+from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wait_before
+from agent_runtime.graph.models.secrets import hide, secrets_of, shown_url
+from agent_runtime.graph.offline.model import NAME as OFFLINE
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.model.values import TurnContext
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.eventlog import EventLog
+from turnkeeper.settings import ModelSettings
+
+Request = ModelRequest[TurnContext]
+Response = ModelResponse[Any]
+_GENERAL = "see whether its server runs and answers; the next fire or message tries again"
+
+
+class Cap(Protocol):
+    """What the day still allows."""
+
+    async def check(self) -> None:
+        """Raise Exhausted when the day's tokens are used up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What model calls need besides the model.
+
+    Attributes:
+        cap: asked before each call.
+        clock: waits between tries.
+        entropy: spreads the waits.
+        log: the trail.
+        secrets: what no error may show.
+    """
+
+    cap: Cap
+    clock: Clock
+    entropy: Entropy
+    log: EventLog
+    secrets: frozenset[str]
+
+
+def model_calls(
+    settings: ModelSettings, specs: Sequence[ToolSpec], around: Surroundings
+) -> list[AgentMiddleware[Any, Any, Any]]:
+    """Return the middleware for the model that the settings name; none for the offline one, which cannot fail.
+
+    It goes last in an agent's list, nearest to the model: what stands before it then sees one call and one answer.
+    """
+    if settings.name == OFFLINE:
+        return []
+    return [Calls(settings, frozenset(spec.tool.name for spec in specs), around)]
+
+
+@dataclass(kw_only=True)
+class _Try:
+    """One try of a call."""
+
+    number: int
+    began: float
+    pieces: Pieces
+
+
+class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
+    """See :func:`model_calls`."""
+
+    def __init__(self, settings: ModelSettings, tools: frozenset[str], around: Surroundings) -> None:
+        super().__init__()
+        at = f" at {shown_url(settings.base_url)}" if settings.base_url else ""
+        self._where = f"model {settings.name}{at}"
+        self._tools = tools
+        self._around = around
+
+    async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Call the model until it gives an answer that can be used.
+
+        Raises:
+            ModelFailed: it gave none.
+            Exhausted: the day's tokens are used up.
+        """
+        turn = request.runtime.context if request.runtime else None
+        turn_id = turn.turn_id if isinstance(turn, TurnContext) else ""
+        lost, number = (0, 0), 0
+        while True:
+            number += 1
+            await self._around.cap.check()
+            this = _Try(number=number, began=self._around.clock.monotonic(), pieces=Pieces())
+            try:
+                response = await handler(_overheard(request, this.pieces))
+                return self._answered(request, response, this, lost, turn_id)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:  # noqa: BLE001  read, recorded, and raised again in words of ours
+                lost = _sum(lost, this.pieces.tokens)
+                wait_s = self._after(error, this, lost, turn_id, secrets_of(request.model))
+            await self._around.clock.sleep(wait_s)
+
+    def _answered(
+        self, request: Request, response: Response, this: _Try, lost: tuple[int, int], turn_id: str
+    ) -> Response:
+        answer = response.result[0]
+        if not isinstance(answer, AIMessage):
+            raise TypeError(f"a {type(answer).__name__} where an answer should be")
+        offered = {tool.name if not isinstance(tool, dict) else str(tool.get("name")) for tool in request.tools}
+        first, *refused = examine(answer, this.pieces.all, self._tools | offered)
+        assert isinstance(first, AIMessage)
+        asked = [request.system_message, *request.messages] if request.system_message else request.messages
+        said, estimated = with_usage(first, asked, request.tools, lost)
+        usage: Any = said.usage_metadata
+        self._around.log.emit(
+            "model.answered",
+            turn_id=turn_id,
+            attempt=this.number,
+            tokens_in=usage["input_tokens"],
+            tokens_out=usage["output_tokens"],
+            estimated=estimated,
+            ending=ending_of(said),
+            took_s=round(self._around.clock.monotonic() - this.began, 3),
+        )
+        return ModelResponse(result=[said, *refused], structured_response=response.structured_response)
+
+    def _after(self, error: Exception, this: _Try, lost: tuple[int, int], turn_id: str, held: frozenset[str]) -> float:
+        """Return how long to wait before the next try, or raise what the turn fails with."""
+        secrets = self._around.secrets | held
+        fault = read_fault(error, self._around.clock.now(), secrets)
+        wait_s = wait_before(this.number, fault, self._around.entropy.uniform(0.0, 1.0))
+        log = self._around.log
+        if wait_s is not None:
+            waits = round(wait_s, 3)
+            log.emit("model.retry", turn_id=turn_id, attempt=this.number, reason=fault.reason, wait_s=waits)
+            return wait_s
+        log.emit("model.failed", turn_id=turn_id, attempt=this.number, reason=fault.reason)
+        failed = self._failed(fault, this.number, secrets)
+        failed.tokens = lost
+        raise failed from None  # what the provider raised may quote a key
+
+    def _failed(self, fault: Fault, tries: int, secrets: frozenset[str]) -> ModelFailed:
+        what = f"{fault.what}; it was tried {tries} times" if tries > 1 else fault.what
+        return ModelFailed(hide(what, secrets), where=hide(self._where, secrets), hint=fault.hint or _GENERAL)
+
+
+def _overheard(request: Request, pieces: Pieces) -> Request:
+    """Return the request with a copy of its model that tells each piece of its answer."""
+    return request.override(model=request.model.model_copy(update={"callbacks": [pieces]}))
+
+
+def _sum(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return one[0] + other[0], one[1] + other[1]

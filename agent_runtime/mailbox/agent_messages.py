@@ -1,0 +1,186 @@
+"""Messages between agents of this runtime: agent0 sends to its workers, and each answers agent0 when its turn ends.
+
+Both travel as envelopes, so that a crash at any moment leaves either the envelope or the row that says it is owed. A
+worker's turn runs on the worker's own thread in the sender's channel, under what the sender's turn was granted, less
+the right to send: workers answer, and start no others. Only agent0 talks to the author.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from agent_runtime.mailbox.acceptor import Acceptor
+from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS
+from agent_runtime.model.records import TurnRecord
+from agent_runtime.model.text import sendable
+from agent_runtime.model.trigger import AGENT_KINDS, Trigger, turn_id_of
+from agent_runtime.permissions.judge import judge
+from agent_runtime.store.effects import Call, once
+from agent_runtime.store.idempotency import refuse_ended
+from agent_runtime.store.mail import agent_messages as delegating
+from agent_runtime.store.mail.agent_messages import Delegation
+from agent_runtime.store.turn_reads import get_turn
+from agent_runtime.store.turn_store import Store
+from agent_runtime.store.turn_writes import last_words
+from agent_runtime.tools.restart import SCOPE as RESTART
+from turnkeeper.bus.wrapper import check_text
+from turnkeeper.clock import Clock
+from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
+from turnkeeper.home import Home
+
+SCOPE = "agent.send"
+MOST_HOPS = 8  # messages to and fro since an author or a fire began it
+LONGEST_MESSAGE = 256 << 10  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ended:
+    """A worker's turn that is over, with the turn that waits for what it came to."""
+
+    delegation: Delegation
+    turn: TurnRecord | None
+    words: str
+    parent: TurnRecord | None
+
+
+class Courier:
+    """Sends messages and answers, each once."""
+
+    def __init__(self, store: Store, acceptor: Acceptor, mailboxes: Mailboxes, *, home: Home, clock: Clock) -> None:
+        self._store = store
+        self._acceptor = acceptor
+        self._mailboxes = mailboxes
+        self._home = home
+        self._clock = clock
+
+    async def send(self, call: Call, worker: str, text: str) -> Mapping[str, Any]:
+        """Send a message to a worker, or into the inbox of an agent that lives in a terminal, once for each call.
+
+        Raises:
+            Denied: not in scope, not agent0, or the turn has ended.
+            NotFound: there is no such agent.
+            InvalidInput: the text cannot travel.
+            Exhausted: its inbox is full, or the exchange has gone to and fro too often.
+        """
+        verdict = judge(SCOPE, "write", {"worker": worker, "text": text}, call.context)
+        if not verdict.allowed:
+            raise Denied(verdict.reason, where=verdict.missing_scope)
+        if call.context.agent != FIRST_AGENT:
+            raise Denied(f"only {FIRST_AGENT} sends to other agents; what you say last is your answer to it")
+        self._check(worker, text)
+        trigger = await self._message(call, worker, text)
+        told = {"worker": worker, "turn_id": trigger.turn_id, "thread_id": trigger.thread_id}
+        at = self._clock.now()
+        outcome = await self._store.write(
+            lambda connection: once(connection, call, SCOPE, at, refuse_ended, lambda: told)
+        )
+        await self._acceptor.accept(trigger)
+        return {**outcome.result, "sent": True}
+
+    async def answer_owed(self) -> None:
+        """Send the answers of workers' turns that are over; what was sent before is not sent again."""
+        for ended in await self._store.read(_over):
+            if ended.parent is not None:
+                await self._acceptor.accept(_answer(ended, ended.parent))
+            turn_id = ended.delegation.turn_id
+            await self._store.write(lambda connection, turn_id=turn_id: delegating.answered(connection, turn_id))  # type: ignore[misc]
+
+    def _check(self, worker: str, text: str) -> None:
+        workers = [agent for agent in self._mailboxes.agents if agent != FIRST_AGENT]
+        if worker not in workers and not self._lives_in_a_terminal(worker):
+            hint = f"there are {', '.join(workers)}" if workers else "start some with: turnkeeper up N"
+            raise NotFound(f"no worker {worker[:40]!r}", where="worker", hint=hint)
+        if not text.strip() or len(text.encode("utf-8", "replace")) > LONGEST_MESSAGE:
+            raise InvalidInput(f"a message has 1 to {LONGEST_MESSAGE} bytes", where="text")
+        check_text(text)
+
+    def _lives_in_a_terminal(self, agent: str) -> bool:
+        try:
+            return agent not in {FIRST_AGENT, *NOT_AGENTS} and self._home.inbox(agent).is_dir()
+        except InvalidInput:
+            return False
+
+    async def _message(self, call: Call, worker: str, text: str) -> Trigger:
+        context = call.context
+
+        def look(connection: Connection) -> tuple[TurnRecord | None, Delegation | None]:
+            return get_turn(connection, context.turn_id), delegating.get_delegation(connection, context.turn_id)
+
+        parent, begun_by = await self._store.read(look)
+        if parent is None:
+            raise Denied("the turn is not on record", where=context.turn_id)
+        hops = (begun_by.hops if begun_by is not None else 0) + 1
+        if hops > MOST_HOPS:
+            raise Exhausted(f"{MOST_HOPS} messages have gone to and fro since this began", hint="tell the author")
+        key = f"agent:{hashlib.sha256(call.key.encode()).hexdigest()[:32]}"
+        grant = replace(parent.grant, tools=parent.grant.tools - {SCOPE, RESTART})
+        return Trigger(
+            source="agent",
+            key=key,
+            turn_id=turn_id_of("agent", key),
+            thread_id=thread_of(worker, parent.channel),
+            channel=parent.channel,
+            agent=worker,
+            grant=grant,
+            prompt=text,
+            kind=AGENT_KINDS[context.started_by],
+            read_only=parent.read_only,
+            sender=FIRST_AGENT,
+            parent=parent.turn_id,
+            hops=hops,
+        ).sealed()
+
+
+def thread_of(worker: str, channel: str) -> str:
+    """Return the thread on which a worker works for a channel: its own, and the same each time.
+
+    >>> thread_of("agent1", "general")
+    'agent1-0feae16d'
+    """
+    return f"{worker}-{hashlib.sha256(channel.encode()).hexdigest()[:8]}"
+
+
+def _over(connection: Connection) -> list[_Ended]:
+    return [
+        _Ended(
+            delegation=item,
+            turn=get_turn(connection, item.turn_id),
+            words=last_words(connection, item.turn_id),
+            parent=get_turn(connection, item.parent),
+        )
+        for item in delegating.owed(connection)
+    ]
+
+
+def _answer(ended: _Ended, parent: TurnRecord) -> Trigger:
+    item = ended.delegation
+    key = f"agent:answer:{item.turn_id}"
+    by_fire = ended.turn is not None and ended.turn.kind == AGENT_KINDS["fire"]
+    return Trigger(
+        source="agent",
+        key=key,
+        turn_id=turn_id_of("agent", key),
+        thread_id=parent.thread_id,
+        channel=parent.channel,
+        agent=item.sender,
+        grant=parent.grant,
+        prompt=sendable(_words(ended), LONGEST_MESSAGE),
+        kind=AGENT_KINDS["fire" if by_fire else "author"],
+        read_only=parent.read_only,
+        sender=item.agent,
+        parent=item.turn_id,
+        hops=item.hops + 1,
+    ).sealed()
+
+
+def _words(ended: _Ended) -> str:
+    turn = ended.turn
+    if turn is None or turn.status in {"failed", "cancelled"}:
+        how = turn.status if turn is not None else "failed"
+        why = turn.error if turn is not None and turn.error else "no reason is recorded"
+        return f"I could not do it: the turn {how}: {why}"
+    return ended.words or "I am done, and have nothing to say."

@@ -1,0 +1,288 @@
+"""The agents' inboxes, and the one thread that touches them.
+
+The runtime claims from the inboxes of the agents that it hosts. Into those of others, who read them in a terminal, it
+only puts; such a fire is laid out there, and settled by :mod:`agent_runtime.mailbox.terminal_deliveries`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from agent_runtime.mailbox.survey import agents_with_inboxes
+from agent_runtime.model.agents import NOT_AGENTS
+from agent_runtime.model.trigger import Trigger, from_envelope
+from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
+from turnkeeper.bus.envelope import LARGEST_BYTES, decode
+from turnkeeper.bus.inbox import Claimed, Encoded, Inbox
+from turnkeeper.bus.port import Put
+from turnkeeper.bus.room import machine_errors
+from turnkeeper.bus.whereabouts import Whereabouts, whereabouts
+from turnkeeper.bus.writing import GroupingFiles
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.home import Home
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """An envelope that was claimed, and whose."""
+
+    agent: str
+    claimed: Claimed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lying:
+    """What is known of a trigger whose envelope waits, or is claimed and not yet archived.
+
+    Attributes:
+        digest: of the trigger.
+        turn_id: the turn it will be, or is.
+        thread_id: its thread.
+        channel: its channel.
+        agent: whose inbox.
+        fire_id: of a fire; empty for a message.
+        attempt: of a fire.
+        task_name: of a fire.
+    """
+
+    digest: str
+    turn_id: str
+    thread_id: str
+    channel: str
+    agent: str
+    fire_id: str
+    attempt: int
+    task_name: str
+
+
+class Mailboxes:
+    """One inbox an agent. File work runs, one piece after the other, in a thread of its own.
+
+    What lies in the inboxes is remembered by key from the moment it is on disk until it is archived.
+    """
+
+    def __init__(self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy) -> None:
+        """Open the inboxes of the agents that this runtime hosts; `process` is what their receipts name."""
+        self._home = home
+        self._clock = clock
+        self._entropy = entropy
+        self._files = GroupingFiles()
+        self._ledger = AckLedger(home.logs, process, clock)
+        self._inboxes = {agent: self._open(agent, settles_keys=False) for agent in agents}
+        self._others: dict[str, Inbox] = {}
+        self._unwritten: list[Claimed] = []
+        self._lying: dict[str, Lying] = {}
+        self._archiving: list[tuple[Delivery, asyncio.Future[None]]] = []
+        self._archiver: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inbox")
+
+    async def open(self) -> list[tuple[Trigger, str]]:
+        """Learn what lies in the inboxes already, and see to it that it stays there.
+
+        Return the fires that lie in inboxes of agents that the runtime does not host, each with its envelope's name.
+        """
+        self._lying = await self._run(self._read_all)
+        return await self._run(self._read_others)
+
+    @property
+    def agents(self) -> Collection[str]:
+        """The agents that the runtime hosts."""
+        return self._inboxes.keys()
+
+    def known(self, key: str) -> Lying | None:
+        """Return what is known of the trigger with this key, if its envelope lies in an inbox."""
+        return self._lying.get(key)
+
+    def lying(self) -> Iterator[Lying]:
+        """Yield all that lies in the inboxes."""
+        return iter(self._lying.values())
+
+    async def put(self, items: Sequence[tuple[Trigger, Encoded]]) -> list[Put | TurnkeeperError]:
+        """Put triggers' envelopes; when this returns each is on disk, or the error stands in its place."""
+        answers = await self._run(lambda: self._put([encoded for _, encoded in items]))
+        for (trigger, _), answer in zip(items, answers, strict=True):
+            if isinstance(answer, Put) and trigger.agent in self._inboxes:
+                self._lying[trigger.key] = _lying(trigger)
+        return answers
+
+    def lay_out(self, key: str, lying: Lying) -> None:
+        """Remember a fire that is laid out in the inbox of an agent that the runtime does not host."""
+        self._lying[key] = lying
+
+    def forget(self, key: str) -> None:
+        """Forget a fire that was laid out: it is settled, and its row tells of it."""
+        self._lying.pop(key, None)
+
+    async def whereabouts(self, agent: str, wanted: Mapping[str, str]) -> dict[str, Whereabouts]:
+        """Return where laid out envelopes are, by key; `wanted` holds the name under which each was put."""
+        return await self._run(lambda: whereabouts(self._other(agent).folder, wanted, self._files))
+
+    async def was_received(self, name: str) -> bool:
+        """Tell whether a reader wrote a receipt for the envelope of this name."""
+        return await self._run(lambda: any(record.get("name") == name for record in read_acks(self._home.logs)))
+
+    async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
+        """Take back an envelope that nobody has claimed, or with `claimed` any; False if somebody has."""
+        return await self._run(lambda: self._other(agent).withdraw(name, claimed=claimed))
+
+    async def claim(self, limit: int) -> list[Delivery]:
+        """Take up to `limit` envelopes that wait, agent by agent, each agent's in order. Raises Exhausted, OSError."""
+        return await self._run(lambda: self._claim(limit))
+
+    async def adopt(self) -> list[Delivery]:
+        """Return what an earlier process claimed and never archived."""
+        return await self._run(
+            lambda: self._received(
+                [
+                    Delivery(agent=agent, claimed=item)
+                    for agent, inbox in self._inboxes.items()
+                    for item in inbox.adopt()
+                ]
+            )
+        )
+
+    async def archive(self, delivery: Delivery) -> None:
+        """Archive what was dealt with; what comes meanwhile shares one sync. Raises Exhausted: do it again."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._archiving.append((delivery, done))
+        if self._archiver is None or self._archiver.done():
+            self._archiver = asyncio.create_task(self._archive_all(), name="archive")
+        await done
+        self._lying.pop(delivery.claimed.envelope.idempotency_key, None)
+
+    async def quarantine(self, delivery: Delivery, reason: str) -> None:
+        """Move aside what nobody can read."""
+        await self._run(lambda: self._inboxes[delivery.agent].quarantine(delivery.claimed.name, reason))
+        self._lying.pop(delivery.claimed.envelope.idempotency_key, None)
+
+    def close(self) -> None:
+        """Finish what is under way."""
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _archive_all(self) -> None:
+        while self._archiving:
+            group, self._archiving = self._archiving, []
+            try:
+                await self._run(lambda group=group: self._archive([delivery for delivery, _ in group]))  # type: ignore[misc]
+            except Exception as error:  # noqa: BLE001  each of the group's callers gets it as its answer
+                failure: Exception | None = error
+            else:
+                failure = None
+            for _, done in group:
+                if not done.done():
+                    done.set_result(None) if failure is None else done.set_exception(failure)
+
+    def _archive(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._acknowledge(delivery.claimed)
+        for agent, inbox in self._inboxes.items():
+            inbox.archive_all([delivery.claimed for delivery in deliveries if delivery.agent == agent])
+
+    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Write receipts; what a full disk refuses is written with the next, since what was claimed must go on."""
+        self._unwritten += [delivery.claimed for delivery in deliveries]
+        with contextlib.suppress(Exhausted):
+            self._ledger.received_all(self._unwritten, durable=False)
+            self._unwritten.clear()
+        return deliveries
+
+    def _acknowledge(self, claimed: Claimed) -> None:
+        """Put an ack into the inbox of a sender that asked for one and has an inbox."""
+        sender = claimed.envelope.sender
+        if not claimed.envelope.requires_ack or sender in NOT_AGENTS:
+            return
+        if sender in self._inboxes or self._home.inbox(sender).is_dir():
+            inbox = self._inboxes.get(sender) or self._other(sender)
+            inbox.put(ack_of(claimed.envelope, at=self._clock.now()))
+
+    def _put(self, items: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
+        answers: dict[int, Put | TurnkeeperError] = {}
+        for agent in {envelope.to for envelope, _ in items}:
+            own = [item for item in items if item[0].to == agent]
+            for (envelope, _), answer in zip(own, self._put_into(agent, own), strict=True):
+                answers[id(envelope)] = answer
+        return [answers[id(envelope)] for envelope, _ in items]
+
+    def _put_into(self, agent: str, own: Sequence[Encoded]) -> Sequence[Put | TurnkeeperError]:
+        """Put into one agent's inbox; one that cannot be opened refuses its own envelopes, and nobody else's."""
+        try:
+            with machine_errors(self._home.inbox(agent)):
+                inbox = self._inboxes.get(agent) or self._other(agent)
+        except TurnkeeperError as error:
+            return [error] * len(own)
+        return inbox.put_encoded(own)
+
+    def _other(self, agent: str) -> Inbox:
+        if agent not in self._others:
+            self._others[agent] = self._open(agent, settles_keys=True)  # their reader has no rows for keys
+        return self._others[agent]
+
+    def _open(self, agent: str, *, settles_keys: bool) -> Inbox:
+        return Inbox(
+            self._home.inbox(agent),
+            files=self._files,
+            clock=self._clock,
+            entropy=self._entropy,
+            settles_keys=settles_keys,
+        )
+
+    def _claim(self, limit: int) -> list[Delivery]:
+        taken: list[Delivery] = []
+        for agent, inbox in self._inboxes.items():
+            if left := limit - len(taken):
+                taken += [Delivery(agent=agent, claimed=item) for item in inbox.claim(left)]
+        return self._received(taken)
+
+    def _read_all(self) -> dict[str, Lying]:
+        found: dict[str, Lying] = {}
+        for inbox in self._inboxes.values():
+            found |= {trigger.key: _lying(trigger) for trigger, _ in self._read(inbox)}
+            # A crash may have come between a link and its sync; nobody is told "duplicate" of what is not on disk.
+            self._files.sync_folder(inbox.folder / "inbox")
+        return found
+
+    def _read_others(self) -> list[tuple[Trigger, str]]:
+        found: list[tuple[Trigger, str]] = []
+        for agent in agents_with_inboxes(self._home):
+            if agent in self._inboxes:
+                continue
+            with contextlib.suppress(InvalidInput):  # a folder that is not ours alone: its fires are refused one by one
+                found += self._read(self._other(agent))
+                self._files.sync_folder(self._other(agent).folder / "inbox")
+        return [(trigger, name) for trigger, name in found if trigger.source == "fire"]
+
+    def _read(self, inbox: Inbox) -> list[tuple[Trigger, str]]:
+        found = []
+        for place in ("claimed", "inbox"):
+            for name in self._files.names(inbox.folder / place):
+                if name.startswith("."):
+                    continue  # a writer's temporary file: it was never put, and is swept away if its writer is dead
+                # What cannot be read is quarantined, with its reason, when it is claimed.
+                with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
+                    found.append(
+                        (from_envelope(decode(self._files.read(inbox.folder / place / name, LARGEST_BYTES))), name)
+                    )
+        return found
+
+
+def _lying(trigger: Trigger) -> Lying:
+    return Lying(
+        digest=trigger.digest,
+        turn_id=trigger.turn_id,
+        thread_id=trigger.thread_id,
+        channel=trigger.channel,
+        agent=trigger.agent,
+        fire_id=trigger.fire_id,
+        attempt=trigger.attempt,
+        task_name=trigger.task_name,
+    )

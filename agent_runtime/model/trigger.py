@@ -1,0 +1,279 @@
+"""What sets a turn off, as it travels: built at acceptance, carried in an envelope, read back by the worker."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cached_property, lru_cache
+from operator import attrgetter
+from typing import Any, Literal
+
+from agent_runtime.model.agents import FIRST_AGENT
+from agent_runtime.model.values import Category
+from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.wrapper import wrapped
+from turnkeeper.clock import parse_rfc3339, rfc3339
+from turnkeeper.errors import InvalidInput
+
+Source = Literal["fire", "message", "agent"]
+# What an envelope says of a trigger: its kind and its sender. What a loop fires says that it is a loop's.
+POSTED: Mapping[tuple[str, str], Source] = {
+    ("fire", "task-runner"): "fire",
+    ("loop-tick", "agentloop"): "fire",
+    ("message", "author"): "message",
+}
+_LOOP = "loop-"  # begins the id of a task that is a loop
+# What a message between agents is called in its turn's row, by what began the exchange.
+AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
+_INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
+_LONGEST_ATTEMPT = 10  # digits
+_NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
+_OF_AGENTS = frozenset({"sender", "parent", "hops"})  # said only where an agent sent it; absent in older envelopes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trigger:
+    """A fire or an author's message, checked, with the grant that holds for it.
+
+    Attributes:
+        source: a fire of the runner, or an author's message.
+        key: its idempotency key; one key is taken once, for ever.
+        turn_id: the turn it will be, derived from the key.
+        thread_id: the thread it belongs to.
+        channel: the channel whose conversation shows it.
+        agent: who runs it.
+        grant: the category as it was at acceptance.
+        prompt: what is asked.
+        digest: of every field but the grant and the traceparent: the same key with another digest is refused.
+        payload_json: a JSON object for the graph, or empty.
+        fire_id: the runner's id; empty for a message.
+        attempt: which attempt at that fire, from 1; 0 for a message.
+        task_id: the task behind the fire.
+        task_name: its name.
+        kind: what made the fire, in the runner's words.
+        read_only: no tool with an effect may run without the author.
+        nominal_at: the instant the fire stands for.
+        due_at: when it was to leave.
+        fired_at: when it left.
+        timezone: for showing the nominal time.
+        catch_up: the task's policy for missed fires.
+        stands_for: how many nominal instants it stands for, itself included.
+        first_nominal_at: the first of them.
+        last_nominal_at: the last of them.
+        traceparent: W3C trace context; not part of what the fire is.
+        sender: the agent that sent it; empty for a fire and an author's message.
+        parent: that agent's turn.
+        hops: how many messages between agents there were since an author or a fire, this one included.
+    """
+
+    source: Source
+    key: str
+    turn_id: str
+    thread_id: str
+    channel: str
+    agent: str
+    grant: Category
+    prompt: str
+    digest: str = ""
+    payload_json: str = ""
+    fire_id: str = ""
+    attempt: int = 0
+    task_id: str = ""
+    task_name: str = ""
+    kind: str = ""
+    read_only: bool = False
+    nominal_at: datetime | None = None
+    due_at: datetime | None = None
+    fired_at: datetime | None = None
+    timezone: str = ""
+    catch_up: str = ""
+    stands_for: int = 1
+    first_nominal_at: datetime | None = None
+    last_nominal_at: datetime | None = None
+    traceparent: str = ""
+    sender: str = ""
+    parent: str = ""
+    hops: int = 0
+
+    @property
+    def shown(self) -> str:
+        """What the model is shown: a message between agents stands in its wrapper, which says whom it is from."""
+        if self.source != "agent":
+            return self.prompt
+        return wrapped(sender=self.sender, kind="message", thread=self.thread_id, text=self.prompt)
+
+    def sealed(self) -> "Trigger":
+        """Return the trigger with its digest."""
+        meta = self.to_meta()
+        said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
+        # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
+        said["category"] = self.grant.name
+        meta["digest"] = hashlib.sha256(_SORTED.encode(said).encode()).hexdigest()
+        sealed = object.__new__(Trigger)
+        # As `replace` would, without making each field anew; an envelope asks for the meta next.
+        vars(sealed).update(vars(self), digest=meta["digest"], _meta=meta)
+        return sealed
+
+    def to_meta(self) -> dict[str, Any]:
+        """Return the trigger as a JSON object."""
+        return self._meta.copy()
+
+    @cached_property
+    def _meta(self) -> dict[str, Any]:
+        meta = dict(zip(_TYPES, _read(self), strict=True))
+        for name in _INSTANTS:
+            meta[name] = rfc3339(meta[name]) if meta[name] else ""
+        meta["grant"] = _grant(self.grant)
+        return meta
+
+
+_TYPES = {item.name: item.type for item in fields(Trigger)}
+_read = attrgetter(*_TYPES)
+_DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED]
+_DIGESTED_OF_OTHERS = [name for name in _DIGESTED if name not in _OF_AGENTS]
+# Made once: `json.dumps` makes one for each call that asks for anything special.
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
+
+@lru_cache(maxsize=256)
+def _grant(category: Category) -> dict[str, Any]:
+    """Return a category as a JSON object; thousands of fires share one."""
+    return category.to_dict()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """What an envelope that cannot be read as a trigger still tells of the trigger that it was.
+
+    Attributes: as those of a trigger; what is not told is empty.
+    """
+
+    key: str
+    turn_id: str
+    thread_id: str
+    channel: str
+    digest: str
+    fire_id: str
+    attempt: int
+    task_name: str
+
+
+def identify(envelope: Envelope) -> Unread | None:
+    """Return what an unreadable envelope says of itself; None where it cannot be one that was accepted."""
+    source, _, rest = envelope.idempotency_key.partition(":")
+    if POSTED.get((envelope.kind, envelope.sender)) != source or not rest:
+        return None
+    fire_id, _, attempt = rest.rpartition(":") if source == "fire" else ("", "", "0")
+    if not (attempt.isascii() and attempt.isdecimal() and len(attempt) < _LONGEST_ATTEMPT) or not (
+        fire_id or source == "message"
+    ):
+        return None
+    told = {name: value for name, value in envelope.meta.items() if isinstance(value, str)}
+    return Unread(
+        key=envelope.idempotency_key,
+        turn_id=turn_id_of(fire_id, int(attempt)) if fire_id else turn_id_of("message", rest),
+        thread_id=envelope.thread,
+        channel=told.get("channel", ""),
+        digest=told.get("digest", ""),
+        fire_id=fire_id,
+        attempt=int(attempt),
+        task_name=told.get("task_name", ""),
+    )
+
+
+def turn_id_of(*parts: object) -> str:
+    """Return the id of the turn that a fire's attempt, or a message's request, will be.
+
+    >>> turn_id_of("task-00000001@x", 1)
+    'turn-8ddc61531901bed8'
+    """
+    return f"turn-{hashlib.sha256(_COMPACT.encode(parts).encode()).hexdigest()[:16]}"
+
+
+def fire_key(fire_id: str, attempt: int) -> str:
+    """Return the idempotency key of one attempt at a fire."""
+    return f"fire:{fire_id}:{attempt}"
+
+
+def message_key(request_id: str) -> str:
+    """Return the idempotency key of an author's message."""
+    return f"message:{request_id}"
+
+
+def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope:
+    """Return the envelope that carries a trigger to its agent."""
+    meta = trigger.to_meta()
+    del meta["prompt"]  # it is the text
+    kind, sender = posted_as(trigger)
+    return Envelope(
+        id=envelope_id,
+        sender=sender,
+        to=trigger.agent,
+        kind=kind,
+        thread=trigger.thread_id,
+        idempotency_key=trigger.key,
+        text=trigger.prompt,
+        at=at,
+        meta=meta,
+    )
+
+
+def posted_as(trigger: Trigger) -> tuple[str, str]:
+    """Return the kind and the sender of the envelope that carries a trigger."""
+    if trigger.source == "fire":
+        return ("loop-tick", "agentloop") if trigger.task_id.startswith(_LOOP) else ("fire", "task-runner")
+    return ("message", trigger.sender or "author")
+
+
+def from_envelope(envelope: Envelope) -> Trigger:
+    """Read a trigger back. Raises InvalidInput for an envelope that :func:`to_envelope` did not make."""
+    between_agents = envelope.kind == "message" and envelope.meta.get("source") == "agent"
+    posted = (envelope.kind, envelope.sender)
+    if not between_agents and posted not in POSTED:
+        raise InvalidInput(f"a {envelope.kind} from {envelope.sender} is not taken here", where="kind")
+    if between_agents and [envelope.sender, envelope.to].count(FIRST_AGENT) != 1:
+        raise InvalidInput(f"agents write to {FIRST_AGENT}, and {FIRST_AGENT} to them", where="from")
+    if "prompt" in envelope.meta:
+        raise InvalidInput("lacks or adds fields", where="meta")
+    trigger = from_meta(envelope.meta | {"prompt": envelope.text})
+    told = (trigger.key, trigger.thread_id, trigger.agent, trigger.sender)
+    given = (envelope.idempotency_key, envelope.thread, envelope.to, envelope.sender if between_agents else "")
+    source = "agent" if between_agents else POSTED[posted]
+    # Before loops had a sender of their own, the runner was theirs too.
+    as_before = source == "fire" and posted == ("fire", "task-runner")
+    if trigger.source != source or told != given or not (posted == posted_as(trigger) or as_before):
+        raise InvalidInput("says one thing in its fields and another in its meta", where="meta")
+    if trigger.sealed().digest != trigger.digest or (trigger.key, trigger.turn_id) != _derived(trigger):
+        raise InvalidInput("is not what was accepted", where="digest")
+    return trigger
+
+
+def _derived(trigger: Trigger) -> tuple[str, str]:
+    if trigger.source == "fire":
+        return fire_key(trigger.fire_id, trigger.attempt), turn_id_of(trigger.fire_id, trigger.attempt)
+    if trigger.source == "agent":
+        return f"agent:{trigger.key.removeprefix('agent:')}", turn_id_of("agent", trigger.key)
+    return trigger.key, turn_id_of("message", trigger.key.removeprefix("message:"))
+
+
+def from_meta(meta: Mapping[str, Any]) -> Trigger:
+    """Read a trigger from its JSON object. Raises InvalidInput."""
+    if set(meta) | _OF_AGENTS != set(_TYPES):
+        raise InvalidInput("lacks or adds fields", where="meta")
+    try:
+        values: dict[str, Any] = {name: _value(name, _TYPES[name], value) for name, value in meta.items()}
+        return Trigger(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"cannot be read: {error}", where="meta") from error
+
+
+def _value(name: str, kind: object, value: object) -> object:
+    if name == "grant" and isinstance(value, dict):
+        return Category.from_dict(value)
+    if name in _INSTANTS and isinstance(value, str):
+        return parse_rfc3339(value) if value else None
+    if isinstance(kind, type) and type(value) is not kind:
+        raise TypeError(f"{name} is not a {kind.__name__}")
+    return value

@@ -1,0 +1,153 @@
+"""The runtime's vocabulary: frozen values that every module shares. No I/O, no LangGraph."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Literal, Self, get_origin
+
+Outside = Literal["ask", "hide"]
+Effect = Literal["read", "external-read", "write"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Category:
+    """What a turn may do. Pinned in the turn's row and in its checkpoints, so that no resume widens it.
+
+    Attributes:
+        name: the category's name.
+        description: one sentence for the author.
+        autonomous: may finish without an author in the loop; already intersected with what the workspace allows.
+        silent: a turn that says nothing leaves no trace in the conversation.
+        outside: tools out of scope are offered and ask the author (`ask`), or are not offered (`hide`).
+        tools: scopes of the tools it may call.
+        writes: kinds of agent writes: candidate-page, candidate-summary, deviation, derivation.
+        memory: memory tiers: conversation, channel, workspace, account.
+        channels: channels besides the turn's own.
+        subagents: subagents it may start.
+        network: hosts for fetching; `*` is any public host.
+        recurring: a turn that a task started may start tasks of its own.
+        seconds: the time limit of one turn.
+        tool_calls: the most tool calls in one turn.
+        tokens: the most tokens in one turn.
+    """
+
+    name: str
+    description: str = ""
+    autonomous: bool = False
+    silent: bool = False
+    outside: Outside = "ask"
+    tools: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    memory: frozenset[str] = frozenset()
+    channels: frozenset[str] = frozenset()
+    subagents: frozenset[str] = frozenset()
+    network: frozenset[str] = frozenset()
+    recurring: bool = False
+    seconds: int = 300
+    tool_calls: int = 50
+    tokens: int = 200_000
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the category as a JSON object, sets as sorted arrays, equal for equal categories."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the category that `to_dict` gave. Raises TypeError for an unknown or missing field.
+
+        >>> one = Category(name="x", tools=frozenset({"b", "a"}))
+        >>> Category.from_dict(one.to_dict()) == one
+        True
+        """
+        sets = {item.name for item in fields(cls) if get_origin(item.type) is frozenset}
+        values: dict[str, Any] = {name: frozenset(value) if name in sets else value for name, value in data.items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnContext:
+    """What a running turn's tools and guard know about it. LangGraph's runtime context.
+
+    Attributes:
+        turn_id: the turn.
+        thread_id: the thread it runs on.
+        channel: the channel whose conversation shows it.
+        agent: the agent that runs it.
+        category: the grant as accepted, intersected with the category as it is now.
+        read_only: no tool whose effect is `write` may run without the author.
+        fire_id: the fire that started it; empty for a turn that an author started.
+        task_name: the task of that fire; empty likewise.
+        prompt: what the turn was asked.
+        started_by: a fire or an author; for a message between agents, what began the exchange.
+        by_agent: it is about a message of another agent, which the prompt shows.
+        nominal_at: the instant the fire stands for.
+        stands_for: how many nominal instants the fire stands for, itself included.
+        asked: keys (:func:`agent_runtime.model.approval.call_key`) of the tool calls that were put to the author before
+            this interval: he decides them, whatever is granted by now.
+        writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
+        handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
+        paced: it is an iteration of a self-paced loop.
+    """
+
+    turn_id: str
+    thread_id: str
+    channel: str
+    agent: str
+    category: Category
+    read_only: bool = False
+    fire_id: str = ""
+    task_name: str = ""
+    prompt: str = ""
+    started_by: Literal["fire", "author"] = "fire"
+    by_agent: bool = False
+    nominal_at: datetime | None = None
+    stands_for: int = 1
+    asked: frozenset[str] = frozenset()
+    writes_approved: bool = False
+    handoff: str = ""
+    paced: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer to one tool call: allowed, or which scope is missing and why.
+
+    Attributes:
+        allowed: run it.
+        missing_scope: what would have to be granted; empty when allowed.
+        reason: one sentence for the author; empty when allowed.
+    """
+
+    allowed: bool
+    missing_scope: str = ""
+    reason: str = ""
+
+
+ALLOWED = Verdict(allowed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolUse:
+    """A tool call, as the conversation shows it."""
+
+    id: str
+    name: str
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One message of a turn.
+
+    Attributes:
+        role: author, agent, tool or trigger.
+        text: what it says.
+        tool_calls: the calls that an agent's message makes.
+        tool_call_id: the call that a tool's message answers.
+    """
+
+    role: Literal["author", "agent", "tool", "trigger"]
+    text: str
+    tool_calls: tuple[ToolUse, ...] = ()
+    tool_call_id: str = ""

@@ -1,0 +1,329 @@
+"""Permission categories: the shipped ones, the author's own, and what is wrong with either.
+
+A category is a TOML file named after it. The author's, in `<home>/categories/`, override shipped ones of the same name.
+A file that cannot be read as a category is listed with its problem and refused; it never falls back to the shipped one
+that it overrides, which might grant more.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from agent_runtime.model.values import Category, Outside
+from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES, TIERS, WRITES, known_scope
+from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.home import Home
+from turnkeeper.settings import Settings
+from turnkeeper.tomlfile import Location, TomlFile, read_toml
+
+MOST_FILES = 500
+Source = Literal["shipped", "author"]
+Level = Literal["error", "warning"]
+
+
+def _scope(value: str) -> str:
+    if not known_scope(value):
+        raise ValueError(f"unknown scope {value!r}; known are {', '.join(SCOPES)} and tool:<name>")
+    return value
+
+
+def _one_of(what: str, known: tuple[str, ...]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in known:
+            raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+        return value
+
+    return AfterValidator(check)
+
+
+_Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Scopes(_Strict):
+    tools: list[Annotated[_Text, AfterValidator(_scope)]] = Field(default_factory=list)
+    writes: list[Annotated[_Text, _one_of("kind of write", tuple(sorted(WRITES)))]] = Field(default_factory=list)
+    memory: list[Annotated[_Text, _one_of("memory tier", TIERS)]] = Field(default_factory=list)
+    channels: list[_Text] = Field(default_factory=list)
+    subagents: list[_Text] = Field(default_factory=list)
+    network: list[_Text] = Field(default_factory=list)
+    recurring: bool = False
+
+
+class _Limits(_Strict):
+    seconds: int = Field(300, ge=1, le=86_400)
+    tool_calls: int = Field(50, ge=1, le=10_000)
+    tokens: int = Field(200_000, ge=1, le=1_000_000_000)
+
+
+class _File(_Strict):
+    name: _Name
+    description: str = Field("", max_length=1000)
+    autonomous: bool = False
+    silent: bool = False
+    outside: Outside = "ask"
+    scopes: _Scopes = Field(default_factory=_Scopes)
+    limits: _Limits = Field(default_factory=_Limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryEntry:
+    """One category as it was found.
+
+    Attributes:
+        name: its name, which is its file's name.
+        category: what it grants, `autonomous` only where the workspace allows it too; None if it cannot be used.
+        source: shipped, or the author's.
+        path: the file.
+        overrides_shipped: the author's file takes the place of a shipped one.
+        declared_autonomous: what the file says, whether or not the workspace allows it.
+        problem: why it cannot be used; empty when it can.
+    """
+
+    name: str
+    category: Category | None
+    source: Source
+    path: str
+    overrides_shipped: bool = False
+    declared_autonomous: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something that `categories check` found in a file.
+
+    Attributes:
+        level: an error makes the category unusable; a warning does not.
+        where: the file, with line and key where there is one.
+        what: what is wrong, in a sentence.
+    """
+
+    level: Level
+    where: str
+    what: str
+
+
+class Categories:
+    """The categories of one home. An author's edit is seen by the next call, without a restart."""
+
+    def __init__(self, home: Home, settings: Settings) -> None:
+        self._folder = home.categories
+        self._allowed = frozenset(settings.categories.autonomous_allowed)
+        self._shipped = {entry.name: entry for entry in self._read_shipped()}
+        self._seen: tuple[tuple[str, int, int], ...] | None = None
+        self._entries: Mapping[str, CategoryEntry] = {}
+
+    @classmethod
+    def load(cls, home: Home, settings: Settings) -> "Categories":
+        """Read the shipped categories and the author's. A bad file is recorded with its problem, never raised."""
+        return cls(home, settings)
+
+    def get(self, name: str) -> Category:
+        """Return a category that may be used now.
+
+        Raises:
+            NotFound: there is none of that name; the hint lists those there are.
+            InvalidInput: its file cannot be used; `where` is the file, line and key.
+        """
+        entry = self._fresh().get(name)
+        if entry is None:
+            known = ", ".join(sorted(self._fresh()))
+            raise NotFound(f"no category {name[:80]!r}", where="category", hint=f"there are {known}")
+        if entry.category is None:
+            hint = "run: agent-runtime categories check"
+            raise InvalidInput(f"category {name} cannot be used: {entry.problem}", where="category", hint=hint)
+        return entry.category
+
+    def all(self) -> list[CategoryEntry]:
+        """Return every category by name, also those that cannot be used."""
+        return [entry for _, entry in sorted(self._fresh().items())]
+
+    def _fresh(self) -> Mapping[str, CategoryEntry]:
+        seen = _stamps(self._folder)
+        if seen != self._seen:
+            own = [self._read_own(path) for path in self._paths()]
+            self._entries, self._seen = self._shipped | {entry.name: entry for entry in own}, seen
+        return self._entries
+
+    def _paths(self) -> list[Path]:
+        found = sorted(self._folder.glob("*.toml")) if self._folder.is_dir() else []
+        if len(found) > MOST_FILES:
+            raise InvalidInput(f"{len(found)} files, at most {MOST_FILES} are read", where=str(self._folder))
+        return found
+
+    def _read_shipped(self) -> Iterator[CategoryEntry]:
+        for item in files("categories").iterdir():
+            if item.name.endswith(".toml"):
+                path = Path(str(item))
+                yield self._entry(path, TomlFile(path, item.read_text("utf-8")).validate(_File), "shipped")
+
+    def _read_own(self, path: Path) -> CategoryEntry:
+        try:
+            return self._entry(path, _read_file(path), "author")
+        except TurnkeeperError as error:
+            shadows = path.stem in self._shipped
+            return CategoryEntry(
+                name=path.stem,
+                category=None,
+                source="author",
+                path=str(path),
+                overrides_shipped=shadows,
+                problem=str(error),
+            )
+
+    def _entry(self, path: Path, file: _File, source: Source) -> CategoryEntry:
+        return CategoryEntry(
+            name=file.name,
+            category=_to_category(file, autonomous=file.autonomous and file.name in self._allowed),
+            source=source,
+            path=str(path),
+            overrides_shipped=source == "author" and file.name in self._shipped,
+            declared_autonomous=file.autonomous,
+        )
+
+
+def lint(path: Path) -> list[Finding]:
+    """Check one category file. Errors alone where there are any; an empty list: there is nothing to say against it.
+
+    Raises:
+        NotFound: there is no such file.
+    """
+    try:
+        toml = read_toml(path)
+    except InvalidInput as error:
+        return [Finding(level="error", where=error.where or str(path), what=error.what)]
+    if mistakes := toml.mistakes(_File):
+        return [Finding(level="error", where=one.where, what=one.what) for one in mistakes]
+    file = toml.validate(_File)
+    if file.name != path.stem:
+        return [Finding(level="error", where=toml.where(("name",)), what=_misnamed(file, path))]
+    return [
+        Finding(level="warning", where=toml.where(at), what=what)
+        for at, what in (
+            *_contradictions(file),
+            *_unneeded(file.scopes),
+            *_unreachable(file.scopes),
+            *_twice(file.scopes),
+        )
+    ]
+
+
+def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
+    """Read a category from a file of any name. Return it, and whether the file declares it autonomous.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidInput: it is no category; with file, line and key.
+    """
+    file = read_toml(path).validate(_File)
+    allowed = file.name in settings.categories.autonomous_allowed
+    return _to_category(file, autonomous=file.autonomous and allowed), file.autonomous
+
+
+def _read_file(path: Path) -> _File:
+    """Read a category file. Raises NotFound, or InvalidInput with file, line and key."""
+    toml = read_toml(path)
+    file = toml.validate(_File)
+    if file.name != path.stem:
+        hint = f"call the file {file.name}.toml"
+        raise InvalidInput(_misnamed(file, path), where=toml.where(("name",)), hint=hint)
+    return file
+
+
+def _misnamed(file: _File, path: Path) -> str:
+    return f"the name {file.name!r} and the file's name {path.name!r} differ"
+
+
+def _contradictions(file: _File) -> Iterator[tuple[Location, str]]:
+    scopes = file.scopes
+    for scope in scopes.tools:
+        writes = SCOPES[scope].writes if scope in SCOPES else ""
+        if writes and writes not in scopes.writes:
+            yield ("scopes", "tools"), f"{scope} cannot do its work: writes does not hold {writes}"
+        if scope in SCOPES and SCOPES[scope].tier and not scopes.memory:
+            yield ("scopes", "tools"), f"{scope} cannot do its work: memory holds no tier"
+        if scope in SCOPES and SCOPES[scope].host and not scopes.network:
+            yield ("scopes", "tools"), f"{scope} cannot do its work: network holds no host"
+        if scope in SCOPES and SCOPES[scope].subagent and not scopes.subagents:
+            yield ("scopes", "tools"), f"{scope} cannot do its work: subagents names none"
+    if scopes.recurring and LOOPS not in scopes.tools:
+        yield ("scopes", "recurring"), f"lets turns of tasks start tasks, yet no tool in scope does: {LOOPS}"
+    if file.silent and not file.autonomous:
+        yield ("silent",), "silent, yet not autonomous: each fire would halt for the author before it writes"
+    if file.outside == "hide" and set(SCOPES) <= set(scopes.tools):
+        yield ("outside",), "hides what is outside, yet every tool is in scope: there is nothing to hide"
+
+
+def _unneeded(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
+    rules = [SCOPES[scope] for scope in scopes.tools if scope in SCOPES]
+    foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # what such a tool starts is not known here
+    for kind in scopes.writes:
+        derives = kind == "derivation" and any(rule.derives for rule in rules)
+        if not derives and kind not in {rule.writes for rule in rules}:
+            yield ("scopes", "writes"), f"no tool in scope writes {kind}"
+    needs: tuple[tuple[str, list[str], bool], ...] = (
+        ("memory", scopes.memory, any(rule.tier for rule in rules)),
+        ("channels", scopes.channels, any(rule.channel for rule in rules)),
+        ("network", scopes.network, any(rule.host for rule in rules)),
+        ("subagents", scopes.subagents, foreign or any(rule.subagent for rule in rules)),
+    )
+    for key, values, needed in needs:
+        if values and not needed:
+            yield ("scopes", key), f"no tool in scope needs {key}"
+
+
+def _unreachable(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
+    """Yield network entries that no address can match: the host of an address is what is compared, in small letters."""
+    for entry in scopes.network:
+        if entry != ANY_HOST and (urlsplit(f"//{entry}").hostname != entry or "*" in entry):
+            yield ("scopes", "network"), f"{entry!r} matches nothing: write a host such as example.org, or {ANY_HOST}"
+    if ANY_HOST in scopes.network and len(scopes.network) > 1:
+        yield ("scopes", "network"), f"{ANY_HOST} is any public host: the others add nothing"
+
+
+def _twice(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
+    for key, values in scopes.model_dump(exclude={"recurring"}).items():
+        for value in sorted({value for value in values if values.count(value) > 1}):
+            yield ("scopes", key), f"{value} is listed twice"
+
+
+def _to_category(file: _File, *, autonomous: bool) -> Category:
+    granted = file.scopes.model_dump(exclude={"recurring"})
+    scopes: dict[str, Any] = {key: frozenset(value) for key, value in granted.items()}
+    return Category(
+        name=file.name,
+        description=file.description,
+        autonomous=autonomous,
+        silent=file.silent,
+        outside=file.outside,
+        seconds=file.limits.seconds,
+        tool_calls=file.limits.tool_calls,
+        tokens=file.limits.tokens,
+        recurring=file.scopes.recurring,
+        **scopes,
+    )
+
+
+def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes when a category file does. Every call of a tool asks: one look at the folder."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_toml(entry.name)]
+    except OSError:
+        return ()
+    return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found))
+
+
+def _is_toml(name: str) -> bool:
+    return name.endswith(".toml")

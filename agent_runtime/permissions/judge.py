@@ -1,0 +1,306 @@
+"""What a turn may do: pure functions over a tool call and the turn's category.
+
+Everything starts refused. A call runs when its scope is known and granted, and when what its arguments reach (a kind of
+write, a memory tier, a channel, a host) is granted too. The guard asks here before a tool runs; the world asks again
+inside the tool's own store call. An author's approval reaches the second check as a context that was widened for that
+one call (`approve_once`), so it grants nothing else.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent_runtime.model.values import ALLOWED, Category, TurnContext, Verdict
+from turnkeeper.errors import Denied
+
+EFFECTS = frozenset({"read", "external-read", "write"})
+WRITES = frozenset({"candidate-page", "candidate-summary", "deviation", "derivation"})
+TIERS = ("conversation", "channel", "workspace", "account")
+ANY_HOST = "*"
+FOREIGN = "tool:"
+LOOPS = "loop.create"
+REQUEST = "permission.request"  # the scope of the tool that asks for another; it grants nothing and needs no grant
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeRule:
+    """What else must be granted for a tool scope to be of use.
+
+    Attributes:
+        writes: the kind of agent write it produces; empty for none.
+        tier: it reaches a memory tier, named by the argument `tier`; another thread's where `thread` names one.
+        channel: it reaches a channel, named by the argument `channel`, by default the turn's own.
+        host: it reaches a host, named by the argument `url`.
+        derives: it writes derivation links where the argument `sources` names any.
+        subagent: it starts a subagent, named by the argument `name`.
+    """
+
+    writes: str = ""
+    tier: bool = False
+    channel: bool = False
+    host: bool = False
+    derives: bool = False
+    subagent: bool = False
+
+
+SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
+    {
+        "workspace.read": ScopeRule(),
+        "workspace.search": ScopeRule(),
+        "conversation.read": ScopeRule(channel=True),
+        "memory.read": ScopeRule(tier=True, channel=True),
+        "memory.search": ScopeRule(tier=True, channel=True),
+        "memory.put": ScopeRule(tier=True, channel=True),
+        "memory.update": ScopeRule(tier=True, channel=True),
+        "memory.forget": ScopeRule(tier=True, channel=True),
+        "summary.propose": ScopeRule(writes="candidate-summary", channel=True),
+        "page.propose": ScopeRule(writes="candidate-page", derives=True),
+        "web.fetch": ScopeRule(host=True),
+        "subagent.run": ScopeRule(subagent=True),
+        "corpus.read": ScopeRule(),
+        "attachment.read": ScopeRule(),
+        "revalidation.next": ScopeRule(),
+        "revalidation.settle": ScopeRule(writes="deviation"),
+        "deviation.record": ScopeRule(writes="deviation"),
+        "agent.send": ScopeRule(),
+        "lifecycle.request_restart": ScopeRule(),
+        "loop.wakeup": ScopeRule(),
+        "loop.create": ScopeRule(channel=True),
+        "loop.list": ScopeRule(),
+        "loop.delete": ScopeRule(),
+        "event.emit": ScopeRule(),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lack:
+    """One thing that was not granted: of which kind, its value, and a sentence for the author."""
+
+    field: str
+    value: str
+    reason: str
+
+
+def known_scope(scope: str) -> bool:
+    """Return whether a scope exists: one of ours, or `tool:<name>` for a tool that a foreign graph brought."""
+    return scope in SCOPES or (scope.startswith(FOREIGN) and len(scope) > len(FOREIGN))
+
+
+def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Verdict:
+    """Decide one tool call. Allowed means: everything it needs is granted; nothing is allowed by default.
+
+    Args:
+        scope: the tool's scope, such as `memory.put`; an unknown one is refused.
+        effect: `read`, `external-read` or `write`; anything else counts as `write`.
+        args: the call's arguments, as the model wrote them; not yet validated.
+        context: the running turn.
+
+    Returns:
+        A verdict that names the first thing missing: a tool scope as it is, anything else as `<kind>:<value>`.
+    """
+    first = next(_lacks(scope, effect, args, context), None)
+    if first is None:
+        return ALLOWED
+    missing = first.value if first.field == "tools" else f"{first.field}:{first.value}"
+    return Verdict(allowed=False, missing_scope=_short(missing), reason=first.reason)
+
+
+def require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
+    """Raise Denied unless a turn may make a call: what the world's own store calls ask, whoever asked before."""
+    verdict = judge(scope, effect, args, context)
+    if not verdict.allowed:
+        raise Denied(verdict.reason, where=verdict.missing_scope)
+
+
+def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> TurnContext:
+    """Return the context under which the author's approval of exactly this call passes the world's own check.
+
+    For the one tool call only: the turn itself goes on under its own category.
+    """
+    added = {
+        field: set[str]()
+        for field in ("tools", "recurring", "effect", "writes", "memory", "channel", "network", "subagents")
+    }
+    for lack in _lacks(scope, effect, args, context):
+        added[lack.field].add(lack.value)
+    now = context.category
+    category = replace(
+        now,
+        tools=now.tools | added["tools"],
+        writes=now.writes | added["writes"],
+        memory=now.memory | added["memory"],
+        channels=now.channels | added["channel"],
+        network=now.network | added["network"],
+        recurring=now.recurring or bool(added["recurring"]),
+        subagents=now.subagents | added["subagents"],
+    )
+    return replace(context, category=category, read_only=context.read_only and not added["effect"])
+
+
+def needs_proposal(scope: str, effect: str, context: TurnContext) -> bool:
+    """Return whether a call that is within scope must still halt for the author because the turn is not autonomous.
+
+    It must before the first write (memory aside) of a fire's turn; approving that covers the turn's other writes within
+    scope. A turn that an author started never halts for want of autonomy.
+    """
+    writes = effect not in {"read", "external-read"} and not scope.startswith("memory.")
+    return writes and context.started_by == "fire" and not context.category.autonomous
+
+
+def intersect(grant: Category, now: Category | None) -> Category:
+    """Return what both grant: the category as it was accepted and as it is now. None: it is gone, and grants nothing.
+
+    Narrowing acts at once; widening waits for a new grant. The result never holds more than `grant`.
+    """
+    if now is None:
+        now = Category(name=grant.name, outside=grant.outside, seconds=grant.seconds)
+    return replace(
+        grant,
+        autonomous=grant.autonomous and now.autonomous,
+        silent=grant.silent and now.silent,
+        outside="hide" if "hide" in {grant.outside, now.outside} else "ask",
+        tools=grant.tools & now.tools,
+        writes=grant.writes & now.writes,
+        memory=grant.memory & now.memory,
+        channels=grant.channels & now.channels,
+        subagents=grant.subagents & now.subagents,
+        network=_common_hosts(grant.network, now.network),
+        recurring=grant.recurring and now.recurring,
+        seconds=min(grant.seconds, now.seconds),
+        tool_calls=min(grant.tool_calls, now.tool_calls),
+        tokens=min(grant.tokens, now.tokens),
+    )
+
+
+def beyond(asked: Category, turn: TurnContext) -> str:
+    """Return what a category grants and the turn's does not, in a sentence; nothing where it stays within.
+
+    A turn hands on no more than it has: what it sets going runs without it. A turn that an author started is not bound
+    to ask, and its author reads what it starts: that may be autonomous, silent, and ask where the turn itself hides.
+
+    >>> turn = TurnContext(turn_id="t", thread_id="t", channel="c", agent="agent0", category=Category(name="x"))
+    >>> beyond(Category(name="y", tools=frozenset({"web.fetch"})), turn)
+    'category y grants tools web.fetch, which the turn under category x does not have'
+    """
+    own = turn.category
+    for name in ("tools", "writes", "memory", "channels", "subagents", "network"):
+        theirs, mine = getattr(asked, name), getattr(own, name)
+        more = theirs - mine - ({turn.channel} if name == "channels" else set())
+        if more and not (name == "network" and ANY_HOST in mine):
+            named = _short(", ".join(sorted(more)))
+            return (
+                f"category {asked.name} grants {name} {named}, which the turn under category {own.name} does not have"
+            )
+    for name in ("seconds", "tool_calls", "tokens"):
+        if getattr(asked, name) > getattr(own, name):
+            return f"category {asked.name} allows more {name} than the turn under category {own.name} has"
+    free = turn.started_by == "author" or own.autonomous
+    if (asked.autonomous and not free) or (asked.recurring and not own.recurring):
+        what = "may act without the author" if asked.autonomous and not free else "may start tasks of its own"
+        return f"category {asked.name} {what}, which the turn under category {own.name} may not"
+    if turn.started_by == "fire" and asked.silent and not own.silent:
+        return f"category {asked.name} is silent, and the turn under category {own.name} is not"
+    if turn.started_by == "fire" and asked.outside == "ask" and own.outside == "hide":
+        return f"category {asked.name} asks the author for what is outside it, and category {own.name} hides that"
+    return ""
+
+
+def narrowed(context: TurnContext, category: Category) -> TurnContext:
+    """Return the turn as a subagent runs it: under what both its category and the turn grant.
+
+    Args:
+        context: the turn that starts the subagent, as it is at that moment.
+        category: the subagent's own; the turn's must name it among its `subagents`.
+
+    Raises:
+        Denied: the turn's category does not let it start this subagent.
+    """
+    if category.name not in context.category.subagents:
+        what = f"category {context.category.name} does not let the turn start the subagent {_short(category.name)}"
+        raise Denied(what, where=f"subagents:{_short(category.name)}")
+    return replace(context, category=intersect(context.category, category))
+
+
+def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:
+    """Yield everything that a call needs and the turn was not granted, the tool scope first."""
+    category = context.category
+    if scope not in category.tools or not known_scope(scope):
+        yield _Lack(field="tools", value=scope, reason=f"category {category.name} does not grant {scope}")
+    if scope == LOOPS and context.started_by == "fire" and not category.recurring:
+        reason = f"a task started this turn, and category {category.name} lets no turn of a task start tasks"
+        yield _Lack(field="recurring", value="true", reason=reason)
+    if context.read_only and effect != "read":
+        yield _Lack(field="effect", value=_effect(effect), reason="the task was declared read-only")
+    rule = SCOPES.get(scope, ScopeRule())
+    derivation = "derivation" if rule.derives and args.get("sources") else ""
+    for kind in (rule.writes, derivation):
+        if kind and kind not in category.writes:
+            reason = f"category {category.name} does not grant writes of kind {kind}"
+            yield _Lack(field="writes", value=kind, reason=reason)
+    if rule.tier:
+        yield from _lacking_tier(args, context)
+    if rule.channel:
+        yield from _lacking_channel(rule, args, context)
+    if rule.host:
+        yield from _lacking_host(args, category)
+    name = args.get("name") if rule.subagent else None
+    if rule.subagent and (not isinstance(name, str) or name not in category.subagents):
+        named = name if isinstance(name, str) and name else "none named"
+        reason = f"category {category.name} does not start the subagent {_short(named)}"
+        yield _Lack(field="subagents", value=named, reason=reason)
+
+
+def _lacking_tier(args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:
+    tier, category = args.get("tier"), context.category
+    other = args.get("thread") or context.thread_id
+    if tier == "conversation" and other != context.thread_id and f"conversation of {other}" not in category.memory:
+        reason = f"the turn belongs to another thread than {_short(str(other))}"
+        yield _Lack(field="memory", value=f"conversation of {other}", reason=reason)
+    if not isinstance(tier, str) or tier not in TIERS or tier not in category.memory:
+        named = tier if isinstance(tier, str) and tier else "none named"
+        reason = f"category {category.name} does not reach the memory tier {_short(named)}"
+        yield _Lack(field="memory", value=named, reason=reason)
+
+
+def _lacking_channel(rule: ScopeRule, args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:
+    if rule.tier and args.get("tier") != "channel":
+        return
+    named = args.get("channel") or context.channel
+    if named == context.channel:
+        return
+    if not isinstance(named, str) or named not in context.category.channels:
+        value = named if isinstance(named, str) else repr(named)
+        reason = f"the turn belongs to channel {context.channel}, and its category does not add {_short(value)}"
+        yield _Lack(field="channel", value=value, reason=reason)
+
+
+def _lacking_host(args: Mapping[str, Any], category: Category) -> Iterator[_Lack]:
+    url = args.get("url")
+    host = _host(url) if isinstance(url, str) else ""
+    if not host or (host not in category.network and ANY_HOST not in category.network):
+        reason = f"category {category.name} does not reach the host {_short(host) or 'of this address'}"
+        yield _Lack(field="network", value=host, reason=reason)
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _effect(effect: str) -> str:
+    return effect if effect in EFFECTS else "write"
+
+
+def _common_hosts(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    if ANY_HOST in one:
+        return other
+    return one if ANY_HOST in other else one & other
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:79]}…"

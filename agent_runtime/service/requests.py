@@ -1,0 +1,214 @@
+"""Requests of the wire as triggers: every field checked here, once, and nowhere past it."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import NoReturn
+from zoneinfo import ZoneInfo
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agent_runtime.model import agents as hosted
+from agent_runtime.model.trigger import Trigger, fire_key, message_key, turn_id_of
+from agent_runtime.model.values import Category
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.bus.envelope import DEEPEST, check_text
+from turnkeeper.clock import EPOCH
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+
+FIRST_AGENT = hosted.FIRST_AGENT
+CONVERSATION = "conversation"
+LONGEST_PROMPT = 1 << 20  # bytes
+LONGEST_PAYLOAD = 1 << 20
+LONGEST_MESSAGE = 256 << 10
+MOST_ATTEMPTS = 1_000_000
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~+-]{0,199}", re.ASCII)
+_LABEL = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?", re.ASCII)
+_KIND = re.compile(r"[a-z][a-z-]{0,31}", re.ASCII)
+_AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+_ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}", re.ASCII)
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+_EARLIEST_S, _LATEST_S = 0, 7_258_118_400  # 1970 up to 2200
+GetCategory = Callable[[str], Category]
+
+
+def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
+    """Return a fire as a trigger.
+
+    Raises:
+        InvalidInput: a field is malformed; `where` names it.
+        Conflict: the category does not exist or cannot be used.
+    """
+    attempt = _between(request.attempt, 1, MOST_ATTEMPTS, "attempt")
+    fire_id = _matching(_ID, request.fire_id, "fire_id")
+    catch_up = request.catch_up
+    return Trigger(
+        source="fire",
+        key=fire_key(fire_id, attempt),
+        turn_id=turn_id_of(fire_id, attempt),
+        thread_id=read_label(request.thread_id, "thread_id"),
+        channel=read_label(request.channel, "channel"),
+        agent=_agent(request.agent),
+        grant=usable(read_label(request.category, "category"), get_category),
+        prompt=_text(request.prompt, LONGEST_PROMPT, "prompt"),
+        payload_json=_payload(request.payload_json),
+        fire_id=fire_id,
+        attempt=attempt,
+        task_id=_matching(_ID, request.task_id, "task_id"),
+        task_name=read_label(request.task_name, "task_name") if request.task_name else "",
+        kind=_matching(_KIND, request.kind, "kind"),
+        read_only=request.read_only,
+        nominal_at=_required(request, "nominal_at"),
+        due_at=_instant(request, "due_at"),
+        fired_at=_instant(request, "fired_at"),
+        timezone=_zone(request.timezone),
+        catch_up=_matching(_KIND, catch_up.policy, "catch_up.policy") if catch_up.policy else "",
+        stands_for=_between(catch_up.count or 1, 1, 1 << 31, "catch_up.count"),
+        first_nominal_at=_instant(catch_up, "first_nominal_at", "catch_up."),
+        last_nominal_at=_instant(catch_up, "last_nominal_at", "catch_up."),
+        traceparent=_matching(_TRACE, request.traceparent, "traceparent") if request.traceparent else "",
+    ).sealed()
+
+
+def read_again(request: wire.FireRequest) -> Trigger:
+    """Return a fire as it reads where its category is not looked up: good for comparing, not for running.
+
+    Its digest is that of the fire as it was accepted, since a grant is no part of that.
+
+    Raises:
+        InvalidInput: a field is malformed; `where` names it.
+    """
+    return read_fire(request, lambda name: Category(name=name))
+
+
+def read_message(
+    request: wire.SendMessageRequest, get_category: GetCategory, *, thread_id: str, request_id: str
+) -> Trigger:
+    """Return an author's message to a thread as a trigger. Raises InvalidInput, Conflict."""
+    text = _text(request.text, LONGEST_MESSAGE, "text")
+    if not text.strip():
+        raise InvalidInput("is empty", where="text")
+    return Trigger(
+        source="message",
+        key=message_key(request_id),
+        turn_id=turn_id_of("message", request_id),
+        thread_id=thread_id,
+        channel=read_label(request.channel, "channel"),
+        agent=FIRST_AGENT,
+        grant=usable(CONVERSATION, get_category),
+        prompt=text,
+    ).sealed()
+
+
+def read_request_id(text: str) -> str:
+    """Return a request's id. Raises InvalidInput."""
+    return _matching(_ID, text, "request_id")
+
+
+def read_label(text: str, field: str) -> str:
+    """Return a name: 1 to 128 printable ASCII characters that do not look like a path. Raises InvalidInput."""
+    label = _matching(_LABEL, text, field)
+    if "/" in label or ".." in label:
+        raise InvalidInput(f"{label!r} looks like a path", where=field)
+    return label
+
+
+def usable(name: str, get_category: GetCategory) -> Category:
+    """Return a category that can be used now. Raises Conflict."""
+    try:
+        return get_category(name)
+    except (NotFound, InvalidInput) as error:
+        raise Conflict(error.what, where="category", hint=error.hint) from error
+
+
+def _agent(name: str) -> str:
+    """Return an agent's name. Whether the runtime hosts it is no matter here: any other reads in a terminal."""
+    found = _matching(_AGENT, name or FIRST_AGENT, "agent")
+    if found in hosted.NOT_AGENTS:
+        raise InvalidInput(f"{found} has no inbox", where="agent")
+    return found
+
+
+def _matching(pattern: re.Pattern[str], text: str, field: str) -> str:
+    if not pattern.fullmatch(text):
+        raise InvalidInput(f"{text[:40]!r} is not valid" if text else "is required", where=field)
+    return text
+
+
+def _between(value: int, least: int, most: int, field: str) -> int:
+    if not least <= value <= most:
+        raise InvalidInput(f"{value} is not between {least} and {most}", where=field)
+    return value
+
+
+def _text(text: str, longest: int, field: str) -> str:
+    if len(text.encode()) > longest:
+        raise InvalidInput(f"is longer than {longest} bytes", where=field)
+    try:
+        check_text(text)
+    except InvalidInput as error:
+        raise InvalidInput(error.what, where=field) from error
+    return text
+
+
+def _payload(text: str) -> str:
+    if not text:
+        return ""
+    if len(text.encode()) > LONGEST_PAYLOAD:
+        raise InvalidInput(f"is longer than {LONGEST_PAYLOAD} bytes", where="payload_json")
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"is not JSON: {error}", where="payload_json") from error
+    if not isinstance(value, dict):
+        raise InvalidInput("is not a JSON object", where="payload_json")
+    if _depth(value) > DEEPEST:
+        raise InvalidInput(f"is nested deeper than {DEEPEST} levels", where="payload_json")
+    return text
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _depth(value: object) -> int:
+    deepest, level = 0, [value]
+    while level and deepest <= DEEPEST:
+        deepest += 1
+        level = [child for item in level for child in _children(item)]
+    return deepest
+
+
+def _children(item: object) -> list[object]:
+    if isinstance(item, dict):
+        return list(item.values())
+    return item if isinstance(item, list) else []
+
+
+def _required(request: wire.FireRequest, field: str) -> datetime:
+    at = _instant(request, field)
+    if at is None:
+        raise InvalidInput("is required", where=field)
+    return at
+
+
+def _instant(message: wire.FireRequest | wire.CatchUp, field: str, prefix: str = "") -> datetime | None:
+    if not message.HasField(field):  # type: ignore[arg-type]
+        return None
+    at: Timestamp = getattr(message, field)
+    if not (_EARLIEST_S <= at.seconds < _LATEST_S and 0 <= at.nanos < 1_000_000_000):
+        raise InvalidInput("is not an instant from 1970 up to 2200", where=f"{prefix}{field}")
+    return EPOCH + timedelta(seconds=at.seconds, microseconds=at.nanos // 1000)
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> str:
+    if not name:
+        return ""
+    try:
+        ZoneInfo(_matching(_ZONE, name, "timezone"))
+    except (ValueError, OSError, KeyError) as error:
+        raise InvalidInput(f"unknown timezone {name[:40]!r}", where="timezone") from error
+    return name

@@ -1,0 +1,149 @@
+"""Streams to whoever follows: turn events as the wire carries them, and a conversation as it grows."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+
+from sqlalchemy import Connection
+
+from agent_runtime.graph.engine.live import Ear, Heard, Live
+from agent_runtime.model.records import EventRecord
+from agent_runtime.service.conversation_reads import Changed, changed_turns, newest_turns
+from agent_runtime.service.messages import stamp
+from agent_runtime.service.reads import conversation_turns
+from agent_runtime.store.turn_store import Store
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.clock import Clock
+
+REST_S = 0.05  # between two looks at what is new: a person sees no difference, and turns are left in peace
+MOST_UNDECIDED = 200  # turns over and done, shown again when the author has decided on what they proposed
+
+
+def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
+    """Return a turn event of the store that `incarnation` names."""
+    return wire.TurnEvent(
+        incarnation=incarnation,
+        sequence=event.sequence,
+        turn_id=event.turn_id,
+        fire_id=event.fire_id,
+        thread_id=event.thread_id,
+        trigger=wire.TurnEvent.Trigger.Value(event.trigger.upper()),
+        state=wire.TurnEvent.State.Value(event.state),
+        at=stamp(event.at),
+        summary=event.summary,
+        error=event.error,
+        held_by=event.held_by,
+        tokens_in=event.tokens_in,
+        tokens_out=event.tokens_out,
+        wake_after_s=event.wake_after_s,
+        attempt=event.attempt,
+    )
+
+
+async def watch_conversation(
+    request: wire.WatchConversationRequest, store: Store, live: Live, clock: Clock, is_over: Callable[[], bool]
+) -> AsyncGenerator[wire.ConversationTurn]:
+    """Yield the newest turns of a channel, then each as it changes, whole; with `live`, what they say meanwhile.
+
+    What a turn says comes after all that it said before, and before the turn that has it on record. A slow reader is
+    sent fewer and longer pieces.
+    """
+    seen = _Seen(request, store)
+    async with _listening(request, store, live, seen) as ear:
+        while not is_over():
+            news = ear.bell.next()
+            for turn in await seen.changed():
+                yield turn
+            for piece in ear.news(seen.is_next):
+                yield speech_message(piece)
+            await news.wait()
+            await clock.sleep(REST_S)
+
+
+def speech_message(heard: Heard) -> wire.ConversationTurn:
+    """Return a piece of what a turn says as the wire carries it."""
+    calls = [
+        wire.RunningCall(id=call.id, name=call.name, args_json=call.args_json, state=call.state) for call in heard.calls
+    ]
+    speech = wire.Speech(
+        after=heard.after, message=heard.message, offset=heard.offset, text=_sendable(heard.text), calls=calls
+    )
+    return wire.ConversationTurn(turn_id=heard.turn_id, thread_id=heard.thread_id, speech=speech)
+
+
+class _Seen:
+    """What has been sent of a channel, and what of it may still change."""
+
+    def __init__(self, request: wire.WatchConversationRequest, store: Store) -> None:
+        self._channel = request.channel
+        self._limit = request.limit
+        self._store = store
+        self._newest: int | None = None
+        self._open: frozenset[str] = frozenset()
+        self._sent: dict[str, bytes] = {}  # of what may still change
+        self._lines: dict[str, int] = {}
+        self.stale = True
+
+    async def changed(self) -> list[wire.ConversationTurn]:
+        """Return the turns that are new or have changed since this was last asked."""
+        if not self.stale:
+            return []
+        self.stale = False
+        changed, turns = await self._store.read(self._look)
+        self._newest, fresh = changed.newest, []
+        undecided = [turn.turn_id for turn in turns if _may_be_decided(turn)][-MOST_UNDECIDED:]
+        self._open = changed.open | frozenset(undecided)
+        for turn in turns:
+            now = turn.SerializeToString(deterministic=True)
+            if self._sent.get(turn.turn_id) != now:
+                fresh.append(turn)
+            self._sent[turn.turn_id] = now
+        self._lines = {turn.turn_id: _lines(turn) for turn in turns if turn.turn_id in changed.open}
+        self._sent = {turn_id: sent for turn_id, sent in self._sent.items() if turn_id in self._open}
+        return fresh
+
+    def is_next(self, turn_id: str, after: int) -> bool:
+        """Return whether a turn was sent with all that it said before its message of this number, and nothing more."""
+        return self._lines.get(turn_id) == after
+
+    def _look(self, connection: Connection) -> tuple[Changed, list[wire.ConversationTurn]]:
+        if self._newest is None:
+            changed = newest_turns(connection, self._channel, limit=self._limit)
+        else:
+            changed = changed_turns(connection, self._channel, after=self._newest, open_=self._open)
+        return changed, conversation_turns(connection, changed.shown)
+
+
+@asynccontextmanager
+async def _listening(
+    request: wire.WatchConversationRequest, store: Store, live: Live, seen: _Seen
+) -> AsyncIterator[Ear]:
+    """Follow a channel for the block: the ear's bell also rings when the store has something new."""
+
+    async def relay() -> None:
+        while True:
+            news = store.talk.next()
+            await news.wait()
+            seen.stale = True
+            ear.bell.ring()
+
+    # Who wants whole turns only does not have models write them piece by piece.
+    with live.listen(request.channel) if request.live else nullcontext(Ear({}, request.channel)) as ear:
+        relaying = asyncio.create_task(relay(), name=f"follow-{request.channel}")
+        try:
+            yield ear
+        finally:
+            relaying.cancel()
+
+
+def _may_be_decided(turn: wire.ConversationTurn) -> bool:
+    open_ = any(deviation.lifecycle == "open" for deviation in turn.deviations)
+    return open_ or any(candidate.lifecycle == "candidate" for candidate in turn.candidates)
+
+
+def _lines(turn: wire.ConversationTurn) -> int:
+    return sum(message.role in {"agent", "tool"} for message in turn.messages)
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()  # a model may write what has no UTF-8 form

@@ -1,0 +1,136 @@
+"""What became of a fire or message: its turn, or what it is instead of a turn; and cancelling either."""
+
+from sqlalchemy import Connection
+
+from agent_runtime.daemon.assembly import Runtime
+from agent_runtime.model.decide import FINISHED
+from agent_runtime.model.records import KeyRecord
+from agent_runtime.model.trigger import turn_id_of
+from agent_runtime.service import reads as reading
+from agent_runtime.store import turn_reads as queries
+from agent_runtime.store.mail.deliveries import laid_by_turn
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.clock import rfc3339
+from turnkeeper.errors import InvalidInput, NotFound
+
+LONGEST_REASON = 1000
+_WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "accepted"}
+
+
+class Lookups:
+    """Finds turns by their id, or by fire and attempt."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def turn(self, turn_id: str, fire_id: str = "", attempt: int = 0) -> wire.Turn:
+        """Return a turn, or a stand-in for what has none. Raises NotFound, InvalidInput."""
+        wanted = _wanted(turn_id, fire_id, attempt)
+        waiting = self._waiting(wanted)  # looked at first: an envelope leaves only once its key row is on disk
+        found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
+        if found is None:
+            if waiting is None:
+                raise NotFound(f"no turn {wanted[:80]!r}", where="turn_id", hint="see: agent-runtime turns list")
+            found = waiting
+            found.cancel_requested = await self._runtime.store.is_cancelled(wanted)
+        return found
+
+    async def cancel(self, request: wire.CancelTurnRequest) -> wire.Turn:
+        """Store a cancel and have it carried out; a turn that is over stays as it is.
+
+        A fire may be on its way still: its cancel is stored, and its start honours it. Raises NotFound, InvalidInput.
+        """
+        reason = request.reason[:LONGEST_REASON] or "cancelled"
+        try:
+            turn = await self.turn(request.turn_id, request.fire_id, request.attempt)
+        except NotFound:
+            if not request.fire_id:
+                raise
+            turn_id = turn_id_of(request.fire_id, request.attempt)
+            await self._runtime.store.cancel(turn_id, reason)
+            return wire.Turn(turn_id=turn_id, fire_id=request.fire_id, attempt=request.attempt, cancel_requested=True)
+        if turn.status in FINISHED | {"held", "delivered"}:
+            return turn
+        spares = request.unless_waiting
+        if await self._runtime.worker.cancel(turn.turn_id, turn.thread_id, reason, unless_waiting=spares):
+            turn.cancel_requested = True
+        return turn
+
+    def _waiting(self, turn_id: str) -> wire.Turn | None:
+        """Return a stand-in for a trigger whose envelope lies in an inbox, or is claimed and not yet begun."""
+        for known in self._runtime.mailboxes.lying():
+            if known.turn_id == turn_id:
+                return wire.Turn(
+                    turn_id=known.turn_id,
+                    thread_id=known.thread_id,
+                    channel=known.channel,
+                    agent=known.agent,
+                    status="accepted",
+                    trigger="fire" if known.fire_id else "author",
+                    fire_id=known.fire_id,
+                    task_name=known.task_name,
+                    attempt=known.attempt,
+                )
+        return None
+
+
+def _laid_out(connection: Connection, turn_id: str) -> wire.Turn | None:
+    """Return a stand-in for a fire that lies, or lay, in the inbox of an agent that the runtime does not host."""
+    laid = laid_by_turn(connection, turn_id)
+    if laid is None:
+        return None
+    event = queries.newest_event(connection, turn_id)
+    return wire.Turn(
+        turn_id=turn_id,
+        thread_id=laid.thread_id,
+        channel=laid.channel,
+        agent=laid.agent,
+        status="accepted" if laid.state == "waiting" else laid.state,
+        trigger="fire",
+        fire_id=laid.fire_id,
+        task_name=laid.task_name,
+        attempt=laid.attempt,
+        error=laid.reason,
+        state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
+        sequence=event.sequence if event else 0,
+        cancel_requested=queries.is_cancelled(connection, turn_id),
+    )
+
+
+def _wanted(turn_id: str, fire_id: str, attempt: int) -> str:
+    if bool(turn_id) == bool(fire_id):
+        raise InvalidInput("name a turn or a fire", where="turn_id")
+    return turn_id or turn_id_of(fire_id, attempt)
+
+
+def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
+    turn = queries.get_turn(connection, turn_id)
+    if turn is not None:
+        return reading.turn_message(connection, turn)
+    key = queries.key_of_turn(connection, turn_id)
+    if key is None:
+        return _laid_out(connection, turn_id)
+    if key.became == "answer":
+        return _find(connection, key.into)
+    event = queries.newest_event(connection, turn_id)
+    return wire.Turn(
+        turn_id=turn_id,
+        thread_id=key.thread_id,
+        status=_WITHOUT_TURN[key.became],
+        trigger="fire" if key.fire_id else "author",
+        fire_id=key.fire_id,
+        attempt=key.attempt,
+        summary=_why_kept(connection, key) if key.became == "kept" else "",
+        error=event.error if event else "",
+        state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
+        sequence=event.sequence if event else 0,
+        cancel_requested=queries.is_cancelled(connection, turn_id),
+    )
+
+
+def _why_kept(connection: Connection, key: KeyRecord) -> str:
+    before = queries.bearing_on_thread(connection, key.thread_id, besides=key.turn_id)
+    if before is None or before.status != "paused" or before.paused_until is None:
+        return "the message waits until you decide"
+    until = rfc3339(before.paused_until.replace(microsecond=0))
+    return f"the message waits for the next fire of {before.task_name}, at most until {until}"

@@ -1,0 +1,284 @@
+"""Reading `agent.db`: functions of an open connection, for the daemon and for commands that read beside it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
+from sqlalchemy.sql import Select
+
+from agent_runtime.model.records import (
+    ChannelRecord,
+    EventRecord,
+    InterruptRecord,
+    KeyRecord,
+    MessageRecord,
+    TurnRecord,
+)
+from agent_runtime.model.values import Category, Said, ToolUse
+from agent_runtime.store.mail.agent_messages import delegations
+from agent_runtime.store.schema import cancels, interrupts, keys, messages, meta, turn_events, turns
+from agent_runtime.store.statements import Prepared
+from turnkeeper.clock import from_us
+from turnkeeper.errors import Conflict
+
+LARGEST_PAGE = 1000
+Row = RowMapping | Mapping[str, Any]
+UNFINISHED = ("running", "interrupted", "paused")
+
+
+def get_meta(connection: Connection, key: str) -> str:
+    """Return a fact about the store, or nothing."""
+    return _META.value(connection, key=key) or ""
+
+
+def check_lease(connection: Connection, epoch: int) -> None:
+    """Raise Conflict if another process has become the owner of the store since it was this epoch's."""
+    if get_meta(connection, "epoch") != str(epoch):
+        raise Conflict("another process has taken over this store", where="epoch")
+
+
+def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
+    """Return a turn by its id."""
+    row = _TURN.row(connection, turn_id=turn_id)
+    return _turn(row) if row is not None else None
+
+
+def list_turns(
+    connection: Connection, *, channel: str = "", thread_id: str = "", status: str = "", limit: int = 50
+) -> list[TurnRecord]:
+    """Return turns, newest first."""
+    query = select(turns).order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
+    for column, wanted in ((turns.c.channel, channel), (turns.c.thread_id, thread_id), (turns.c.status, status)):
+        query = query.where(column == wanted) if wanted else query
+    return [_turn(row) for row in connection.execute(query).mappings()]
+
+
+def unfinished_turns(connection: Connection) -> list[TurnRecord]:
+    """Return turns that are running, interrupted or paused, oldest first."""
+    query = select(turns).where(turns.c.status.in_(UNFINISHED)).order_by(turns.c.number)
+    return [_turn(row) for row in connection.execute(query).mappings()]
+
+
+def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+    """Return the newest turn on a thread."""
+    row = _NEWEST_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    return _turn(row) if row is not None else None
+
+
+def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+    """Return the turn that says where a thread stands: the newest that is not over, else the newest.
+
+    A turn that was cancelled before it began may have a later row than one that waits for its author.
+    """
+    row = _UNFINISHED_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    row = row or _NEWEST_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    return _turn(row) if row is not None else None
+
+
+def newest_visible(connection: Connection, channel: str) -> TurnRecord | None:
+    """Return the newest turn of a channel's conversation that an author can reply to: no worker's for its sender."""
+    delegated = select(delegations.c.turn_id).where(delegations.c.state != "none")
+    query = select(turns).where(turns.c.channel == channel, turns.c.visible, turns.c.turn_id.not_in(delegated))
+    return _one_turn(connection, query.order_by(turns.c.number.desc()).limit(1))
+
+
+def conversation(connection: Connection, channel: str, *, limit: int = 50) -> list[TurnRecord]:
+    """Return the newest visible turns of a channel, oldest first."""
+    query = select(turns).where(turns.c.channel == channel, turns.c.visible)
+    query = query.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
+    return [_turn(row) for row in connection.execute(query).mappings()][::-1]
+
+
+def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[MessageRecord]]:
+    """Return the messages of turns, in order, by turn; a turn without any has an empty list."""
+    found: dict[str, list[MessageRecord]] = {turn_id: [] for turn_id in turn_ids}
+    query = select(messages).where(messages.c.turn_id.in_(turn_ids)).order_by(messages.c.turn_id, messages.c.position)
+    for row in connection.execute(query).mappings():
+        found[row["turn_id"]].append(_message(row))
+    return found
+
+
+def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[InterruptRecord]]:
+    """Return what turns asked, in order, by turn; a turn that asked nothing has an empty list."""
+    found: dict[str, list[InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
+    for row in _INTERRUPTS_OF.rows(connection, wanted=json.dumps(list(turn_ids))):
+        found[row["turn_id"]].append(_interrupt(row))
+    return found
+
+
+def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRecord]:
+    """Return what a turn asked, and what the paused turns asked that it goes on with, in order."""
+    chain, before = [turn.turn_id], turn.resumes
+    while before and before not in chain:
+        chain.append(before)
+        before = connection.execute(select(turns.c.resumes).where(turns.c.turn_id == before)).scalar() or ""
+    found = interrupts_of(connection, chain)
+    return [one for turn_id in reversed(chain) for one in found[turn_id]]
+
+
+def list_interrupts(
+    connection: Connection, *, channel: str = "", include_settled: bool = False
+) -> list[InterruptRecord]:
+    """Return what authors are asked, oldest first; bounded pauses are nobody's decision and left out."""
+    query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
+    query = query.where(interrupts.c.channel == channel) if channel else query
+    query = query if include_settled else query.where(interrupts.c.status == "pending")
+    return [_interrupt(row) for row in connection.execute(query.limit(LARGEST_PAGE)).mappings()]
+
+
+def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord | None:
+    """Return an interrupt by its id."""
+    row = connection.execute(_interrupts().where(interrupts.c.interrupt_id == interrupt_id)).mappings().one_or_none()
+    return _interrupt(row) if row is not None else None
+
+
+def open_interrupts(connection: Connection, thread_id: str) -> list[InterruptRecord]:
+    """Return a thread's interrupts that are pending, or decided and not yet given to the graph, oldest first."""
+    return [_interrupt(row) for row in _OPEN_INTERRUPTS.rows(connection, thread_id=thread_id)]
+
+
+def list_channels(connection: Connection) -> list[ChannelRecord]:
+    """Return every channel that has turns, the one with the newest turn first."""
+    pending = select(interrupts.c.channel, func.count().label("count")).where(
+        interrupts.c.status == "pending", interrupts.c.kind != "pause"
+    )
+    waiting = {row.channel: row[1] for row in connection.execute(pending.group_by(interrupts.c.channel)).all()}
+    query = select(
+        turns.c.channel, func.sum(turns.c.visible).label("turns"), func.max(turns.c.started_at_us).label("last")
+    )
+    query = query.group_by(turns.c.channel).order_by(func.max(turns.c.number).desc())
+    return [
+        ChannelRecord(name=row.channel, turns=row.turns, waiting=waiting.get(row.channel, 0), last_at=from_us(row.last))
+        for row in connection.execute(query)
+    ]
+
+
+def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
+    """Return what these keys became, by key; one that has not been taken is left out."""
+    return {row["key"]: _key(row) for row in _KEYS.rows(connection, wanted=json.dumps(list(wanted)))}
+
+
+def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
+    """Return the key whose turn id this is, whether or not it became a turn of its own."""
+    row = connection.execute(select(keys).where(keys.c.turn_id == turn_id)).mappings().one_or_none()
+    return _key(row) if row is not None else None
+
+
+def is_cancelled(connection: Connection, turn_id: str) -> bool:
+    """Return whether a cancel of this turn is stored."""
+    return _CANCEL.value(connection, turn_id=turn_id) is not None
+
+
+def cancel_reason(connection: Connection, turn_id: str) -> str:
+    """Return why a turn is to be cancelled, or nothing."""
+    return _CANCEL.value(connection, turn_id=turn_id) or ""
+
+
+def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[EventRecord]:
+    """Return turn events after a number, in order."""
+    return [_event(row) for row in _EVENTS_AFTER.rows(connection, sequence=sequence, most=limit)]
+
+
+def newest_sequence(connection: Connection) -> int:
+    """Return the number of the newest turn event; 0 for none."""
+    return connection.execute(select(func.max(turn_events.c.sequence))).scalar() or 0
+
+
+def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
+    """Return the newest event of a turn, or of a held fire that has none."""
+    query = select(turn_events).where(turn_events.c.turn_id == turn_id).order_by(turn_events.c.sequence.desc())
+    row = connection.execute(query.limit(1)).mappings().one_or_none()
+    return _event(row) if row is not None else None
+
+
+def _one_turn(connection: Connection, query: Select[Any]) -> TurnRecord | None:
+    row = connection.execute(query).mappings().one_or_none()
+    return _turn(row) if row is not None else None
+
+
+def _turn(row: Row) -> TurnRecord:
+    values = _instants(row)
+    values["grant"] = _grant(values.pop("grant_json"))
+    values["answers"] = json.loads(values.pop("answers_json") or "{}")
+    for unread in ("epoch", "traceparent"):
+        values.pop(unread)
+    return TurnRecord(**values)
+
+
+@lru_cache(256)  # a workspace has few categories, and every look at a turn reads one
+def _grant(text: str) -> Category:
+    return Category.from_dict(json.loads(text))
+
+
+def _message(row: Row) -> MessageRecord:
+    calls = tuple(ToolUse(**call) for call in json.loads(row["tool_calls_json"] or "[]"))
+    line = Said(role=row["role"], text=row["text"], tool_calls=calls, tool_call_id=row["tool_call_id"])
+    return MessageRecord(turn_id=row["turn_id"], position=row["position"], said=line, at=from_us(row["at_us"]))
+
+
+def _interrupts() -> Select[Any]:
+    joined = interrupts.outerjoin(turns, turns.c.turn_id == interrupts.c.turn_id)
+    return select(
+        interrupts,
+        func.coalesce(turns.c.task_name, "").label("task_name"),
+        func.coalesce(turns.c.category, "").label("category"),
+    ).select_from(joined)
+
+
+def _interrupt(row: Row) -> InterruptRecord:
+    values = _instants(row)
+    values.pop("number")
+    return InterruptRecord(**values)
+
+
+def _key(row: Row) -> KeyRecord:
+    values = _instants(row)
+    values.pop("released")
+    return KeyRecord(**values)
+
+
+def _event(row: Row) -> EventRecord:
+    values = _instants(row)
+    values["held_by"] = tuple(json.loads(values.pop("held_by_json") or "[]"))
+    return EventRecord(**values)
+
+
+def _instants(row: Row) -> dict[str, Any]:
+    """Return the row with each `…_at_us` as an instant named `…_at`."""
+    return {name.removesuffix("_us"): _instant(value) if name.endswith("_us") else value for name, value in row.items()}
+
+
+def _instant(value: int | None) -> datetime | None:
+    return None if value is None else from_us(value)
+
+
+_META = Prepared(select(meta.c.value).where(meta.c.key == bindparam("key")))
+_TURN = Prepared(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
+_ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
+_NEWEST_ON_THREAD = Prepared(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
+# The plus keeps SQLite from going through all of a long thread: few turns anywhere have one of these states.
+_UNFINISHED_ON_THREAD = Prepared(
+    _ANY.where(text("+turns.thread_id = :thread_id AND turns.status IN ('running', 'interrupted', 'paused')"))
+)
+_INTERRUPTS_OF = Prepared(
+    _interrupts()
+    .where(text("interrupts.turn_id IN (SELECT value FROM json_each(:wanted))"))
+    .order_by(interrupts.c.number)
+)
+_OPEN_INTERRUPTS = Prepared(
+    _interrupts()
+    .where(interrupts.c.thread_id == bindparam("thread_id"), text("interrupts.status <> 'void'"))
+    .where(text("NOT interrupts.applied"))
+    .order_by(interrupts.c.number)
+)
+_KEYS = Prepared(select(keys).where(text("keys.key IN (SELECT value FROM json_each(:wanted))")))
+_CANCEL = Prepared(select(cancels.c.reason).where(cancels.c.turn_id == bindparam("turn_id")))
+_EVENTS_AFTER = Prepared(
+    select(turn_events)
+    .where(turn_events.c.sequence > bindparam("sequence"))
+    .order_by(turn_events.c.sequence)
+    .limit(bindparam("most"))
+)

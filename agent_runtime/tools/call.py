@@ -1,0 +1,71 @@
+"""What every tool shares: the call's identity, answers as JSON, and failures that the planner gets to see."""
+
+import json
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from functools import wraps
+from typing import Any, ParamSpec
+
+from langchain.tools import ToolRuntime
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+
+from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.model.values import Effect, TurnContext
+from agent_runtime.store.effects import Call
+from turnkeeper.clock import rfc3339
+from turnkeeper.errors import TurnkeeperError
+
+Runtime = ToolRuntime[TurnContext, Any]
+P = ParamSpec("P")
+# Reading a signature takes longer than all else about a tool: each is read once, however often its tool is made.
+_SCHEMAS: dict[Hashable, Any] = {}
+
+
+def call_of(runtime: Runtime) -> Call:
+    """Return the running call, with a key that is equal whenever LangGraph runs this same call again.
+
+    Raises:
+        ToolException: there is no turn around the call, or it has no id; such a call reaches nothing.
+    """
+    context, info = runtime.context, runtime.execution_info
+    if not isinstance(context, TurnContext) or info is None or not runtime.tool_call_id:
+        raise ToolException("this tool works only inside a turn")
+    return Call(context=context, key=f"{context.thread_id}|{info.checkpoint_ns}|{runtime.tool_call_id}")
+
+
+def spec(body: Callable[P, Awaitable[Mapping[str, Any]]], *, scope: str, effect: Effect, name: str = "") -> ToolSpec:
+    """Return the tool that `body` is: its docstring is what the model reads, its name the scope's unless one is given.
+
+    A TurnkeeperError becomes the tool's answer, marked as an error: the planner retries, works around or reports it.
+    Anything else is our bug and fails the turn.
+    """
+
+    @wraps(body)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            return json.dumps(await body(*args, **kwargs), ensure_ascii=False, default=_json)
+        except TurnkeeperError as error:
+            raise ToolException(str(error)) from error
+
+    key = _signature(body)
+    tool: BaseTool = StructuredTool.from_function(
+        coroutine=answer,
+        name=name or scope.replace(".", "_"),
+        args_schema=_SCHEMAS.get(key),
+        handle_tool_error=True,
+    )
+    _SCHEMAS.setdefault(key, tool.args_schema)
+    return ToolSpec(tool=tool, scope=scope, effect=effect)
+
+
+def _signature(body: Callable[..., Any]) -> Hashable:
+    return body.__code__, tuple(body.__annotations__.items()), body.__defaults__
+
+
+def _json(value: object) -> object:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

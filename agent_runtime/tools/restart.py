@@ -1,0 +1,127 @@
+"""Asking for a planned restart: the file that the watchdog claims, written once for each call.
+
+The file and its place are the watchdog's, as `docs/lifecycle.md` has them. It moves on as it is dealt with, so it is
+looked for in the order in which it moves: whoever finds his own has asked before.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from agent_runtime.model.agents import FIRST_AGENT
+from agent_runtime.model.text import sendable
+from agent_runtime.permissions.judge import judge
+from agent_runtime.store.effects import Call, Outcome, once
+from agent_runtime.store.idempotency import refuse_ended
+from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
+from agent_runtime.store.turn_store import Store
+from turnkeeper.bus.wrapper import check_text
+from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.errors import Conflict, Corrupt, Denied, InvalidInput
+from turnkeeper.files import SystemFiles
+from turnkeeper.home import Home
+
+SCOPE = "lifecycle.request_restart"
+LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
+LARGEST_MARKER = 64 << 10
+MOST_NAMED = 20
+LONGEST_NAMED = 160
+
+
+class Lifecycle:
+    """Asks the watchdog to restart this runtime."""
+
+    def __init__(self, store: Store, *, home: Home, clock: Clock) -> None:
+        self._store = store
+        self._state = home.run.parent
+        self._clock = clock
+        self._files = SystemFiles()
+
+    async def request_restart(self, call: Call, notes: str) -> Mapping[str, Any]:
+        """Ask for a restart, once for each call; the notes are the handoff that agent0's next turn is shown.
+
+        Raises:
+            Denied: not in scope, not agent0, or the turn has ended.
+            InvalidInput: the notes cannot travel.
+            Conflict: another restart is asked for, or under way.
+        """
+        verdict = judge(SCOPE, "write", {"notes": notes}, call.context)
+        if not verdict.allowed:
+            raise Denied(verdict.reason, where=verdict.missing_scope)
+        if call.context.agent != FIRST_AGENT:
+            raise Denied(f"only {FIRST_AGENT} asks for a restart; say in your answer why one is needed")
+        if not notes.strip() or len(notes.encode("utf-8", "replace")) > LONGEST_NOTES:
+            raise InvalidInput(f"notes have 1 to {LONGEST_NOTES} bytes", where="notes")
+        check_text(notes)
+        at = self._clock.now()
+        id_ = f"agent0-{hashlib.sha256(call.key.encode()).hexdigest()[:24]}"
+        says = {"id": id_, "at": rfc3339(at), "by": FIRST_AGENT, "tries": 0}
+
+        def work(connection: Connection) -> Outcome:
+            def ask() -> Mapping[str, Any]:
+                self._ask(id_, says | {"text": handoff_text(connection, notes)})
+                return {"requested": True, "restart": id_}
+
+            return once(connection, call, SCOPE, at, refuse_ended, ask)
+
+        # The file lies there before the row says so: a crash between leaves a file that is found to be this call's.
+        return (await self._store.write(work)).result
+
+    def _ask(self, id_: str, says: Mapping[str, Any]) -> None:
+        request = self._state / "restart-request"
+        for place in (request, self._state / "restart-request.processing"):
+            found = self._id_at(place)
+            if found == id_:
+                return
+            if found is not None:
+                raise Conflict("a restart is asked for already", hint="it comes by itself; ask for no other")
+        if os.path.lexists(self._state / "restart-archive" / f"{id_}-request.json"):
+            return
+        fresh = request.with_name(f".{request.name}.new-{os.getpid()}")
+        self._files.unlink(fresh)
+        self._files.write_synced(fresh, json.dumps(says, sort_keys=True).encode())
+        try:
+            self._files.link(fresh, request)  # unlike a rename it takes no other's place
+        except FileExistsError as error:
+            raise Conflict("a restart is asked for already", hint="it comes by itself; ask for no other") from error
+        finally:
+            self._files.unlink(fresh)
+        self._files.sync_folder(self._state)
+
+    def _id_at(self, place: os.PathLike[str]) -> str | None:
+        """Return whose request lies there; empty for one that cannot be read, None where there is none."""
+        try:
+            says = json.loads(self._files.read(self._state / place, LARGEST_MARKER))
+        except FileNotFoundError:
+            return None
+        except (Corrupt, ValueError):
+            return ""
+        return str(says.get("id", "")) if isinstance(says, dict) else ""
+
+
+def handoff_text(connection: Connection, notes: str) -> str:
+    """Return what the next session is told: what stands open here, by id, and the notes."""
+    open_turns = [
+        f"{turn.turn_id} ({turn.status}, {turn.task_name or turn.trigger}, in {turn.channel})"
+        for turn in unfinished_turns(connection)
+    ]
+    asked = [f"{item.interrupt_id} ({item.kind} {item.tool}".rstrip() + ")" for item in list_interrupts(connection)]
+    lines = [
+        f"Planned restart of agent-runtime, asked for by {FIRST_AGENT}. Turns go on from their last checkpoint.",
+        f"open turns: {_named(open_turns)}",
+        f"decisions waiting for the author: {_named(asked)}",
+        "armed tasks and held fires: unknown to the runtime; the runner has them, and goes on",
+        f"notes:\n{notes.strip()}",
+    ]
+    return "\n".join(lines)
+
+
+def _named(found: Sequence[str]) -> str:
+    """Return names in a line, bounded."""
+    named = ", ".join(one[:LONGEST_NAMED] for one in found[:MOST_NAMED]) or "none"
+    line = f"{named} and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else named
+    return sendable(line, MOST_NAMED * LONGEST_NAMED)

@@ -1,0 +1,210 @@
+"""One interval of a turn: the graph runs under the turn's grant, can be cancelled, and is recorded as it goes."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+from agent_runtime.graph.engine.engine import Ended, Engine, Order, Step
+from agent_runtime.model.approval import call_key, canonical
+from agent_runtime.model.records import InterruptRecord, TurnRecord
+from agent_runtime.model.trigger import AGENT_KINDS
+from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.permissions.narrowing import Narrowing
+from agent_runtime.store.mail.handoffs import given, shown
+from agent_runtime.store.turn_reads import asked_in_turn
+from agent_runtime.store.turn_store import Store
+from agent_runtime.tools.wakeup import WAKES
+from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
+
+CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over
+RECORD_S = 0.25  # how long after it was said the conversation may show it
+OVERDUE_S = 1.0  # past its time limit, at which it was cancelled once
+
+
+class Intervals:
+    """Runs intervals, and knows which turns run now."""
+
+    def __init__(
+        self, *, store: Store, engine: Engine, narrowing: Narrowing, log: EventLog, failpoints: Failpoints
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._narrowing = narrowing
+        self._log = log
+        self._failpoints = failpoints
+        self._running: dict[str, asyncio.Task[Ended]] = {}
+
+    @property
+    def running(self) -> int:
+        """How many turns run now."""
+        return len(self._running)
+
+    def cancel(self, turn_id: str) -> bool:
+        """Stop a turn that runs, at its next await; False if it does not run. The cancel must be stored before."""
+        task = self._running.get(turn_id)
+        if task is not None:
+            _cancel(task)
+        return task is not None
+
+    async def run(self, turn: TurnRecord, order: Order, mode: str) -> Ended | None:
+        """Run one interval; None if it was cancelled.
+
+        Args:
+            turn: its row, already on disk.
+            order: what the graph is given.
+            mode: for the trail: start, continue or resume.
+        """
+        recording = _Recording(self._store, self._failpoints, turn.turn_id)
+        self._log_start(turn, mode)
+        context = await self._context(turn)
+        work = self._engine.run(order, context, turn.after_message, recording.step, (turn.tokens_in, turn.tokens_out))
+        task = asyncio.create_task(work, name=f"turn-{turn.turn_id}")
+        self._running[turn.turn_id] = task
+        seconds, in_time = context.category.seconds, {task}
+        try:
+            if await self._store.is_cancelled(turn.turn_id):
+                _cancel(task)  # stored after the decision to run was made
+            in_time, _ = await asyncio.wait([task], timeout=seconds + OVERDUE_S)
+        except asyncio.CancelledError:  # the process is to stop and would wait no longer; the next one goes on
+            self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state="drained")
+            await self._store.give_back(turn.turn_id)
+            raise
+        finally:
+            _cancel(task)
+            await asyncio.wait([task])
+            del self._running[turn.turn_id]
+            await recording.finished(told=_tells(task))
+            await self._pin(turn, self._narrowing.end(turn.turn_id))
+        if task.cancelled() and not in_time and not await self._store.is_cancelled(turn.turn_id):
+            return Ended(stopped="timeout", error=f"took longer than {seconds} s")
+        return None if task.cancelled() else task.result()
+
+    async def _context(self, turn: TurnRecord) -> TurnContext:
+        category = self._narrowing.begin(turn.turn_id, turn.grant)
+        await self._pin(turn, category)
+        handed = turn.turn_id in self._store.handed
+        handoff = await self._store.read(lambda connection: given(connection, turn.turn_id)) if handed else []
+        fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
+        asked = [] if fresh else await self._store.read(lambda connection: asked_in_turn(connection, turn))
+        return TurnContext(
+            turn_id=turn.turn_id,
+            thread_id=turn.thread_id,
+            channel=turn.channel,
+            agent=turn.agent,
+            category=category,
+            read_only=turn.read_only,
+            fire_id=turn.fire_id,
+            task_name=turn.task_name,
+            prompt=turn.prompt,
+            started_by="fire" if turn.trigger == "fire" or turn.kind == AGENT_KINDS["fire"] else "author",
+            by_agent=turn.kind in AGENT_KINDS.values(),
+            nominal_at=turn.nominal_at,
+            stands_for=turn.stands_for,
+            asked=frozenset(call_key(one.call_id, one.args_hash) for one in asked if one.call_id),
+            writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
+            handoff=shown(handoff),
+            paced=turn.kind in WAKES,
+        )
+
+    async def _pin(self, turn: TurnRecord, category: Category) -> None:
+        """Keep what is left of a turn's grant: what was narrowed stays narrow, whatever its category becomes."""
+        if category != turn.grant:
+            await self._store.narrow(turn.turn_id, canonical(category.to_dict()))
+
+    def _log_start(self, turn: TurnRecord, mode: str) -> None:
+        self._log.emit(
+            "turn.started",
+            turn_id=turn.turn_id,
+            thread_id=turn.thread_id,
+            fire_id=turn.fire_id,
+            attempt=turn.attempt,
+            epoch=self._store.epoch,
+            trigger=turn.trigger,
+            mode=mode,
+        )
+
+
+def _cancel(task: asyncio.Task[Ended]) -> None:
+    if not task.done():
+        task.cancel()
+        asyncio.get_running_loop().call_later(CANCEL_AGAIN_S, _cancel, task)
+
+
+def _tells(task: asyncio.Task[Ended]) -> bool:
+    """Return whether an interval's outcome will be written, with all that the turn has said."""
+    if task.cancelled() or task.exception() is not None:
+        return False
+    return task.result().stopped != "drained" and task.result().step.messages is not None
+
+
+def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
+    return asked.turn_id == turn_id and asked.kind == "proposal" and asked.decision in {"approve", "edit"}
+
+
+class _Recording:
+    """Writes what a turn says while it goes on: soon, not at each step, as a short turn's end writes all of it.
+
+    Tokens are written at once: the cap on a day's looks at them before each call of a model.
+    """
+
+    def __init__(self, store: Store, failpoints: Failpoints, turn_id: str) -> None:
+        self._store = store
+        self._failpoints = failpoints
+        self._turn_id = turn_id
+        self._known = 0
+        self._wake: int | None = None
+        self._tokens = (0, 0)
+        self._newest: Step | None = None
+        self._soon: asyncio.TimerHandle | None = None
+        self._writes: list[asyncio.Task[None]] = []
+
+    async def step(self, step: Step) -> None:
+        """Queue what is new."""
+        tokens = (step.tokens_in, step.tokens_out)
+        if step.messages is not None and len(step.messages) > self._known:
+            self._newest = step
+            if tokens != self._tokens:
+                self._write()
+            elif self._soon is None:
+                self._soon = asyncio.get_running_loop().call_later(RECORD_S, self._write)
+        elif sum(tokens) > sum(self._tokens):
+            self._count(tokens)
+        if step.wake_after_s is not None and step.wake_after_s != self._wake:
+            self._wake = step.wake_after_s
+            self._writes.append(asyncio.create_task(self._store.wake(self._turn_id, self._wake)))
+        self._failpoints.reach("runtime.turn_step")
+
+    async def finished(self, *, told: bool) -> None:
+        """Wait for all that was queued, and write what waits still unless it is `told` with the outcome.
+
+        That is written after it, and whole, so that a failure here heals.
+        """
+        if self._soon is not None:
+            self._soon.cancel()
+        if not told:
+            self._write(cancelled=True)  # it was said before
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
+    def _count(self, tokens: tuple[int, int]) -> None:
+        self._tokens = tokens
+        if self._newest is not None:
+            self._newest = replace(self._newest, tokens_in=tokens[0], tokens_out=tokens[1])
+        self._queue(self._store.record(self._turn_id, None, tokens))
+
+    def _write(self, *, cancelled: bool = False) -> None:
+        step, self._newest = self._newest, None
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if step is None or step.messages is None:
+            return
+        self._tokens = (step.tokens_in, step.tokens_out)
+        write = self._store.record(self._turn_id, step.messages, self._tokens, known=self._known, cancelled=cancelled)
+        self._known = len(step.messages)
+        self._queue(write)
+
+    def _queue(self, write: Coroutine[Any, Any, None]) -> None:
+        self._writes = [task for task in self._writes if not task.done()]
+        self._writes.append(asyncio.create_task(write))

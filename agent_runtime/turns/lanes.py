@@ -1,0 +1,132 @@
+"""One lane a thread: its triggers in order, one turn at a time; and a bound on turns at once over all lanes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from agent_runtime.mailbox.mailboxes import Delivery
+from agent_runtime.model.decide import Asked
+from agent_runtime.model.trigger import Trigger
+from turnkeeper.clock import Clock
+
+LONGEST_WAIT_S = 3600.0  # a lane looks again after this long, whatever it was told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Something to be dealt with on a thread.
+
+    Attributes:
+        asked: as the decision sees it.
+        trigger: the fire or message itself; None for a decision, a cancel or a look after a crash.
+        delivery: its envelope, to be archived; None where it has none or had one.
+    """
+
+    asked: Asked
+    trigger: Trigger | None = None
+    delivery: Delivery | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handled:
+    """What dealing with an item came to.
+
+    Attributes:
+        done: it is over; otherwise it stays in the lane.
+        until: when to look again, if nothing comes before.
+        rest_s: it is in trouble, and left alone for so long, whatever comes; what came after it in the lane waits
+            too, unless that is no trigger: a decision or a cancel is never held up.
+    """
+
+    done: bool
+    until: datetime | None = None
+    rest_s: float = 0.0
+
+
+@dataclass
+class _Lane:
+    items: list[Item] = field(default_factory=list)
+    resting: dict[int, float] = field(default_factory=dict)  # until when, by the steady clock; by the item's identity
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+
+
+Handle = Callable[[str, Item], Awaitable[Handled]]
+
+
+class Lanes:
+    """The lanes of a process. A lane lives as long as it has items."""
+
+    def __init__(self, handle: Handle, clock: Clock, *, most_at_once: int, on_done: Callable[[], None]) -> None:
+        """Take what deals with an item; it must not raise. `on_done` is called whenever an item is over."""
+        self._handle = handle
+        self._clock = clock
+        self._slots = asyncio.Semaphore(most_at_once)
+        self._on_done = on_done
+        self._lanes: dict[str, _Lane] = {}
+        self._stopping = False
+        self._depth = 0
+
+    @property
+    def depth(self) -> int:
+        """How many items wait or are being dealt with."""
+        return self._depth
+
+    def put(self, thread_id: str, item: Item) -> None:
+        """Queue an item behind those of its thread."""
+        lane = self._lanes.setdefault(thread_id, _Lane())
+        lane.items.append(item)
+        self._depth += 1
+        lane.news.set()
+        if lane.task is None or lane.task.done():  # done, and still here: it died
+            lane.task = asyncio.create_task(self._serve(thread_id, lane), name=f"lane-{thread_id}")
+
+    async def stop(self, grace_s: float) -> None:
+        """Begin nothing new; let what runs come to a stop for `grace_s` seconds, then cancel it."""
+        self._stopping = True
+        tasks = []
+        for lane in self._lanes.values():
+            lane.news.set()
+            tasks += [lane.task] if lane.task is not None else []
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=grace_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _serve(self, thread_id: str, lane: _Lane) -> None:
+        while lane.items and not self._stopping:
+            lane.news.clear()
+            wait_s = await self._pass(thread_id, lane)
+            if wait_s is not None:
+                await self._clock.wait(lane.news, min(max(wait_s, 0.0), LONGEST_WAIT_S))
+        if not lane.items:
+            del self._lanes[thread_id]
+
+    async def _pass(self, thread_id: str, lane: _Lane) -> float | None:
+        """Deal with the first item that can be dealt with; return how many seconds to wait if none can."""
+        soonest, held_up = LONGEST_WAIT_S, False
+        for item in list(lane.items):
+            if held_up and item.trigger is not None:
+                continue
+            rest_s = lane.resting.get(id(item), 0.0) - self._clock.monotonic()
+            if rest_s <= 0.0:
+                async with self._slots:
+                    if self._stopping:
+                        return soonest
+                    handled = await self._handle(thread_id, item)
+                if handled.done:
+                    lane.items.remove(item)
+                    lane.resting.pop(id(item), None)
+                    self._depth -= 1
+                    self._on_done()
+                    return None
+                rest_s = handled.rest_s
+                lane.resting[id(item)] = self._clock.monotonic() + rest_s
+                if handled.until is not None:
+                    soonest = min(soonest, (handled.until - self._clock.now()).total_seconds())
+            if rest_s > 0.0:
+                soonest, held_up = min(soonest, rest_s), held_up or item.trigger is not None
+        return soonest

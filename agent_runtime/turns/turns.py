@@ -1,0 +1,287 @@
+"""Dealing with one trigger: read what is known, decide, do it, archive the envelope.
+
+A turn's row and its key are on disk before its graph is given anything; the envelope is archived after the outcome is.
+So whatever moment a crash picks, the next process finds either the envelope or the row, and decides again.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from agent_runtime.graph.engine.engine import Answers, Ended, Engine, Input, Onward, Order
+from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.model.decide import Action, Decision, Facts, Position, decide
+from agent_runtime.model.records import TurnRecord
+from agent_runtime.model.trigger import Trigger
+from agent_runtime.store.tokens import Told
+from agent_runtime.store.turn_end import Finished
+from agent_runtime.store.turn_reads import get_turn, newest_on_thread
+from agent_runtime.store.turn_store import Store
+from agent_runtime.turns.interval import Intervals
+from agent_runtime.turns.lanes import Handled, Item
+from agent_runtime.turns.notify import Notice
+from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
+
+MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
+_ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
+# What comes of carrying a decision out: True, it is done; False, it waits for the next process; None, what was decided
+# on is no longer so, nothing was done, and it is to be decided anew.
+Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
+
+
+class Onlookers(Protocol):
+    """Who is told of what turns come to."""
+
+    def paused(self, thread_id: str, until: datetime) -> None:
+        """A turn paused: without the fire that it waits for, its thread goes on at `until`."""
+
+    def released(self, finished: Finished) -> None:
+        """A thread was released: what waited for it goes on."""
+
+    def answered(self, thread_id: str) -> None:
+        """An interrupt was answered: its thread goes on."""
+
+    def notice(self, notice: Notice) -> None:
+        """Something an author may want to know at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What turns are made with."""
+
+    store: Store
+    engine: Engine
+    intervals: Intervals
+    mailboxes: Mailboxes
+    log: EventLog
+    failpoints: Failpoints
+
+
+class Turns:
+    """Carries out decisions, one at a time on each thread; the lanes see to that."""
+
+    def __init__(self, parts: Parts, onlookers: Onlookers) -> None:
+        self._store = parts.store
+        self._engine = parts.engine
+        self._intervals = parts.intervals
+        self._mailboxes = parts.mailboxes
+        self._log = parts.log
+        self._failpoints = parts.failpoints
+        self._onlookers = onlookers
+        self._acts: Mapping[Action, Do] = {
+            Action.DROP: self._drop,
+            Action.GIVE_INPUT: self._give_input,
+            Action.GIVE_ANSWER: self._give_answer,
+            Action.CONTINUE: self._continue,
+            Action.RECORD: self._record,
+            Action.GIVE_UP: self._give_up,
+            Action.SET_ASIDE: self._set_aside,
+            Action.HOLD: self._hold,
+            Action.RESUME: self._resume,
+            Action.ANSWER: self._answer,
+            Action.KEEP_BACK: self._keep_back,
+            Action.RESUME_PAUSE: self._resume_pause,
+            Action.SEAL_PAUSE: self._seal_pause,
+            Action.RELEASE: self._release,
+            Action.SETTLE_CANCELLED: self._settle_cancelled,
+            Action.START: self._start,
+            Action.START_SEALED: self._start,
+        }
+
+    async def handle(self, thread_id: str, item: Item) -> Handled:
+        """Deal with an item until it is done, waits, or the process is to stop."""
+        key = item.trigger.key if item.trigger else ""
+        for _ in range(MOST_ROUNDS):
+            facts = await self._store.facts(item.asked, thread_id, key)
+            asked_about = [turn.turn_id for turn in (facts.own, facts.newest) if turn is not None]
+            thread = await self._engine.read(thread_id, asked_about)
+            facts = replace(facts, thread=thread)
+            decision = decide(item.asked, facts)
+            if decision.action is Action.WAIT:
+                return Handled(done=False, until=decision.until)
+            settled = await self._acts[decision.action](item, decision, facts)
+            if settled is False:
+                return Handled(done=False)
+            if settled and not decision.again:
+                if decision.action is not Action.SET_ASIDE:
+                    await self._archive(item)
+                return Handled(done=True)
+        raise RuntimeError(f"no end to decisions about {item.asked} after {MOST_ROUNDS}")
+
+    async def _archive(self, item: Item) -> None:
+        if item.delivery is not None:
+            await self._mailboxes.archive(item.delivery)
+
+    async def _drop(self, _item: Item, _decision: Decision, _facts: Facts) -> bool:
+        return True
+
+    async def _start(self, item: Item, _decision: Decision, facts: Facts) -> bool:
+        turn = await self._store.begin(_trigger(item))
+        return await self._run(turn, _input(turn, facts.newest.status if facts.newest else ""), "start")
+
+    async def _give_input(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
+        turn = await self._store.try_again(decision.turn_id)
+        before = await self._store.read(
+            lambda connection: newest_on_thread(connection, turn.thread_id, besides=turn.turn_id)
+        )
+        return await self._run(turn, _input(turn, before.status if before else ""), "continue")
+
+    async def _give_answer(self, _item: Item, decision: Decision, facts: Facts) -> bool:
+        turn = await self._store.try_again(decision.turn_id)
+        wanted = {name: value for name, value in turn.answers.items() if name in facts.thread.pending}
+        return await self._run(turn, Answers(values=wanted), "continue")
+
+    async def _continue(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
+        return await self._run(await self._store.try_again(decision.turn_id), Onward(), "continue")
+
+    async def _resume(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
+        turn = await self._store.resume(decision.turn_id, decision.interrupts)
+        return await self._run(turn, Answers(values=turn.answers), "resume")
+
+    async def _resume_pause(self, item: Item, decision: Decision, _facts: Facts) -> bool:
+        trigger = _trigger(item)
+        mark = await self._engine.last_message(trigger.thread_id)
+        turn = await self._store.resume_pause(trigger, decision.turn_id, decision.interrupts[0], mark)
+        return await self._run(turn, Answers(values=turn.answers), "start")
+
+    async def _record(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
+        turn = await self._turn(decision.turn_id)
+        return await self._settle(turn, await self._engine.look(turn.thread_id, turn.after_message))
+
+    async def _give_up(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
+        turn = await self._turn(decision.turn_id)
+        return await self._finish(turn, "failed", f"was tried {turn.tries} times and never came to an end")
+
+    async def _set_aside(self, item: Item, decision: Decision, _facts: Facts) -> bool:
+        if item.delivery is not None:
+            reason = (await self._turn(decision.turn_id)).error
+            await self._mailboxes.quarantine(item.delivery, reason)
+            where: dict[str, Any] = {"agent": item.delivery.agent, "name": item.delivery.claimed.name}
+            self._log.emit("envelope.quarantined", turn_id=decision.turn_id, **where, reason=reason)
+        return True
+
+    async def _hold(self, item: Item, decision: Decision, _facts: Facts) -> bool:
+        trigger = _trigger(item)
+        await self._store.hold(trigger, decision.interrupts)
+        held = {"fire_id": trigger.fire_id, "attempt": trigger.attempt, "thread_id": trigger.thread_id}
+        self._log.emit("turn.held", durable=False, turn_id=trigger.turn_id, **held)
+        return True
+
+    async def _answer(self, item: Item, decision: Decision, _facts: Facts) -> bool | None:
+        trigger = _trigger(item)
+        if not await self._store.take_answer(trigger, decision.turn_id, decision.interrupts[0]):
+            return None  # the author decided while the facts were read
+        self._log.emit("interrupt.resolved", interrupt_id=decision.interrupts[0], decision="answer")
+        self._onlookers.answered(trigger.thread_id)
+        return True
+
+    async def _keep_back(self, item: Item, _decision: Decision, _facts: Facts) -> bool:
+        trigger = _trigger(item)
+        await self._store.keep(trigger)
+        self._log.emit("message.kept", turn_id=trigger.turn_id, thread_id=trigger.thread_id)
+        return True
+
+    async def _seal_pause(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
+        turn = await self._turn(decision.turn_id)
+        return await self._finish(turn, "cancelled", "its pause ended without the fire that it waited for")
+
+    async def _release(self, _item: Item, decision: Decision, facts: Facts) -> bool:
+        turn = await self._turn(decision.turn_id)
+        state = "succeeded" if facts.thread.position is Position.END else "cancelled"
+        return await self._finish(
+            turn, state, "" if state == "succeeded" else "what it waited for was settled elsewhere"
+        )
+
+    async def _settle_cancelled(self, item: Item, decision: Decision, _facts: Facts) -> bool:
+        if decision.turn_id:
+            return await self._finish(await self._turn(decision.turn_id), "cancelled", "")
+        await self._store.begin_cancelled(_trigger(item))
+        return True
+
+    async def _run(self, turn: TurnRecord, order: Order, mode: str) -> bool:
+        self._failpoints.reach("runtime.started")
+        ended = await self._intervals.run(turn, order, mode)
+        if ended is None:
+            cancelled = await self._store.is_cancelled(turn.turn_id)
+            error = "" if cancelled else "was cancelled from within its graph"
+            return await self._finish(turn, "cancelled" if cancelled else "failed", error)
+        return await self._settle(turn, ended)
+
+    async def _settle(self, turn: TurnRecord, ended: Ended) -> bool:
+        """Write what an interval came to; False if it only stopped because the process is to stop."""
+        if ended.stopped == "drained":
+            await self._store.give_back(turn.turn_id)
+            self._stopped(turn, "drained")
+            return False
+        said = ended.step.messages, (ended.step.tokens_in, ended.step.tokens_out)
+        if ended.step.wake_after_s is not None:
+            await self._store.wake(turn.turn_id, ended.step.wake_after_s)
+        if ended.stopped == "interrupted":
+            await self._store.record(turn.turn_id, *said)
+            return await self._wait_for(turn, ended)
+        self._failpoints.reach("runtime.finished")
+        if ended.stopped == "timeout":
+            return await self._finish(turn, "cancelled", ended.error, said)
+        done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error, said)
+        if ended.stopped == "end":
+            await self._engine.prune(turn.thread_id)
+        return done
+
+    async def _wait_for(self, turn: TurnRecord, ended: Ended) -> bool:
+        questions = [item for item in ended.interrupts if item.kind != "pause"]
+        if not questions:
+            finished = await self._store.paused(turn.turn_id, ended.interrupts[0])
+            self._stopped(turn, "paused")
+            until = (await self._turn(turn.turn_id)).paused_until
+            if until is not None:
+                self._onlookers.paused(turn.thread_id, until)
+            self._onlookers.released(finished)
+            self._onlookers.notice(_notice("pause", turn))
+            return True
+        fresh = await self._store.interrupted(turn.turn_id, questions)
+        self._stopped(turn, "interrupted")
+        for item in questions:
+            if item.interrupt_id in fresh:
+                asked = {"tool": item.tool, "missing_scope": item.missing_scope, "turn_id": turn.turn_id}
+                self._log.emit("interrupt.raised", durable=False, interrupt_id=item.interrupt_id, **asked)
+                self._onlookers.notice(_notice("interrupt", turn, item.interrupt_id))
+        return True
+
+    async def _finish(self, turn: TurnRecord, state: str, error: str, said: Told | None = None) -> bool:
+        finished = await self._store.finish(turn.turn_id, state, error=error, said=said)
+        self._failpoints.reach("runtime.recorded")
+        self._stopped(turn, finished.state)
+        for held in finished.released:
+            self._log.emit("turn.released", turn_id=held, thread_id=turn.thread_id)
+        self._onlookers.released(finished)
+        if finished.state == "failed":
+            self._onlookers.notice(_notice("failure", turn))
+        return True
+
+    def _stopped(self, turn: TurnRecord, state: str) -> None:
+        self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state=state)
+
+    async def _turn(self, turn_id: str) -> TurnRecord:
+        turn = await self._store.read(lambda connection: get_turn(connection, turn_id))
+        assert turn is not None, "a decision names a turn that is in the table"
+        return turn
+
+
+def _trigger(item: Item) -> Trigger:
+    assert item.trigger is not None, "only fires and messages lead here"
+    return item.trigger
+
+
+def _input(turn: TurnRecord, before: str) -> Input:
+    note = (
+        f"The turn before this one on this thread {_ENDINGS[before]} before it finished." if before in _ENDINGS else ""
+    )
+    return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note)
+
+
+def _notice(event: Any, turn: TurnRecord, interrupt_id: str = "") -> Notice:
+    return Notice(
+        event=event, task=turn.task_name, channel=turn.channel, turn_id=turn.turn_id, interrupt_id=interrupt_id
+    )

@@ -1,0 +1,305 @@
+"""The worker: claims envelopes, adopts what a crash left, and feeds the lanes."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from agent_runtime.mailbox.agent_messages import Courier
+from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
+from agent_runtime.mailbox.terminal_deliveries import LaidOut
+from agent_runtime.model.agents import FIRST_AGENT
+from agent_runtime.model.bell import Bell
+from agent_runtime.model.decide import Asked
+from agent_runtime.model.trigger import Trigger, Unread, from_envelope, identify
+from agent_runtime.store.turn_end import Finished
+from agent_runtime.store.turn_reads import unfinished_turns
+from agent_runtime.store.turn_store import Store
+from agent_runtime.turns.handoff import SENDER, Handing
+from agent_runtime.turns.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
+from agent_runtime.turns.notify import Notice, Notifier
+from agent_runtime.turns.turns import Parts, Turns
+from turnkeeper.clock import Clock
+from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.eventlog import EventLog
+from turnkeeper.failpoints import Failpoints
+
+MOST_TAKEN = 4096  # envelopes claimed and not yet archived
+LARGEST_CLAIM = 256
+POLL_S = 1.0  # other processes put without ringing
+MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
+TROUBLE_S = 0.2  # doubled at each further try
+LONGEST_TROUBLE_S = 30.0
+MAY_END = frozenset({"watchdog", "author"})  # whose shutdown envelopes are meant
+
+
+@dataclass
+class _Stuck:
+    """An envelope that could neither be routed nor quarantined, and when to try again, by the steady clock."""
+
+    delivery: Delivery
+    tries: int
+    at: float
+
+
+class Worker:
+    """Everything between an envelope in an inbox and its archive."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        laid_out: LaidOut,
+        courier: Courier,
+        handing: Handing,
+        arrived: Bell,
+        notifier: Notifier,
+        clock: Clock,
+        most_at_once: int,
+    ) -> None:
+        """Take the parts that turns are made with; `arrived` rings when something was put into an inbox."""
+        self._laid_out = laid_out
+        self._courier = courier
+        self._handing = handing
+        self._owing = Bell()
+        self._answering: asyncio.Task[None] | None = None
+        self._store: Store = parts.store
+        self._mailboxes: Mailboxes = parts.mailboxes
+        self._engine = parts.engine
+        self._intervals = parts.intervals
+        self._log: EventLog = parts.log
+        self._failpoints: Failpoints = parts.failpoints
+        self._arrived = arrived
+        self._notifier = notifier
+        self._clock = clock
+        self._turns = Turns(parts, self)
+        self._lanes = Lanes(self._handle, clock, most_at_once=most_at_once, on_done=self._on_done)
+        self._trouble: dict[int, int] = {}
+        self._stuck: list[_Stuck] = []
+        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each waits for its pause's end
+        self._claiming: asyncio.Task[None] | None = None
+        self._began = clock.now()
+        self._on_shutdown: Callable[[], None] = _nothing
+
+    @property
+    def waiting(self) -> int:
+        """How many items wait or run."""
+        return self._lanes.depth
+
+    async def start(self, on_shutdown: Callable[[], None] | None = None) -> None:
+        """Look what an earlier process left and go on with it, in the order in which it came; then claim.
+
+        `on_shutdown` is called when an envelope asks the runtime to end.
+        """
+        self._began, self._on_shutdown = self._clock.now(), on_shutdown or _nothing
+        await self._handing.take_up_notes(FIRST_AGENT)
+        await self._laid_out.start(await self._mailboxes.open())
+        unfinished = await self._store.read(unfinished_turns)
+        for turn in unfinished:
+            if turn.paused_until is not None and turn.status == "paused":
+                self.paused(turn.thread_id, turn.paused_until)
+            else:
+                self._lanes.put(turn.thread_id, Item(asked=Asked(source="recovery")))
+        self._put_kept(await self._store.kept())
+        found, going_on = await self._handing.look_around(), sum(turn.status == "running" for turn in unfinished)
+        self._log.emit("runtime.up", continued=going_on, **asdict(found))
+        await self._route_all(await self._mailboxes.adopt())
+        self._claiming = asyncio.create_task(self._claim(), name="claim")
+        self._answering = asyncio.create_task(self._answer(), name="answers")
+
+    async def stop(self, grace_s: float) -> None:
+        """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
+        ending = [task for task in (self._claiming, self._answering, *self._pauses.values()) if task is not None]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        await self._laid_out.stop()
+        self._engine.drain()
+        await self._lanes.stop(grace_s)
+        await self._notifier.close()
+
+    async def cancel(self, turn_id: str, thread_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
+        """Store a cancel, then see to it that it is carried out; return whether it was stored."""
+        if not await self._store.cancel(turn_id, reason, unless_waiting=unless_waiting):
+            return False
+        self._intervals.cancel(turn_id)
+        self._lanes.put(thread_id, Item(asked=Asked(source="cancel", turn_id=turn_id)))
+        return True
+
+    def answered(self, thread_id: str) -> None:
+        """Go on with a thread whose interrupt was decided."""
+        self._lanes.put(thread_id, Item(asked=Asked(source="decision")))
+
+    def paused(self, thread_id: str, until: datetime) -> None:
+        """See to it that a bounded pause ends, whether or not anything comes for its thread."""
+        if (earlier := self._pauses.get(thread_id)) is not None:
+            earlier.cancel()
+        self._pauses[thread_id] = asyncio.create_task(self._end_pause(thread_id, until), name=f"pause-{thread_id}")
+
+    def released(self, finished: Finished) -> None:
+        """Go on with what was kept back until a thread was released, and answer an agent that waits for the turn."""
+        self._put_kept(finished.kept)
+        if finished.owes:
+            self._owing.ring()
+
+    def notice(self, notice: Notice) -> None:
+        """Tell the author."""
+        self._notifier.tell(notice)
+
+    def _tell_failure(self, of: Trigger | Unread) -> None:
+        self.notice(Notice(event="failure", task=of.task_name, channel=of.channel, turn_id=of.turn_id))
+
+    def _put_kept(self, kept: tuple[Trigger, ...] | list[Trigger]) -> None:
+        for trigger in kept:
+            asked = Asked(source=trigger.source, turn_id=trigger.turn_id, kept=True)
+            self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger))
+
+    async def _answer(self) -> None:
+        """Send workers' answers, those first that an earlier process owed."""
+        while True:
+            news, again_s = self._owing.next(), LONGEST_WAIT_S
+            try:
+                await self._courier.answer_owed()
+            except (TurnkeeperError, OSError) as error:  # no room: what is owed stays on record
+                self._log.emit("answer.delayed", reason=_sentence(error))
+                again_s = LONGEST_TROUBLE_S
+            await self._clock.wait(news, again_s)
+
+    async def _claim(self) -> None:
+        while True:
+            news = self._arrived.next()
+            room = min(MOST_TAKEN - self._lanes.depth, LARGEST_CLAIM)
+            taken = await self._claim_some(room) if room > 0 else []
+            await self._try_stuck()
+            await self._route_all(taken)
+            if taken:
+                self._failpoints.reach("runtime.claimed")
+            else:
+                await self._clock.wait(news, POLL_S)
+
+    async def _claim_some(self, room: int) -> list[Delivery]:
+        try:
+            return await self._mailboxes.claim(room)
+        except Exception as error:  # noqa: BLE001  recorded; tried again at the next poll, as long as the process lives
+            self._log.emit("inbox.unreadable", reason=type(error).__name__)
+            return []
+
+    async def _route_all(self, deliveries: list[Delivery]) -> None:
+        """Route each; one that cannot be is tried again later, ever less often, and holds up none behind it."""
+        for delivery in deliveries:
+            await self._try_route(delivery, tries=0)
+
+    async def _try_stuck(self) -> None:
+        now = self._clock.monotonic()
+        due = [item for item in self._stuck if item.at <= now]
+        self._stuck = [item for item in self._stuck if item.at > now]
+        for item in due:
+            await self._try_route(item.delivery, tries=item.tries)
+
+    async def _try_route(self, delivery: Delivery, *, tries: int) -> None:
+        try:
+            await self._route(delivery)
+        except Exception as error:  # noqa: BLE001  recorded; without the claim loop nothing would run any more
+            again_s = rest_after(tries + 1)
+            self._stuck.append(_Stuck(delivery=delivery, tries=tries + 1, at=self._clock.monotonic() + again_s))
+            where: dict[str, Any] = {"agent": delivery.agent, "name": delivery.claimed.name, "tries": tries + 1}
+            self._log.emit("envelope.stuck", **where, reason=_sentence(error))
+
+    async def _route(self, delivery: Delivery) -> None:
+        envelope = delivery.claimed.envelope
+        if envelope.kind == "ack":
+            self._log.emit("ack.received", agent=delivery.agent, sender=envelope.sender, id=envelope.id)
+            await self._mailboxes.archive(delivery)
+            return
+        if envelope.kind == "handoff" and envelope.sender == SENDER:  # it starts no turn; the next one is shown it
+            await self._handing.receive(delivery)
+            self._failpoints.reach("runtime.handoff_kept")
+            await self._mailboxes.archive(delivery)
+            return
+        if envelope.kind == "shutdown" and envelope.sender in MAY_END:
+            await self._shut_down(delivery)
+            return
+        try:
+            trigger = from_envelope(envelope)
+        except InvalidInput as error:
+            await self._set_aside(delivery, str(error))
+            return
+        asked = Asked(source=trigger.source, turn_id=trigger.turn_id, task_id=trigger.task_id)
+        self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger, delivery=delivery))
+
+    async def _shut_down(self, delivery: Delivery) -> None:
+        """Begin to drain, as at SIGTERM; what was put before this process began was meant for an earlier one."""
+        envelope = delivery.claimed.envelope
+        stale = envelope.at < self._began
+        await self._mailboxes.archive(delivery)
+        self._log.emit("shutdown.received", sender=envelope.sender, id=envelope.id, stale=stale, durable=True)
+        if not stale:
+            self._on_shutdown()
+
+    async def _set_aside(self, delivery: Delivery, reason: str) -> None:
+        """Quarantine what cannot be read; whoever was told that it is accepted is told that it failed."""
+        unread = identify(delivery.claimed.envelope)
+        if unread is not None and await self._store.refuse_unread(unread, f"its envelope cannot be read: {reason}"):
+            self._tell_failure(unread)
+        await self._mailboxes.quarantine(delivery, reason)
+        where: dict[str, Any] = {"agent": delivery.agent, "name": delivery.claimed.name}
+        self._log.emit("envelope.quarantined", **where, reason=reason)
+
+    async def _end_pause(self, thread_id: str, until: datetime) -> None:
+        while (left_s := (until - self._clock.now()).total_seconds()) > 0.0:
+            await self._clock.sleep(min(left_s, LONGEST_WAIT_S))
+        del self._pauses[thread_id]
+        self._lanes.put(thread_id, Item(asked=Asked(source="recovery")))
+
+    def _on_done(self) -> None:
+        if self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
+            self._arrived.ring()
+
+    async def _handle(self, thread_id: str, item: Item) -> Handled:
+        try:
+            handled = await self._turns.handle(thread_id, item)
+        except Exception as error:  # noqa: BLE001  counted, recorded, bounded; one trigger must not stop a lane
+            return await self._in_trouble(thread_id, item, error)
+        self._trouble.pop(id(item), None)
+        return handled
+
+    async def _in_trouble(self, thread_id: str, item: Item, error: Exception) -> Handled:
+        tries = self._trouble[id(item)] = self._trouble.get(id(item), 0) + 1
+        reason = _sentence(error)
+        self._log.emit("turn.trouble", thread_id=thread_id, turn_id=item.asked.turn_id, tries=tries, reason=reason)
+        if item.trigger is None or tries < MOST_TROUBLE:
+            return Handled(done=False, rest_s=rest_after(tries))
+        del self._trouble[id(item)]
+        await self._give_up(item.trigger, item.delivery, reason)
+        return Handled(done=True)
+
+    async def _give_up(self, trigger: Trigger, delivery: Delivery | None, reason: str) -> None:
+        """Record that a trigger comes to nothing; if even that fails, its envelope waits for the next process."""
+        try:
+            finished = await self._store.refuse(trigger, reason)
+            self.released(finished)
+            if finished.state == "failed":
+                self._tell_failure(trigger)
+            if delivery is not None:
+                await self._mailboxes.quarantine(delivery, reason)
+        except Exception as error:  # noqa: BLE001  recorded; the envelope lies in claimed/, which is adopted at start
+            what = f"cannot be recorded: {_sentence(error)}"
+            self._log.emit("turn.trouble", thread_id=trigger.thread_id, turn_id=trigger.turn_id, reason=what)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def rest_after(tries: int) -> float:
+    """Return how many seconds to wait after so many tries that failed.
+
+    >>> [rest_after(tries) for tries in (1, 2, 8, 9, 100_000)]
+    [0.2, 0.4, 25.6, 30.0, 30.0]
+    """
+    return min(TROUBLE_S * 2.0 ** min(tries - 1, 16), LONGEST_TROUBLE_S)

@@ -1,0 +1,307 @@
+"""Memory in four tiers: what a turn leaves for later turns, and how much of it a later turn is given.
+
+    tier           belongs to                                        seen by
+    conversation   one thread                                        turns on that thread
+    channel        one channel                                       turns in that channel
+    workspace      the workspace                                     every turn whose category reaches it
+    account        the author                                        every turn whose category reaches it
+
+Nothing is dropped to make room: a shelf that is full refuses what is new, and forgetting is somebody's act. What one
+reading gives has a hard budget, so that the five-hundredth fire reads no more than the fifth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Row,
+    and_,
+    cast,
+    delete,
+    desc,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from agent_runtime.model.values import TurnContext
+from agent_runtime.model.words import score, terms, words
+from agent_runtime.permissions.judge import TIERS
+from agent_runtime.store.workspace_schema import memory
+from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_text
+from turnkeeper.clock import from_us, to_us
+from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
+
+LARGEST_ENTRY = 4_000  # bytes
+READING_BUDGET = 8_000  # bytes of text that one reading gives
+MOST_READ = 60  # entries that one reading gives
+BRIEFING_BUDGET = 2_000  # bytes of text that a turn is told without asking
+MOST_BRIEFED = 20
+MOST_ENTRIES = 1_000  # on one shelf
+MOST_BYTES = 256 * 1024  # of text on one shelf
+LONGEST_KEY = 200
+OWNED = ("conversation", "channel")  # tiers of which there are many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shelf:
+    """Entries that belong together: of one thread, of one channel, of the workspace, or of the account."""
+
+    tier: str
+    owner: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recollection:
+    """What one reading gave: entries in the order asked for, and how many more there are that did not fit."""
+
+    entries: tuple[MemoryEntry, ...]
+    left_out: int
+
+
+def shelf_of(tier: str, context: TurnContext, channel: str = "") -> Shelf:
+    """Return whose entries a turn means by a tier: its thread, a channel, or the one workspace or account.
+
+    Raises:
+        InvalidInput: there is no such tier.
+    """
+    owners = {"conversation": context.thread_id, "channel": channel or context.channel}
+    return check_shelf(tier, owners.get(tier, ""))
+
+
+def check_shelf(tier: str, owner: str) -> Shelf:
+    """Return a shelf. Raises InvalidInput: no such tier, no owner where one is wanted, or one where there is none."""
+    if tier not in TIERS:
+        raise InvalidInput(f"no memory tier {tier[:40]!r}", where="tier", hint=f"there are {', '.join(TIERS)}")
+    if (tier in OWNED) != bool(owner):
+        what = {"conversation": "wants a thread", "channel": "wants a channel"}.get(
+            tier, "belongs to no thread or channel"
+        )
+        raise InvalidInput(f"the {tier} tier {what}", where="tier")
+    return Shelf(tier=tier, owner=check_text(owner, "owner", 256))
+
+
+def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = False) -> Recollection:
+    """Return entries whose texts fit the budget together, the newest first.
+
+    Args:
+        connection: an open transaction.
+        shelf: whose.
+        skip: so many are passed over first.
+        oldest: the oldest first instead.
+    """
+    age = memory.c.updated_at_us if oldest else desc(memory.c.updated_at_us)
+    total = connection.execute(select(func.count()).select_from(memory).where(_on(shelf))).scalar_one()
+    query = select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)
+    kept = _within_budget([to_entry(row) for row in connection.execute(query)])
+    return Recollection(entries=tuple(kept), left_out=max(0, total - max(0, skip) - len(kept)))
+
+
+def brief(connection: Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]:
+    """Return the newest entries of these shelves that fit a turn's briefing together, the newest first.
+
+    One that does not fit is passed over, and leaves its room to older ones.
+    """
+    query = select(memory).where(or_(*map(_on, shelves))).order_by(desc(memory.c.updated_at_us), memory.c.key)
+    newest = [to_entry(row) for row in connection.execute(query.limit(MOST_BRIEFED))]
+    kept, room = list[MemoryEntry](), BRIEFING_BUDGET
+    for entry in newest:
+        if (size := len(entry.text.encode())) <= room:
+            kept.append(entry)
+            room -= size
+    return kept
+
+
+def search(connection: Connection, shelf: Shelf | None, query: str, *, limit: int = MOST_READ) -> Recollection:
+    """Return the entries that hold most of a query's words, the best first, within the reading budget.
+
+    Args:
+        connection: an open transaction.
+        shelf: whose; None: anybody's, which is for the author alone.
+        query: words.
+        limit: the most entries.
+    """
+    best = [entry for _, entry in ranked(connection, shelf, query)]
+    kept = _within_budget(best[: max(0, min(limit, MOST_READ))])
+    return Recollection(entries=tuple(kept), left_out=len(best) - len(kept))
+
+
+def ranked(connection: Connection, shelf: Shelf | None, query: str) -> list[tuple[float, MemoryEntry]]:
+    """Return all entries that hold any of a query's words, the best first, with their points; see `search`."""
+    wanted = terms(query) or words(query)
+    if not wanted:
+        return []
+    held = select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")
+    rows = connection.execute(held.order_by(desc(memory.c.updated_at_us), memory.c.entry_id)).all()
+    found = [(score(wanted, row.key, row.text, ""), to_entry(row)) for row in rows]
+    return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: -pair[0])
+
+
+def whole(connection: Connection, shelf: Shelf) -> list[MemoryEntry]:
+    """Return every entry of a shelf, newest first: for programs that page by themselves, never for a model."""
+    query = select(memory).where(_on(shelf)).order_by(desc(memory.c.updated_at_us), memory.c.key)
+    return [to_entry(row) for row in connection.execute(query)]
+
+
+def get(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry:
+    """Return one entry. Raises NotFound."""
+    found = find(connection, shelf, key)
+    if found is None:
+        raise NotFound(f"no entry {key[:80]!r} in the {shelf.tier} memory", hint="see: agent-runtime memory list")
+    return found
+
+
+def find(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry | None:
+    """Return one entry, or None."""
+    row = connection.execute(select(memory).where(_on(shelf), memory.c.key == key)).one_or_none()
+    return None if row is None else to_entry(row)
+
+
+def list_entries(connection: Connection, *, tier: str = "", owner: str = "", limit: int = 1_000) -> list[MemoryEntry]:
+    """Return entries for the author, newest first: of one tier or owner, or all."""
+    query = select(memory).order_by(desc(memory.c.updated_at_us), memory.c.entry_id).limit(limit)
+    return [to_entry(row) for row in connection.execute(query.where(*_named(tier, owner)))]
+
+
+def count(connection: Connection, *, tier: str = "", owner: str = "") -> int:
+    """Return how many entries there are: of one tier or owner, or in all."""
+    return connection.execute(select(func.count()).select_from(memory).where(*_named(tier, owner))).scalar_one()
+
+
+def put(
+    connection: Connection,
+    caller: Caller,
+    shelf: Shelf,
+    *,
+    key: str,
+    text: str,
+    at: datetime,
+    new_id: str,
+    form: str = "text",
+) -> MemoryEntry:
+    """Write one entry; an entry of the same key is replaced and keeps its id. An empty key makes a new entry.
+
+    Raises:
+        InvalidInput: the text or the key is too long or cannot be stored.
+        Exhausted: the shelf is full.
+        Denied: the author wrote what an agent would replace.
+    """
+    text, key = check_entry(text), check_key(key) if key else new_id
+    before = find(connection, shelf, key)
+    _check_owner(caller, before)
+    _check_room(connection, shelf, before, text)
+    news: dict[str, Any] = {"text": text, "form": form, "updated_at_us": to_us(at)} | _provenance(caller)
+    if before is None:
+        place = {"entry_id": new_id, "tier": shelf.tier, "owner": shelf.owner, "key": key}
+        connection.execute(insert(memory).values(place | {"created_at_us": to_us(at)} | news))
+    else:
+        connection.execute(update(memory).where(memory.c.entry_id == before.entry_id).values(news))
+    return get(connection, shelf, key)
+
+
+def replace_text(
+    connection: Connection, caller: Caller, shelf: Shelf, *, key: str, text: str, at: datetime
+) -> MemoryEntry:
+    """Change the text of an entry that is there. Raises NotFound, InvalidInput, Exhausted, Denied."""
+    before = get(connection, shelf, key)
+    return put(connection, caller, shelf, key=before.key, text=text, at=at, new_id=before.entry_id)
+
+
+def forget(connection: Connection, caller: Caller, shelf: Shelf, key: str) -> MemoryEntry:
+    """Delete an entry; return what it was. Raises NotFound; Denied for an agent where the author wrote it."""
+    before = get(connection, shelf, key)
+    _check_owner(caller, before)
+    connection.execute(delete(memory).where(memory.c.entry_id == before.entry_id))
+    return before
+
+
+def check_entry(text: str) -> str:
+    """Return a text that an entry can hold. Raises InvalidInput."""
+    if not check_text(text, "text", LARGEST_ENTRY).strip():
+        raise InvalidInput("is empty", where="text")
+    return text
+
+
+def check_key(key: str) -> str:
+    """Return an entry's key: one line of at most 200 characters without outer blanks. Raises InvalidInput."""
+    if len(check_text(key, "key")) > LONGEST_KEY:
+        raise InvalidInput(f"is longer than {LONGEST_KEY} characters", where="key")
+    if not key or key != key.strip() or len(key.splitlines()) != 1:
+        raise InvalidInput("wants one line without blanks around it", where="key")
+    return key
+
+
+def _provenance(caller: Caller) -> dict[str, str]:
+    if isinstance(caller, Author):
+        return {"origin": "authored", "written_by": caller.name, "turn_id": ""}
+    return {"origin": "agent-produced", "written_by": caller.agent, "turn_id": caller.turn_id}
+
+
+def _check_owner(caller: Caller, before: MemoryEntry | None) -> None:
+    if before is not None and before.origin == "authored" and not isinstance(caller, Author):
+        raise Denied(f"the author wrote {before.key[:80]!r}, and only the author changes it", where="key")
+
+
+def _check_room(connection: Connection, shelf: Shelf, before: MemoryEntry | None, text: str) -> None:
+    size = func.coalesce(func.sum(func.length(cast(memory.c.text, LargeBinary))), 0)
+    count, used = connection.execute(select(func.count(), size).where(_on(shelf))).one()
+    hint = "forget entries, or replace one by putting its key again"
+    if before is None and count >= MOST_ENTRIES:
+        raise Exhausted(
+            f"the {shelf.tier} memory holds {count} entries, the most there may be", where="tier", hint=hint
+        )
+    more = len(text.encode()) - (len(before.text.encode()) if before else 0)
+    if more > 0 and used + more > MOST_BYTES:
+        what = f"the {shelf.tier} memory holds {used} bytes, and may hold {MOST_BYTES}"
+        raise Exhausted(what, where="tier", hint=hint)
+
+
+def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
+    """Return the first entries that fit one reading; nothing in between is left out, so that `skip` finds the rest."""
+    kept, room = list[MemoryEntry](), READING_BUDGET
+    for entry in entries:
+        room -= len(entry.text.encode())
+        if room < 0:
+            break
+        kept.append(entry)
+    return kept
+
+
+def _named(tier: str, owner: str) -> list[ColumnElement[bool]]:
+    given = ((memory.c.tier, tier), (memory.c.owner, owner))
+    return [column == value for column, value in given if value]
+
+
+def _on(shelf: Shelf) -> ColumnElement[bool]:
+    return and_(memory.c.tier == shelf.tier, memory.c.owner == shelf.owner)
+
+
+def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
+    """Leave out entries without any of the terms. LIKE folds the case of ASCII only, hence the spellings."""
+    spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
+    columns = (memory.c.key, memory.c.text)
+    return or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
+
+
+def to_entry(row: Row[Any]) -> MemoryEntry:
+    """Return a row of `memory` as a value."""
+    return MemoryEntry(
+        entry_id=row.entry_id,
+        tier=row.tier,
+        owner=row.owner,
+        key=row.key,
+        text=row.text,
+        form=row.form,
+        origin=row.origin,
+        written_by=row.written_by,
+        turn_id=row.turn_id,
+        created_at=from_us(row.created_at_us),
+        updated_at=from_us(row.updated_at_us),
+    )

@@ -1,0 +1,219 @@
+"""The re-validation queue: pages whose sources changed, until a turn has held each against its source again.
+
+Links run from a page to what it was derived from. A page that changes queues all that was derived from it, directly or
+through other pages. The functions that write are the submit boundary's; nothing else calls them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
+
+from agent_runtime.store.beside import page_links, revalidations
+from agent_runtime.store.workspace_schema import pages
+from turnkeeper.clock import from_us, to_us
+from turnkeeper.errors import InvalidInput, NotFound
+
+MOST_DEPENDENTS = 1_000  # shown to a reader; a change queues all
+RESULTS = ("holds", "deviation", "candidate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settlement:
+    """What a turn found about an item: the page still holds, or contradicts its source, or a change is proposed."""
+
+    item_id: str
+    result: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A page to be held against what it was derived from.
+
+    Attributes:
+        item_id: `r-` and a number, higher for what was queued later.
+        page_id: the page.
+        cause: the page that changed.
+        cause_version: the version that it changed to.
+        via: the page's own source on the way to `cause`; `cause` itself where it was derived from that directly.
+        state: waiting, settled, or replaced by a newer item.
+        result: of a settled one: holds, deviation or candidate.
+        turn_id: the turn that settled it.
+        note: what that turn said to it.
+        queued_at: when the source changed.
+        settled_at: when it was settled.
+    """
+
+    item_id: str
+    page_id: str
+    cause: str
+    cause_version: int
+    via: str
+    state: str
+    result: str
+    turn_id: str
+    note: str
+    queued_at: datetime
+    settled_at: datetime | None
+
+
+def set_links(connection: Connection, page_id: str, sources: Iterable[tuple[str, int]]) -> None:
+    """Say what a page is derived from now, in which versions; a page is not derived from itself."""
+    connection.execute(delete(page_links).where(page_links.c.page_id == page_id))
+    rows = [
+        {"page_id": page_id, "source": source, "page_version": version}
+        for source, version in sources
+        if source != page_id
+    ]
+    if rows:
+        connection.execute(insert(page_links), rows)
+
+
+def add_links(connection: Connection, page_id: str, sources: Iterable[tuple[str, int]]) -> None:
+    """Say what else a page is derived from, or in which newer version; what it was linked to, it stays linked to."""
+    had = connection.execute(select(page_links).where(page_links.c.page_id == page_id)).all()
+    set_links(connection, page_id, ({row.source: row.page_version for row in had} | dict(sources)).items())
+
+
+def links_of(connection: Connection, page_id: str) -> tuple[str, ...]:
+    """Return what a page was derived from: `page@version`, or an address on the web."""
+    query = select(page_links).where(page_links.c.page_id == page_id).order_by(page_links.c.source)
+    found = connection.execute(query).all()
+    return tuple(f"{row.source}@{row.page_version}" if row.page_version else row.source for row in found)
+
+
+def derived_from(connection: Connection, page_id: str, *, most: int | None = None) -> list[tuple[str, str]]:
+    """Return the pages derived from a page, each with its own source on the way there, nearest first; all, or so many.
+
+    Links may run in a circle: each page comes once, and the page itself not at all.
+    """
+    found, reached, frontier = list[tuple[str, str]](), {page_id}, [page_id]
+    while frontier and (most is None or len(found) < most):
+        query = select(page_links.c.page_id, page_links.c.source).where(page_links.c.source.in_(frontier[:500]))
+        frontier = frontier[500:]
+        for row in connection.execute(query.order_by(page_links.c.page_id, page_links.c.source)).all():
+            if row.page_id not in reached:
+                reached.add(row.page_id)
+                frontier.append(row.page_id)
+                found.append((row.page_id, row.source))
+    return found[:most]
+
+
+def queue_derived(connection: Connection, page_id: str, version: int, at: datetime) -> None:
+    """Queue what was derived from a page that changed; what waits about the page itself begins anew, too.
+
+    An item that waits for the same reason is replaced, not changed: a verdict on its way is about what is gone.
+    """
+    items = [(row.page_id, row.cause, row.cause_version, row.via) for row in _waiting_on(connection, page_id)]
+    items += [(dependent, page_id, version, via) for dependent, via in derived_from(connection, page_id)]
+    _queue(connection, items, at)
+
+
+def queue_outdated(connection: Connection, page_id: str, at: datetime) -> None:
+    """Queue a page for each of its sources that has changed since the version that it is linked to."""
+    mine = (page_links.c.page_id == page_id) & (pages.c.version > page_links.c.page_version)
+    query = select(pages.c.page_id, pages.c.version).join(page_links, page_links.c.source == pages.c.page_id)
+    found = connection.execute(query.where(mine).order_by(pages.c.page_id)).all()
+    _queue(connection, [(page_id, row.page_id, row.version, row.page_id) for row in found], at)
+
+
+def _queue(connection: Connection, items: Sequence[tuple[str, str, int, str]], at: datetime) -> None:
+    """Let items wait: page, cause, the cause's version, and the page's own source on the way there."""
+    if not items:
+        return
+    same = (revalidations.c.page_id == bindparam("of")) & (revalidations.c.cause == bindparam("because"))
+    replaced = update(revalidations).where(same, revalidations.c.state == "waiting").values(state="replaced")
+    connection.execute(replaced, [{"of": page, "because": cause} for page, cause, _, _ in items])
+    waiting = {"state": "waiting", "result": "", "turn_id": "", "note": "", "settled_at_us": None}
+    rows = [
+        {"page_id": page, "cause": cause, "cause_version": version, "via": via, "queued_at_us": to_us(at)} | waiting
+        for page, cause, version, via in items
+    ]
+    connection.execute(insert(revalidations), rows)
+
+
+def settle_item(connection: Connection, item: Item, settlement: Settlement, turn_id: str, at: datetime) -> None:
+    """Take a waiting item out of the queue. The page's links then name the versions that it was held against."""
+    change = {
+        "state": "settled",
+        "result": settlement.result,
+        "turn_id": turn_id,
+        "note": settlement.note,
+        "settled_at_us": to_us(at),
+    }
+    connection.execute(update(revalidations).where(revalidations.c.number == number_of(item.item_id)).values(change))
+    if settlement.result == "holds":
+        now = select(pages.c.version).where(pages.c.page_id == page_links.c.source).scalar_subquery()
+        mine = (page_links.c.page_id == item.page_id) & page_links.c.source.in_([item.cause, item.via])
+        connection.execute(update(page_links).where(mine).values(page_version=func.coalesce(now, 0)))
+
+
+def keep_versions(connection: Connection, page_id: str, turn_id: str) -> None:
+    """Say in a page's links that its text is now from a turn which held it against newer versions of its sources."""
+    held = (revalidations.c.page_id == page_id) & (revalidations.c.turn_id == turn_id)
+    for row in connection.execute(select(revalidations).where(held).order_by(revalidations.c.number)).all():
+        link = (page_links.c.page_id == page_id) & (page_links.c.source == row.cause)
+        connection.execute(update(page_links).where(link).values(page_version=row.cause_version))
+
+
+def get_item(connection: Connection, item_id: str) -> Item:
+    """Return an item. Raises NotFound, InvalidInput."""
+    query = select(revalidations).where(revalidations.c.number == number_of(item_id))
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(f"no item {item_id[:40]!r}", hint="see: agent-runtime revalidation list")
+    return to_item(row)
+
+
+def list_items(connection: Connection, *, page_id: str = "", include_settled: bool = False, limit: int) -> list[Item]:
+    """Return items, those that wait longest first; also settled and replaced ones if asked for."""
+    query = select(revalidations).order_by(revalidations.c.number).limit(limit)
+    if page_id:
+        query = query.where(or_(revalidations.c.page_id == page_id, revalidations.c.cause == page_id))
+    if not include_settled:
+        query = query.where(revalidations.c.state == "waiting")
+    return [to_item(row) for row in connection.execute(query)]
+
+
+def count_waiting(connection: Connection, *, cause: str = "") -> int:
+    """Return how many items wait, all of them or those for the change of one page."""
+    query = select(func.count()).select_from(revalidations).where(revalidations.c.state == "waiting")
+    return connection.execute(query.where(revalidations.c.cause == cause) if cause else query).scalar_one()
+
+
+def number_of(item_id: str) -> int:
+    """Return an item's number. Raises InvalidInput.
+
+    >>> number_of("r-12")
+    12
+    """
+    digits = item_id.removeprefix("r-")
+    if not (item_id.startswith("r-") and digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise InvalidInput(f"{item_id[:40]!r} is not an item", where="item", hint="give its id, such as r-12")
+    return int(digits)
+
+
+def to_item(row: Row[Any]) -> Item:
+    """Return a row as a value."""
+    at = row.settled_at_us
+    return Item(
+        item_id=f"r-{row.number}",
+        page_id=row.page_id,
+        cause=row.cause,
+        cause_version=row.cause_version,
+        via=row.via,
+        state=row.state,
+        result=row.result,
+        turn_id=row.turn_id,
+        note=row.note,
+        queued_at=from_us(row.queued_at_us),
+        settled_at=None if at is None else from_us(at),
+    )
+
+
+def _waiting_on(connection: Connection, page_id: str) -> list[Row[Any]]:
+    query = select(revalidations).where(revalidations.c.page_id == page_id, revalidations.c.state == "waiting")
+    return list(connection.execute(query).all())

@@ -1,0 +1,358 @@
+"""The submit boundary: the one function through which every write to the workspace goes.
+
+Origin and lifecycle come from who calls and in which context, never from what is written: a draft has no such fields.
+An agent's draft becomes a candidate, whatever else is true; only an author's act makes anything canonical.
+
+    caller       what is written          origin           lifecycle
+    agent turn   page, summary            agent-produced   candidate
+    agent turn   deviation                agent-produced   open
+    author       page                     authored         canonical, or draft where he is drafting
+    author       page of an import        imported         likewise
+    author       attachment               authored         canonical
+    author       acceptance, rejection    as proposed      canonical, rejected
+    author       resolution               as recorded      accepted, kept
+
+On the way it links what is written to what that was derived from, records a deviation (origin observed) where a
+candidate contradicts a canonical page, and queues for re-validation what was derived from a page that changed.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
+
+from agent_runtime.model.values import TurnContext
+from agent_runtime.store.schema import turns
+from agent_runtime.store.workspace_schema import candidates, derivations, page_versions, pages
+from agent_runtime.workspace import deviations as records
+from agent_runtime.workspace import revalidation as queue
+from agent_runtime.workspace.attachments import Attachment, AttachmentDraft, check_attachment, put_attachment
+from agent_runtime.workspace.contradictions import Difference, differences
+from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Place, Resolution, Writer
+from agent_runtime.workspace.model import (
+    PAGE,
+    SUMMARY,
+    Acceptance,
+    Author,
+    Caller,
+    Candidate,
+    Page,
+    PageDraft,
+    Rejection,
+    SummaryDraft,
+    check_channel,
+    check_page,
+    check_text,
+    check_title,
+    is_address,
+)
+from agent_runtime.workspace.pages import get_candidate, get_page, to_candidate
+from agent_runtime.workspace.revalidation import Item, Settlement
+from agent_runtime.workspace.verdicts import record_deviation, settle
+from turnkeeper.clock import to_us
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+
+Decision = Acceptance | Rejection | Resolution
+Draft = PageDraft | SummaryDraft | DeviationDraft | Settlement | AttachmentDraft | Decision
+Written = Page | Candidate | Deviation | Item | Attachment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stamp:
+    """What the boundary says about a write.
+
+    Attributes:
+        origin: authored, imported or agent-produced.
+        lifecycle: candidate, open, draft, canonical or rejected.
+        by: the author's or the agent's name.
+        turn_id: the agent's turn; empty for an author.
+        candidate_id: the proposal that an author accepted; empty otherwise.
+    """
+
+    origin: str
+    lifecycle: str
+    by: str
+    turn_id: str = ""
+    candidate_id: str = ""
+
+
+def stamp(caller: Caller, draft: Draft, proposed: Candidate | None = None) -> Stamp:
+    """Return origin and lifecycle for a write, by the table above. Pure.
+
+    Args:
+        caller: who writes.
+        draft: what is written; only its kind matters.
+        proposed: for a decision about a candidate, that candidate.
+
+    Raises:
+        Denied: an agent decides or attaches, or a caller of no known kind writes.
+    """
+    authors = isinstance(draft, Decision | AttachmentDraft)
+    if isinstance(caller, TurnContext) and not authors and caller.turn_id:
+        lifecycle = "open" if isinstance(draft, DeviationDraft) else "candidate"
+        return Stamp(origin="agent-produced", lifecycle=lifecycle, by=caller.agent, turn_id=caller.turn_id)
+    if not isinstance(caller, Author):
+        raise Denied("only an author's act decides what is proposed", where="submit")
+    if proposed is None:
+        origin, lifecycle = "imported" if caller.imports else "authored", "draft" if caller.drafting else "canonical"
+        return Stamp(origin=origin, lifecycle=lifecycle, by=caller.name)
+    return Stamp(
+        origin=proposed.origin,
+        lifecycle="canonical" if isinstance(draft, Acceptance) else "rejected",
+        by=caller.name,
+        turn_id=proposed.turn_id,
+        candidate_id=proposed.candidate_id,
+    )
+
+
+def submit(connection: Connection, draft: Draft, caller: Caller, *, at: datetime, new_id: str) -> Written:
+    """Write to the workspace: the only way.
+
+    Args:
+        connection: an open transaction; on any error nothing of this write is kept.
+        draft: a page, a summary, a deviation, a verdict on an item of the re-validation queue, an attachment, or an
+            author's decision about a candidate or a deviation.
+        caller: an author or a running turn.
+        at: the instant of the write.
+        new_id: the id of a candidate, should one come to be.
+
+    Returns:
+        What was written, as it now is: a page for an author's page, otherwise what the draft or decision is about.
+
+    Raises:
+        InvalidInput: a field that cannot be stored.
+        NotFound: no such candidate, page, deviation or item.
+        Conflict: it is decided already, or what it is about changed since.
+        Denied: this caller may not do this.
+    """
+    if isinstance(draft, PageDraft):
+        draft = check_page(draft)
+    mark = stamp(caller, draft)
+    if isinstance(caller, TurnContext):
+        if isinstance(draft, DeviationDraft):
+            return record_deviation(connection, draft, caller, at)
+        if isinstance(draft, Settlement):
+            return settle(connection, draft, caller, at)
+        if isinstance(draft, PageDraft | SummaryDraft):
+            return _propose(connection, draft, caller, mark, at=at, new_id=new_id)
+        raise Denied("only an author's act decides what is proposed", where="submit")
+    return _by_author(connection, draft, caller, mark, at)
+
+
+def _by_author(connection: Connection, draft: Draft, caller: Author, mark: Stamp, at: datetime) -> Written:
+    if isinstance(draft, PageDraft):
+        return _put_page(connection, draft, mark, at)
+    if isinstance(draft, AttachmentDraft):
+        get_page(connection, draft.page_id)
+        checked = check_attachment(draft)
+        return put_attachment(connection, checked, origin=mark.origin, lifecycle=mark.lifecycle, by=mark.by, at=at)
+    if isinstance(draft, Acceptance | Rejection):
+        return _decide(connection, draft, caller, at)
+    if isinstance(draft, Resolution):
+        return _resolve(connection, draft, caller, mark, at)
+    raise Denied("this is written by agents and decided by the author", where="submit")
+
+
+def _propose(
+    connection: Connection,
+    draft: PageDraft | SummaryDraft,
+    caller: TurnContext,
+    mark: Stamp,
+    *,
+    at: datetime,
+    new_id: str,
+) -> Candidate:
+    row = _kind_of(connection, draft, caller) | {
+        "candidate_id": new_id,
+        "title": check_title(draft.title),
+        "body": check_text(draft.body, "body"),
+        "origin": mark.origin,
+        "lifecycle": mark.lifecycle,
+        "turn_id": mark.turn_id,
+        "thread_id": caller.thread_id,
+        "agent": mark.by,
+        "task_name": caller.task_name,
+        "created_at_us": to_us(at),
+        "decided_at_us": None,
+        "decided_by": "",
+        "note": "",
+    }
+    connection.execute(insert(candidates).values(row))
+    if isinstance(draft, PageDraft):
+        _derive(connection, new_id, draft.sources)
+        _observe(connection, draft, new_id, Writer.of(caller, "observed"), at)
+        if row["base_version"] != (now := _version_of(connection, draft.page_id)):
+            _observe_stale(connection, draft.page_id, now, candidates.c.candidate_id == new_id, at=at)
+    return get_candidate(connection, new_id)
+
+
+def _observe(connection: Connection, draft: PageDraft, candidate_id: str, writer: Writer, at: datetime) -> None:
+    """Record where a candidate contradicts the canonical page that it would become, or one that it was derived from."""
+    held_against = dict.fromkeys((draft.page_id, *(source for source in draft.sources if not is_address(source))))
+    query = select(pages).where(pages.c.page_id.in_(held_against), pages.c.lifecycle == "canonical")
+    for row in connection.execute(query.order_by(pages.c.page_id)).all():
+        place = Place(page_id=row.page_id, page_version=row.version, candidate_id=candidate_id)
+        for found in differences(row.body, draft.body):
+            records.record(connection, place, found, writer, at)
+
+
+def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -> None:
+    """Link a candidate to what it was derived from. Raises NotFound for a page that is not there."""
+    rows = [
+        {"candidate_id": candidate_id, "source": source, "page_version": version}
+        for source, version in _versions(connection, sources)
+    ]
+    if rows:
+        connection.execute(insert(derivations), rows)
+
+
+def _versions(connection: Connection, sources: Sequence[str]) -> list[tuple[str, int]]:
+    """Return sources with the versions of pages as they are now, 0 for addresses. Raises NotFound."""
+    return [(source, 0 if is_address(source) else get_page(connection, source).version) for source in sources]
+
+
+def _kind_of(connection: Connection, draft: PageDraft | SummaryDraft, caller: TurnContext) -> dict[str, Any]:
+    if isinstance(draft, SummaryDraft):
+        channel = check_channel(draft.channel)
+        return {"kind": SUMMARY, "channel": channel, "page_id": "", "base_version": 0, "tags": "[]"}
+    return {
+        "kind": PAGE,
+        "channel": caller.channel,
+        "page_id": draft.page_id,
+        "base_version": _base_of(connection, draft, caller),
+        "tags": json.dumps(draft.tags),
+    }
+
+
+def _base_of(connection: Connection, draft: PageDraft, turn: TurnContext) -> int:
+    """Return the version that a proposal was made from: the one it names, else the newest when its turn began.
+
+    What became of the page while the turn ran, or waited for its author, the turn may not know.
+    """
+    now = _version_of(connection, draft.page_id)
+    if draft.version:
+        if draft.version > now:
+            raise InvalidInput(f"page {draft.page_id} has no version {draft.version}", where="version")
+        return draft.version
+    began = connection.execute(select(turns.c.started_at_us).where(turns.c.turn_id == turn.turn_id)).scalar()
+    if began is None:
+        return now
+    for table in (pages, page_versions):
+        there = (table.c.page_id == draft.page_id) & (table.c.updated_at_us <= began)
+        found = connection.execute(select(func.max(table.c.version)).where(there)).scalar()
+        if found is not None:
+            return int(found)
+    return 0
+
+
+def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Caller, at: datetime) -> Candidate:
+    found = connection.execute(select(candidates).where(candidates.c.candidate_id == draft.candidate_id)).one_or_none()
+    if found is None:
+        raise NotFound(f"no candidate {draft.candidate_id[:64]!r}", hint="see: agent-runtime candidates list")
+    proposed = to_candidate(found)
+    mark = stamp(caller, draft, proposed)
+    if proposed.lifecycle != "candidate":
+        raise Conflict(f"candidate {proposed.candidate_id} is {proposed.lifecycle} already")
+    accept = isinstance(draft, Acceptance)
+    if accept and proposed.kind == PAGE:
+        _accept_page(connection, proposed, mark, at)
+    records.close_of_candidate(connection, proposed.candidate_id, accept=accept, by=mark.by, at=at)
+    decision = {
+        "lifecycle": mark.lifecycle,
+        "decided_at_us": to_us(at),
+        "decided_by": mark.by,
+        "note": check_text(draft.note, "note", 4096),
+    }
+    connection.execute(
+        update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision),
+    )
+    return get_candidate(connection, proposed.candidate_id)
+
+
+def _resolve(connection: Connection, draft: Resolution, caller: Author, mark: Stamp, at: datetime) -> Deviation:
+    found = records.get_deviation(connection, draft.deviation_id)
+    if found.lifecycle != "open":
+        raise Conflict(f"deviation {found.deviation_id} is {found.lifecycle} already")
+    note = check_text(draft.note, "note", records.LONGEST_NOTE)
+    records.close(connection, found.deviation_id, accept=draft.accept, by=mark.by, note=note, at=at)
+    if draft.accept and found.candidate_id:
+        _decide(connection, Acceptance(candidate_id=found.candidate_id, note=note), caller, at)
+    return records.get_deviation(connection, found.deviation_id)
+
+
+def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: datetime) -> None:
+    now = _version_of(connection, proposed.page_id)
+    if now != proposed.base_version:
+        what = f"page {proposed.page_id} is at version {now}, the proposal was made at version {proposed.base_version}"
+        raise Conflict(what, hint="reject it, or put the page yourself: agent-runtime workspace put")
+    draft = PageDraft(page_id=proposed.page_id, title=proposed.title, body=proposed.body, tags=proposed.tags)
+    _put_page(connection, draft, mark, at)
+    queue.keep_versions(connection, proposed.page_id, proposed.turn_id)
+    query = select(derivations).where(derivations.c.candidate_id == proposed.candidate_id)
+    sources = [(row.source, row.page_version) for row in connection.execute(query).all()]
+    if sources:
+        queue.add_links(connection, proposed.page_id, sources)
+        queue.queue_outdated(connection, proposed.page_id, at)
+
+
+def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetime) -> Page:
+    """Write a page. One that names no sources keeps those it had."""
+    before = connection.execute(select(pages).where(pages.c.page_id == draft.page_id)).one_or_none()
+    if before is not None and before.lifecycle == "canonical" and mark.lifecycle == "draft":
+        raise Conflict(f"page {draft.page_id} is canonical", hint="put the draft under another name")
+    if draft.sources:
+        queue.set_links(connection, draft.page_id, _versions(connection, draft.sources))
+    row = {
+        "page_id": draft.page_id,
+        "title": draft.title,
+        "body": draft.body,
+        "tags": json.dumps(draft.tags),
+        "origin": mark.origin,
+        "lifecycle": mark.lifecycle,
+        "version": before.version + 1 if before else 1,
+        "turn_id": mark.turn_id,
+        "candidate_id": mark.candidate_id,
+        "updated_by": mark.by,
+        "updated_at_us": to_us(at),
+    }
+    if before is None:
+        connection.execute(insert(pages).values(row))
+    else:
+        _keep(connection, before)
+        connection.execute(update(pages).where(pages.c.page_id == draft.page_id).values(row))
+        others = candidates.c.candidate_id != mark.candidate_id
+        if (before.title, before.body) != (draft.title, draft.body):
+            queue.queue_derived(connection, draft.page_id, before.version + 1, at)
+        else:  # other tags doubt nothing that was derived from the page
+            others &= candidates.c.page_id == draft.page_id
+        _observe_stale(connection, draft.page_id, before.version + 1, others, at=at)
+    return get_page(connection, draft.page_id)
+
+
+def _observe_stale(
+    connection: Connection, page_id: str, version: int, which: ColumnElement[bool], *, at: datetime
+) -> None:
+    """Record, once each, that candidates which change a page, or derive from it, stand on a version that is gone."""
+    linked = (derivations.c.candidate_id == candidates.c.candidate_id) & (derivations.c.source == page_id)
+    waiting = select(candidates, derivations.c.page_version).outerjoin(derivations, linked)
+    about = (candidates.c.page_id == page_id) | derivations.c.page_version.is_not(None)
+    for row in connection.execute(waiting.where(candidates.c.lifecycle == "candidate", about, which)).all():
+        writer = Writer(**{name: getattr(row, name) for name in Writer.__dataclass_fields__} | {"origin": "observed"})
+        base = row.base_version if row.page_id == page_id else row.page_version
+        found = Difference(
+            says=f"page {page_id} has changed since",
+            found=f"candidate {row.candidate_id} was made from version {base} of it",
+        )
+        place = Place(page_id=page_id, page_version=version, kind="stale-base", candidate_id=row.candidate_id)
+        records.record(connection, place, found, writer, at)
+
+
+def _keep(connection: Connection, before: Row[Any]) -> None:
+    connection.execute(insert(page_versions).values(dict(before._mapping)))  # noqa: SLF001  the row's public mapping
+
+
+def _version_of(connection: Connection, page_id: str) -> int:
+    return connection.execute(select(pages.c.version).where(pages.c.page_id == page_id)).scalar() or 0

@@ -1,0 +1,200 @@
+"""Reading one page: resolve, judge the addresses, connect to a judged one, and take no more than the limits allow."""
+
+import asyncio
+import socket
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from email.message import Message
+from ipaddress import ip_address
+from typing import Any
+
+import httpcore2
+from httpcore2 import AsyncConnectionPool, AsyncNetworkBackend, AsyncNetworkStream
+
+from agent_runtime.workspace.web.addresses import Address, Target, read_url, redirected, refuse_private
+from agent_runtime.workspace.web.text import Readable, readable
+from turnkeeper.clock import Clock
+from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
+
+LARGEST_BODY = 4 * 1024 * 1024  # bytes, after decompression
+LONGEST_S = 30.0  # for everything: names, connections, redirects, the body
+MOST_REDIRECTS = 5
+MOST_ADDRESSES = 4  # of one host that are tried
+_HEADERS = [
+    (b"User-Agent", b"Turnkeeper/0.1 (+reads single pages on behalf of its author)"),
+    (b"Accept", b"text/html, text/plain, application/json;q=0.8, text/*;q=0.5"),
+    (b"Accept-Encoding", b"gzip, deflate, identity"),
+]
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+Resolve = Callable[[str, int], Awaitable[Iterable[Address]]]
+Refuse = Callable[[Target], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A page that was read.
+
+    Attributes:
+        url: where it was found in the end.
+        title: its own, or empty.
+        text: what it says, without markup.
+        fetched_at: when.
+    """
+
+    url: str
+    title: str
+    text: str
+    fetched_at: datetime
+
+
+class WebReader:
+    """Reads public pages. Proxy settings of the environment are ignored: a proxy would connect to what it likes."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        resolve: Resolve | None = None,
+        refuse: Callable[[Address], None] = refuse_private,
+        ports: frozenset[int] = frozenset(),
+        timeout_s: float = LONGEST_S,
+    ) -> None:
+        """Take the clock; everything else is for tests.
+
+        Args:
+            clock: for the instant of reading.
+            resolve: host and port to addresses; the system's resolver unless given.
+            refuse: raises Denied for an address that must not be connected to.
+            ports: allowed beside 80 and 443.
+            timeout_s: for a whole reading.
+        """
+        self._clock = clock
+        self._backend = _Pinned(resolve or _resolve, refuse)
+        self._ports = ports
+        self._timeout_s = timeout_s
+
+    async def fetch(self, url: str, refuse: Refuse) -> Fetched:
+        """Return what a page says.
+
+        Args:
+            url: where to begin.
+            refuse: raises Denied for a target that the turn must not reach; asked again at every redirect.
+
+        Raises:
+            InvalidInput: the address, or one it redirects to, is not that of a public page; or its content is not text.
+            Denied: an address is not public, or `refuse` said so.
+            NotFound: the server says that there is no such page.
+            Unreachable: no answer in time, too many redirects, or any other failure.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s), self._pool() as pool:
+                return await self._follow(pool, read_url(url, ports=self._ports), refuse)
+        except TimeoutError as error:
+            raise Unreachable(f"no whole answer within {self._timeout_s:g} s", where="url") from error
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError) as error:
+            raise Unreachable(f"cannot be read: {error or type(error).__name__}", where="url") from error
+
+    def _pool(self) -> AsyncConnectionPool:
+        return AsyncConnectionPool(network_backend=self._backend, max_connections=1, http1=True)
+
+    async def _follow(self, pool: AsyncConnectionPool, target: Target, refuse: Refuse) -> Fetched:
+        for _ in range(MOST_REDIRECTS + 1):
+            refuse(target)
+            async with pool.stream("GET", _url(target), headers=[(b"Host", _authority(target)), *_HEADERS]) as response:
+                headers = {name.lower(): value.decode("latin-1") for name, value in reversed(response.headers)}
+                location = headers.get(b"location", "")
+                if response.status in _REDIRECTS and location:
+                    target = redirected(target, location, ports=self._ports)
+                    continue
+                _refuse_status(response.status)
+                kind, charset = _content_type(headers.get(b"content-type", ""))
+                body = await _body(response.aiter_stream(), headers.get(b"content-encoding", "identity"))
+            found = await asyncio.to_thread(readable, Readable(kind=kind, charset=charset, body=body, url=target.url))
+            return Fetched(url=target.url, title=found.title, text=found.text, fetched_at=self._clock.now())
+        raise Unreachable(f"redirects more than {MOST_REDIRECTS} times", where="url")
+
+
+class _Pinned(AsyncNetworkBackend):
+    """Resolves once, judges every address, and connects to those very addresses: no second look-up can differ."""
+
+    def __init__(self, resolve: Resolve, refuse: Callable[[Address], None]) -> None:
+        self._resolve = resolve
+        self._refuse = refuse
+        self._plain = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> AsyncNetworkStream:
+        addresses = list(await self._resolve(host, port))
+        for address in addresses:
+            self._refuse(address)  # one that is not public condemns the name: it may be meant for another network
+        failed: Exception = httpcore2.ConnectError(f"{host} has no address")
+        for address in addresses[:MOST_ADDRESSES]:
+            try:
+                return await self._plain.connect_tcp(str(address), port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failed = error
+        raise failed
+
+
+async def _resolve(host: str, port: int) -> list[Address]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise Unreachable(f"{host} cannot be resolved: {error.strerror}", where="url") from error
+    return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
+
+
+def _url(target: Target) -> httpcore2.URL:
+    host = target.host.encode("ascii")
+    return httpcore2.URL(scheme=target.scheme, host=host, port=target.port, target=target.path.encode("ascii"))
+
+
+def _authority(target: Target) -> bytes:
+    return target.url.split("/", 3)[2].encode("ascii")
+
+
+def _refuse_status(status: int) -> None:
+    if status in {404, 410}:
+        raise NotFound(f"the server says {status}: there is no such page", where="url")
+    if status in {401, 403, 407, 451}:
+        raise Denied(f"the server says {status}: the page is not public", where="url")
+    if not 200 <= status < 300:
+        raise Unreachable(f"the server says {status}", where="url")
+
+
+def _content_type(header: str) -> tuple[str, str]:
+    message = Message()
+    message["content-type"] = header or "application/octet-stream"
+    return message.get_content_type(), str(message.get_param("charset") or "")
+
+
+async def _body(stream: AsyncIterator[bytes], encoding: str) -> bytes:
+    """Return the body, decompressed, never holding more than the limit. Raises InvalidInput."""
+    unpack = _unpacker(encoding.strip().lower())
+    body = bytearray()
+    async for part in stream:
+        try:
+            body += unpack(part, LARGEST_BODY + 1 - len(body))
+        except zlib.error as error:
+            raise InvalidInput(f"its compression is broken: {error}", where="url") from error
+        if len(body) > LARGEST_BODY:
+            raise InvalidInput(f"is larger than {LARGEST_BODY // 2**20} MiB", where="url")
+    return bytes(body)
+
+
+def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
+    if encoding in {"", "identity"}:
+        return lambda part, most: part[:most]
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        raise InvalidInput(f"is packed as {encoding[:40]!r}, which was not asked for", where="url")
+    unpacked = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # either header, as it comes
+    return unpacked.decompress
