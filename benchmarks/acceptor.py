@@ -13,11 +13,11 @@ from typing import Any
 from agent_runtime.daemon.assembly import PROCESS, assemble
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 from turnkeeper.heap import settle_heap
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
 from turnkeeper.rpc.server import UnixServer
-from turnkeeper.settings import Settings
+from turnkeeper.storage.locking import ProcessLock
 
 
 async def serve(home: Home) -> None:

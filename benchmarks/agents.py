@@ -20,8 +20,8 @@ from agent_runtime.model.values import TurnContext
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel, calls
-from turnkeeper.home import Home
-from turnkeeper.settings import CategorySettings, Settings
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import CategorySettings, Settings
 
 STATES = wire.TurnEvent.State
 SCRIPT = {"go": [calls(("note", {"text": "hello"})), AIMessage("It is noted.")]}

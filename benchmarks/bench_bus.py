@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope, encode
 from turnkeeper.bus.grouped import GroupedInbox
 from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.writing import GroupingFiles
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 

@@ -21,8 +21,8 @@ from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults
 from task_runner.store.sqlite import SqliteStore
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.home import Home
 from turnkeeper.rpc.channel import Caller, is_serving
 
 RUNTIME, RUNNER = ("benchmarks.acceptor", "agent-runtime"), ("task_runner.daemon", "task-runner")

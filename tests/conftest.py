@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import ManualClock
+from turnkeeper.config.home import Home
 from turnkeeper.console import program
-from turnkeeper.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
 

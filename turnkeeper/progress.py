@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnkeeper.clock import Clock
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 EVERY_S = 5.0
 _LARGEST_BYTES = 4096

@@ -134,7 +134,7 @@ def rehearse(
 def _load() -> "Categories":
     place = home()
     place.check()
-    settings = import_module("turnkeeper.settings").load_settings(place)
+    settings = import_module("turnkeeper.config.settings").load_settings(place)
     loaded: Categories = import_module(_MODULE).Categories.load(place, settings)
     return loaded
 

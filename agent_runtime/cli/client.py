@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any
 
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
 from turnkeeper.errors import Conflict, NotFound, Unreachable
-from turnkeeper.home import Home
 from turnkeeper.rpc.channel import Caller
 
 PROCESS = "agent-runtime"

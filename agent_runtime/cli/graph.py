@@ -16,10 +16,10 @@ import typer
 
 from agent_runtime.daemon.__main__ import ENVIRONMENT
 from agent_runtime.service.requests import FIRST_AGENT
+from turnkeeper.config.home import Home
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, NotFound
-from turnkeeper.home import Home
 
 app = typer.Typer(help="The graph that turns run.", rich_markup_mode=None)
 
@@ -63,7 +63,7 @@ def check(
     Example: agent-runtime graph check ./langgraph.json:agent
     """
     place = home()
-    settings: Any = import_module("turnkeeper.settings").load_settings(place)
+    settings: Any = import_module("turnkeeper.config.settings").load_settings(place)
     os.environ.update(ENVIRONMENT)
     # A relative path typed here means this folder; one in config.toml means the folder of that file.
     text, base = (reference, Path.cwd()) if reference else (_configured(place, settings), place.root)

@@ -15,10 +15,10 @@ from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.port import Claimed
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, home, note, plain, show_rows
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
-from turnkeeper.home import Home
 
 app = typer.Typer(help="Envelopes that wait for agents, and reading them in a terminal.", rich_markup_mode=None)
 Agent = Annotated[str, typer.Argument(metavar="AGENT", help="Whose inbox.")]

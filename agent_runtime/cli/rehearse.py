@@ -18,11 +18,11 @@ from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.subagents import subagent_tools
 from turnkeeper.clock import SystemClock, parse_rfc3339, rfc3339
+from turnkeeper.config.durations import parse_duration
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.console import Column, Output, note, show_record, show_rows
-from turnkeeper.durations import parse_duration
 from turnkeeper.errors import InvalidInput
-from turnkeeper.home import Home
-from turnkeeper.settings import load_settings
 
 _WORDS = {"pass": "passes", "ask": "asks", "propose": "asks once", "refuse": "is refused"}
 _COLUMNS = (

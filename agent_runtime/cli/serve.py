@@ -6,7 +6,7 @@ import sys
 from agent_runtime.cli.client import PROCESS
 from turnkeeper.console import home
 from turnkeeper.errors import Conflict
-from turnkeeper.locking import is_held
+from turnkeeper.storage.locking import is_held
 
 
 def serve() -> None:

@@ -13,8 +13,8 @@ from agent_runtime.service import memory_rpc as memories
 from agent_runtime.service import reads as reading
 from agent_runtime.store.open import open_database
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.config.home import Home
 from turnkeeper.errors import NotFound
-from turnkeeper.home import Home
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from turnkeeper.clock import parse_rfc3339
+from turnkeeper.config.durations import format_rough
 from turnkeeper.console import when
-from turnkeeper.durations import format_rough
 
 ID_DIGITS = 10
 LONGEST_ARGUMENT = 60

@@ -11,9 +11,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from turnkeeper.config.home import locate
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import locate
-from turnkeeper.locking import ProcessLock
+from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "agent-runtime"
 ENVIRONMENT = {

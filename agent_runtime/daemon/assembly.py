@@ -48,13 +48,13 @@ from agent_runtime.turns.turns import Parts
 from agent_runtime.turns.worker import Worker
 from agent_runtime.workspace.workspace import World
 from turnkeeper.clock import Clock, SystemClock
-from turnkeeper.database import Database
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import InvalidInput
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings
+from turnkeeper.storage.database import Database
 
 PROCESS = "agent-runtime"
 MOST_AT_ONCE = 32

@@ -14,13 +14,13 @@ from agent_runtime.model.agents import hosted
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
-from turnkeeper.bus.reader import ReaderLock
+from turnkeeper.bus.reader_lock import ReaderLock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.errors import EXIT_FAILURE
 from turnkeeper.heap import settle_heap
-from turnkeeper.home import Home
 from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
-from turnkeeper.settings import Settings, load_settings, staffed
 
 DRAIN_GRACE_S = 10.0
 CALLS_GRACE_S = 2.0

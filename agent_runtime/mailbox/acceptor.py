@@ -24,7 +24,7 @@ from turnkeeper.bus.port import Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 
 LARGEST_GROUP = 512

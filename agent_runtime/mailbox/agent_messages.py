@@ -29,8 +29,8 @@ from agent_runtime.store.turn_writes import last_words
 from agent_runtime.tools.restart import SCOPE as RESTART
 from turnkeeper.bus.wrapper import check_text
 from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
-from turnkeeper.home import Home
 
 SCOPE = "agent.send"
 MOST_HOPS = 8  # messages to and fro since an author or a fire began it

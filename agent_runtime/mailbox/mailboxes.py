@@ -15,16 +15,16 @@ from agent_runtime.mailbox.survey import agents_with_inboxes
 from agent_runtime.model.agents import NOT_AGENTS
 from agent_runtime.model.trigger import Trigger, from_envelope
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.bus.inbox import Claimed, Encoded, Inbox
 from turnkeeper.bus.port import Put
-from turnkeeper.bus.room import machine_errors
+from turnkeeper.bus.quota import machine_errors
 from turnkeeper.bus.whereabouts import Whereabouts, whereabouts
-from turnkeeper.bus.writing import GroupingFiles
 from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.home import Home
 
 T = TypeVar("T")
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.bus.port import Claimed, Put
-from turnkeeper.bus.reader import ReaderLock, reader_of
-from turnkeeper.bus.writing import GroupingFiles
+from turnkeeper.bus.reader_lock import ReaderLock, reader_of
 from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home, check_agent
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.home import Home, check_agent
 
 MOST_AT_ONCE = 100
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from agent_runtime.model.agents import hosted_on
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
-from turnkeeper.bus.names import ns_of
+from turnkeeper.bus.file_names import ns_of
 from turnkeeper.bus.quarantine import Quarantine
-from turnkeeper.bus.reader import reader_of
+from turnkeeper.bus.reader_lock import reader_of
 from turnkeeper.bus.retention import REASON
 from turnkeeper.clock import SystemClock, from_us, rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Corrupt, InvalidInput, NotFound
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
+from turnkeeper.storage.files import SystemFiles
 
 Row = dict[str, Any]
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)

@@ -21,7 +21,7 @@ from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.whereabouts import Whereabouts
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 
 POLL_S = 1.0  # readers archive without ringing
 IDLE_S = 3600.0

@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 if TYPE_CHECKING:
-    from turnkeeper.settings import Settings
+    from turnkeeper.config.settings import Settings
 
 FIRST_AGENT = "agent0"
 NOT_AGENTS = frozenset({"author", "task-runner", "agentloop"})  # they send, and have no inbox
@@ -21,5 +21,5 @@ def hosted(settings: "Settings") -> list[str]:
 def hosted_on(home: Home) -> list[str]:
     """Return the names of the agents that a home's settings ask for. Raises InvalidInput."""
     # Settings bring pydantic, which takes longer to import than a command to run: load them only where they are read.
-    settings = import_module("turnkeeper.settings")
+    settings = import_module("turnkeeper.config.settings")
     return hosted(settings.staffed(settings.load_settings(home), home))

@@ -17,10 +17,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from agent_runtime.model.values import Category, Outside
 from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES, TIERS, WRITES, known_scope
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
+from turnkeeper.config.toml_file import Location, TomlFile, read_toml
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings
-from turnkeeper.tomlfile import Location, TomlFile, read_toml
 
 MOST_FILES = 500
 Source = Literal["shipped", "author"]

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agent_runtime.model.records import InterruptRecord, MessageRecord, TurnRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import to_us
-from turnkeeper.durations import format_rough
+from turnkeeper.config.durations import format_rough
 
 NOTHING_TO_DO = "nothing to do this fire"
 ON_TIME_S = 60.0  # a fire at most so late is not called late

@@ -1,8 +1,8 @@
 """Opening `agent.db`: by the daemon that owns it, or read-only beside it."""
 
-from turnkeeper.database import Database
+from turnkeeper.config.home import Home
 from turnkeeper.errors import NotFound
-from turnkeeper.home import Home
+from turnkeeper.storage.database import Database
 
 MIGRATIONS = "agent_runtime.store:migrations"
 

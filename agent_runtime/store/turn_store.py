@@ -27,9 +27,9 @@ from agent_runtime.store.turn_end import Finished, end, release
 from agent_runtime.store.turn_events import Bridge
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, Happened, about, started_by, with_tokens
 from turnkeeper.clock import Clock, to_us
-from turnkeeper.database import Database
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound
+from turnkeeper.storage.database import Database
 
 T = TypeVar("T")
 

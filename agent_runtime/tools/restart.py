@@ -21,9 +21,9 @@ from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.wrapper import check_text
 from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, Denied, InvalidInput
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
+from turnkeeper.storage.files import SystemFiles
 
 SCOPE = "lifecycle.request_restart"
 LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for

@@ -11,10 +11,10 @@ from agent_runtime.store.schema import keys
 from agent_runtime.store.turn_reads import list_interrupts
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.eventlog import EventLog
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
+from turnkeeper.event_log import EventLog
+from turnkeeper.storage.files import SystemFiles
 
 SENDER = "watchdog"
 LARGEST_NOTES = 1 << 20  # bytes of a notes file; how much of it is shown is bounded apart

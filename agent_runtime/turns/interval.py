@@ -15,7 +15,7 @@ from agent_runtime.store.mail.handoffs import given, shown
 from agent_runtime.store.turn_reads import asked_in_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.wakeup import WAKES
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 
 CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over

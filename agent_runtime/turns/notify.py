@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from turnkeeper.eventlog import EventLog
-from turnkeeper.settings import NotifySettings
+from turnkeeper.config.settings import NotifySettings
+from turnkeeper.event_log import EventLog
 
 LONGEST_S = 30.0
 MOST_AT_ONCE = 8

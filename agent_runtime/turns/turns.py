@@ -21,7 +21,7 @@ from agent_runtime.store.turn_store import Store
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item
 from agent_runtime.turns.notify import Notice
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself

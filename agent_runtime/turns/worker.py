@@ -22,7 +22,7 @@ from agent_runtime.turns.notify import Notice, Notifier
 from agent_runtime.turns.turns import Parts, Turns
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 
 MOST_TAKEN = 4096  # envelopes claimed and not yet archived

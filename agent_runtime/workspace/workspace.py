@@ -36,8 +36,8 @@ from agent_runtime.workspace.review import Reviewing
 from agent_runtime.workspace.submit import submit
 from agent_runtime.workspace.web.page import Fetched, WebReader
 from turnkeeper.clock import Clock
-from turnkeeper.database import Database
 from turnkeeper.entropy import Entropy
+from turnkeeper.storage.database import Database
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from turnkeeper.config.settings import effective, load_settings, staffed
 from turnkeeper.console import Column, Output, OutputOption, home, show_rows
-from turnkeeper.settings import effective, load_settings, staffed
 
 app = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
 

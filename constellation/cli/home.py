@@ -6,8 +6,8 @@ import typer
 
 from constellation.install.init import initialise
 from constellation.install.project import Project, check_room, look_at, take_on
+from turnkeeper.config.home import Home
 from turnkeeper.console import home, note, status
-from turnkeeper.home import Home
 
 
 def init(

@@ -8,9 +8,9 @@ import typer
 
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, SUPERVISOR, process_of, stop
 from constellation.supervisor.up_down import bring_down, bring_up, prepare
+from turnkeeper.config.settings import MOST_WORKERS, ask_for_workers, load_settings
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner
-from turnkeeper.settings import MOST_WORKERS, ask_for_workers, load_settings
 
 
 def up(

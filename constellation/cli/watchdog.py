@@ -13,8 +13,8 @@ from constellation.supervisor.daemons import SUPERVISOR, process_of, spawn
 from constellation.supervisor.markers import clear_marker, found, write_marker
 from constellation.supervisor.watchdog import Watchdog, read_orders
 from turnkeeper.clock import SystemClock, to_us
+from turnkeeper.config.durations import parse_duration
 from turnkeeper.console import home, note, plain, when
-from turnkeeper.durations import parse_duration
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, InvalidInput
 

@@ -17,10 +17,10 @@ from constellation.supervisor.up_down import bring_down
 from protos.turnkeeper.v1.schedules_pb2 import Fire, ListFiresRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import VARIABLE, Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import VARIABLE, Home
-from turnkeeper.locking import is_held
 from turnkeeper.rpc.channel import Caller
+from turnkeeper.storage.locking import is_held
 
 T = TypeVar("T")
 Record = dict[str, Any]

@@ -7,8 +7,8 @@ from pathlib import Path
 from constellation.demo.stage import Stage
 from constellation.demo.story import play
 from constellation.supervisor.up_down import bring_down
+from turnkeeper.config.home import Home
 from turnkeeper.console import note
-from turnkeeper.home import Home
 
 
 def perform(*, keep: bool) -> bool:

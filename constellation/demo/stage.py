@@ -7,8 +7,8 @@ from rich.text import Text
 
 from constellation.demo.driver import Driver
 from constellation.inspect.processes import Daemon
+from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
 
 _WIDTH = 78
 

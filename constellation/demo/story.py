@@ -6,8 +6,8 @@ from importlib.resources import as_file, files
 from constellation.demo.stage import Stage
 from constellation.inspect.history import History, check
 from constellation.inspect.processes import AGENT_RUNTIME
-from turnkeeper.eventlog import read_events
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
+from turnkeeper.event_log import read_events
 
 POLICIES = ("skip", "run-once", "run-all")
 _FEW = 3

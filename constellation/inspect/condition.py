@@ -10,7 +10,7 @@ from constellation.supervisor.daemons import DAEMONS
 from constellation.supervisor.markers import found, read_marker
 from constellation.supervisor.memory import Unreadable
 from turnkeeper.clock import rfc3339
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 _UP = "mend the cause, then: turnkeeper up"
 

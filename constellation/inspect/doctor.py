@@ -11,8 +11,8 @@ from constellation.inspect.condition import Finding, findings
 from constellation.restart.preflight import preflight
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
 from constellation.supervisor.watchdog import read_orders
+from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
 
 
 @dataclass(frozen=True, kw_only=True)

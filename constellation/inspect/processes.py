@@ -23,10 +23,10 @@ from constellation.supervisor.daemons import (
     stop,
 )
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
-from turnkeeper.locking import is_held
 from turnkeeper.rpc.channel import is_serving
+from turnkeeper.storage.locking import is_held
 
 __all__ = [
     "AGENT_RUNTIME",

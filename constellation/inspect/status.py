@@ -8,8 +8,8 @@ from constellation.inspect.processes import AGENT_RUNTIME, DAEMONS, SUPERVISOR, 
 from protos.turnkeeper.v1.agent_runtime_pb2 import ListChannelsRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
-from turnkeeper.home import Home
 from turnkeeper.rpc.channel import Caller
 
 

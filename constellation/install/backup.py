@@ -20,8 +20,8 @@ from typing import Any
 from constellation.inspect.doctor import damage
 from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.clock import rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
-from turnkeeper.home import Home
 
 VERSION = 1
 MANIFEST = "manifest.json"

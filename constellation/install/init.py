@@ -6,8 +6,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 
 _ENVIRONMENT = """\
 # Keys for model providers, read by the agent runtime. Keep this file to yourself (mode 0600).

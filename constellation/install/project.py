@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from constellation.install.init import write_new
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import Conflict, InvalidInput
-from turnkeeper.home import Home
-from turnkeeper.settings import load_settings
 
 AGENT = "agent0"
 LONGEST_LOOK_S = 120.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from constellation.install.backup import MANIFEST, check_backup
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
+from turnkeeper.storage.locking import ProcessLock
 
 
 def restore(home: Home, source: Path, at: datetime) -> Path | None:

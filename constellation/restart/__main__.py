@@ -35,12 +35,12 @@ from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import between_ticks, read_orders
 from turnkeeper.clock import SystemClock, rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock, is_held
+from turnkeeper.storage.locking import ProcessLock, is_held
 
 
 class Restarter:

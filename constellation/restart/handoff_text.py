@@ -10,8 +10,8 @@ from protos.turnkeeper.v1.agent_runtime_pb2 import ListInterruptsRequest, ListTu
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2 import ListTasksRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
 from turnkeeper.rpc.channel import Caller
 
 MOST_NAMED = 20

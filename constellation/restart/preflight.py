@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
-from turnkeeper.settings import load_settings
 
 LEAST_FREE_BYTES = 64 << 20
 _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "constellation.supervisor")

@@ -20,10 +20,10 @@ from constellation.supervisor.planned_restart import RESTARTER
 from constellation.supervisor.systemd import Notifier, for_daemons
 from constellation.supervisor.watchdog import Watchdog
 from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
+from turnkeeper.storage.locking import ProcessLock
 
 _SHORTEST_S = 0.05
 _BLIND_S = 1.0  # where the kernel cannot tell of a process's end

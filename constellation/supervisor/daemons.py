@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
-from turnkeeper.locking import holder_pid, is_held
 from turnkeeper.progress import last_beat
+from turnkeeper.storage.locking import holder_pid, is_held
 
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.05

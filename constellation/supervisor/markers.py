@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from constellation.supervisor.memory import UNREADABLE, Unreadable
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Corrupt
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
+from turnkeeper.storage.files import SystemFiles
 
 LARGEST_BYTES = 64 * 1024
 _FILES = SystemFiles()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from constellation.supervisor import markers
 from constellation.supervisor.markers import clear_marker, number, read_marker, write_marker
 from constellation.supervisor.memory import UNREADABLE, Budget, CrashLoop, Memory, Revive, Stall, Unreadable
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 T = TypeVar("T")
 _BY_PROCESS = (

@@ -11,9 +11,9 @@ from constellation.supervisor import markers
 from constellation.supervisor.daemons import Daemon, process_with, spawn
 from constellation.supervisor.escalation.escalate import escalate
 from constellation.supervisor.markers import number, read_marker, write_marker
-from turnkeeper.eventlog import EventLog
-from turnkeeper.home import Home
-from turnkeeper.locking import is_held
+from turnkeeper.config.home import Home
+from turnkeeper.event_log import EventLog
+from turnkeeper.storage.locking import is_held
 
 RESTARTER = Daemon(name="restart", package="constellation.restart", command=())
 MOST_TRIES = 3

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from turnkeeper.home import Home, locate
+from turnkeeper.config.home import Home, locate
 
 HEARTBEAT_S = 120
 WATCHDOG_S = 300

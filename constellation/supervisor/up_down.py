@@ -27,10 +27,10 @@ from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import Orders, between_ticks, write_orders
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.home import Home
-from turnkeeper.locking import is_held
-from turnkeeper.settings import Settings
+from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
 

@@ -36,13 +36,13 @@ from constellation.supervisor.policy import (
     look,
 )
 from turnkeeper.clock import Clock, SystemClock, rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock, is_held
 from turnkeeper.progress import last_beat
+from turnkeeper.storage.locking import ProcessLock, is_held
 
 LOCK = "watchdog"
 KEPT_STATUS_FILES = 50

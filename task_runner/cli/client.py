@@ -5,10 +5,10 @@ from typing import Any
 
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper import console
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
-from turnkeeper.home import Home
-from turnkeeper.locking import is_held
 from turnkeeper.rpc.channel import Caller
+from turnkeeper.storage.locking import is_held
 
 PROCESS = "task-runner"
 # What takes long for what it is: thousands of tasks in one transaction.

@@ -15,7 +15,7 @@ from task_runner.cli.tasks.create import create_spec
 from task_runner.cli.tasks.list import complete_channel, show_task
 from task_runner.cli.tasks.options import SCHEDULES, fill, takes_task_options
 from turnkeeper import console
-from turnkeeper.durations import parse_duration
+from turnkeeper.config.durations import parse_duration
 from turnkeeper.errors import InvalidInput
 
 IdArgument = Annotated[str, typer.Argument(help="A loop's id or name.", autocompletion=complete_loop)]

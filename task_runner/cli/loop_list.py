@@ -12,7 +12,7 @@ from task_runner.cli.rows import local, task_row, time
 from task_runner.cli.tasks import watching
 from turnkeeper import console
 from turnkeeper.clock import SystemClock, parse_rfc3339
-from turnkeeper.durations import format_rough
+from turnkeeper.config.durations import format_rough
 
 _REFRESH_S = 1.0
 _LONGEST_PROMPT = 60

@@ -16,7 +16,7 @@ from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.clock import EPOCH, rfc3339
-from turnkeeper.durations import parse_duration
+from turnkeeper.config.durations import parse_duration
 from turnkeeper.errors import InvalidInput
 
 

@@ -15,13 +15,13 @@ from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_ser
 from task_runner.daemon.assembly import PROCESS, Runner, assemble
 from task_runner.service.servicer import Servicer
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.heap import settle_heap
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
 from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.storage.locking import ProcessLock
 
 _STOP_GRACE_S = 2.0
 

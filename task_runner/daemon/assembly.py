@@ -21,11 +21,11 @@ from task_runner.service.service import Service, Serving
 from task_runner.service.task_spec import Defaults
 from task_runner.store.sqlite import SqliteStore
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import SchedulerSettings, load_settings
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.eventlog import EventLog
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.home import Home
-from turnkeeper.settings import SchedulerSettings, load_settings
 
 PROCESS = "task-runner"
 _RUNTIME = "agent-runtime"

@@ -5,8 +5,8 @@ from typing import Any
 
 from task_runner.daemon.assembly import PROCESS, assemble
 from task_runner.service.servicer import METHODS
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
+from turnkeeper.config.home import Home
+from turnkeeper.storage.locking import ProcessLock
 
 
 def call(home: Home, method: str, request: Any) -> Any:

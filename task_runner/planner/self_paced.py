@@ -25,7 +25,7 @@ from task_runner.planner.budgets import Ended
 from task_runner.planner.jitter import due_of
 from task_runner.planner.runs import earliest
 from task_runner.timetable import Never
-from turnkeeper.durations import format_duration, parse_duration
+from turnkeeper.config.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
 
 END, WAIT = "end", "wait"

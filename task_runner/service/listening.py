@@ -7,7 +7,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.declaration import EventTrigger
 from task_runner.model.events import check_event_name, check_filters
 from task_runner.model.task import Definition, ScheduleKind
-from turnkeeper.durations import format_duration, parse_duration
+from turnkeeper.config.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
 
 HYBRID_DEBOUNCE = timedelta(seconds=30)

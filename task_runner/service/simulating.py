@@ -14,7 +14,7 @@ from task_runner.model.task import Task
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.views import stamp
 from turnkeeper.clock import Clock
-from turnkeeper.durations import parse_duration
+from turnkeeper.config.durations import parse_duration
 from turnkeeper.errors import InvalidInput
 
 MOST_ROWS = 10_000

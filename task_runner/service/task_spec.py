@@ -14,9 +14,9 @@ from task_runner.service.loop_spec import completed, write_loop
 from task_runner.timetable import check_excluded, parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.bus.wrapper import check_text as check_envelope_text
 from turnkeeper.clock import parse_rfc3339, rfc3339
-from turnkeeper.durations import format_duration, parse_duration
+from turnkeeper.config.durations import format_duration, parse_duration
+from turnkeeper.config.home import check_agent
 from turnkeeper.errors import InvalidInput
-from turnkeeper.home import check_agent
 
 LONGEST_PROMPT = 1 << 20
 _LONGEST_LABEL = 63

@@ -12,7 +12,7 @@ from task_runner.store.fires import SqliteFires
 from task_runner.store.port import Session
 from task_runner.store.schema import follow
 from task_runner.store.tasks import SqliteTasks
-from turnkeeper.database import Database
+from turnkeeper.storage.database import Database
 
 T = TypeVar("T")
 MIGRATIONS = "task_runner.store:migrations"

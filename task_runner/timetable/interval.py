@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from task_runner.timetable.instants import EARLIEST_S, LATEST_S, from_seconds, to_seconds
 from task_runner.timetable.protocol import Sliced
-from turnkeeper.durations import format_duration, parse_duration
+from turnkeeper.config.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
 
 _SHORTEST = timedelta(seconds=1)

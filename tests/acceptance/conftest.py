@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.constellation import Constellation
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 @pytest.fixture

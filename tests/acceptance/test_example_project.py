@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from constellation.demo.driver import PATIENCE_S, Driver
-from turnkeeper.home import VARIABLE, Home
+from turnkeeper.config.home import VARIABLE, Home
 
 pytestmark = pytest.mark.process
 

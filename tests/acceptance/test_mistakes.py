@@ -57,7 +57,7 @@ def shared():
     import tempfile
     from pathlib import Path
 
-    from turnkeeper.home import Home
+    from turnkeeper.config.home import Home
 
     folder = Path(tempfile.mkdtemp(prefix="tk-"))
     made = Constellation(Home(root=folder / "home"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from typing import Any
 from constellation.demo.driver import Driver
 from constellation.inspect.history import History, Violation, check
 from constellation.inspect.processes import AGENT_RUNTIME, TASK_RUNNER
-from turnkeeper.eventlog import read_events
+from turnkeeper.event_log import read_events
 
 
 class Constellation(Driver):

@@ -6,7 +6,7 @@ from tests.support.clock import START, ManualClock
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.entropy import SeededEntropy
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 
 def open_inbox(folder: Path, files: SystemFiles | None = None) -> Inbox:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from constellation.supervisor.daemons import Daemon
 from turnkeeper.clock import SystemClock
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
+from turnkeeper.config.home import Home
 from turnkeeper.progress import Progress
+from turnkeeper.storage.locking import ProcessLock
 
 STANDINS = tuple(
     Daemon(name=name, package="tests.support.standin", command=(name,)) for name in ("agent-runtime", "task-runner")

@@ -9,8 +9,8 @@ from constellation.supervisor.daemons import Daemon
 from tests.support.restarted import RESTARTER
 from tests.support.standin import STANDINS
 from turnkeeper.clock import SystemClock
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
+from turnkeeper.config.home import Home
+from turnkeeper.storage.locking import ProcessLock
 
 SUPERVISED = Daemon(name="supervisor", package="tests.support.supervised", command=())
 

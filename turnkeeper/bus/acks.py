@@ -15,7 +15,7 @@ from typing import Any
 
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.port import Claimed, Put
-from turnkeeper.bus.room import machine_errors
+from turnkeeper.bus.quota import machine_errors
 from turnkeeper.clock import Clock, rfc3339
 
 

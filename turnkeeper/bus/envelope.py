@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from turnkeeper.bus.strictjson import DEEPEST, check_value, parse_object
+from turnkeeper.bus.strict_json import DEEPEST, check_value, parse_object
 from turnkeeper.bus.wrapper import check_label, check_text, wrapped
 from turnkeeper.clock import parse_rfc3339, rfc3339
 from turnkeeper.errors import InvalidInput

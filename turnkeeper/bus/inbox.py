@@ -9,7 +9,7 @@
 A put writes a temporary file, syncs it, links it into `inbox/` (which fails if the name exists), removes the
 temporary name and syncs the folder; only then does it answer. Delivery is at least once: what a crash left in
 `claimed/` is adopted by the next process of that agent. The idempotency key makes the effect once: by the unique row
-that the agent writes, or, for an agent without a database, by `settles_keys` (`turnkeeper/bus/keys.py`). The keys
+that the agent writes, or, for an agent without a database, by `settles_keys` (`turnkeeper/bus/key_index.py`). The keys
 held in memory are a hint: they save the second file where one process puts twice, and nothing depends on them.
 """
 
@@ -19,19 +19,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from turnkeeper.bus.durable_writes import link_all
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
-from turnkeeper.bus.keys import KeyLinks
-from turnkeeper.bus.names import Names
+from turnkeeper.bus.file_names import Names
+from turnkeeper.bus.key_index import KeyLinks
 from turnkeeper.bus.port import Claimed, Put, Quarantined
 from turnkeeper.bus.quarantine import Quarantine
+from turnkeeper.bus.quota import Quota, Room, machine_errors
 from turnkeeper.bus.retention import Retention, prune, sweep
-from turnkeeper.bus.room import Quota, Room, machine_errors
-from turnkeeper.bus.writing import link_all
 from turnkeeper.clock import Clock
+from turnkeeper.config.home import make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.files import Files
-from turnkeeper.home import make_private
+from turnkeeper.storage.files import Files
 
 __all__ = ["FOLDERS", "MOST_WAITING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
 
@@ -63,7 +63,7 @@ class Inbox:
         """Make the folders where they are missing.
 
         Args:
-            folder: the agent's folder, as :meth:`turnkeeper.home.Home.inbox` names it.
+            folder: the agent's folder, as :meth:`turnkeeper.config.home.Home.inbox` names it.
             files: the file system.
             clock: names the files and says what is old.
             entropy: makes names unique.

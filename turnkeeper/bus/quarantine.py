@@ -11,11 +11,11 @@ from pathlib import Path
 
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.bus.port import Quarantined
+from turnkeeper.bus.quota import machine_errors
 from turnkeeper.bus.retention import REASON
-from turnkeeper.bus.room import machine_errors
 from turnkeeper.clock import Clock, parse_rfc3339, rfc3339
 from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, NotFound
-from turnkeeper.files import Files
+from turnkeeper.storage.files import Files
 
 _LARGEST_REASON = 1 << 16
 _MOST_OF_A_NAME = 1000

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from turnkeeper.bus.keys import KeyLinks
-from turnkeeper.files import Files
+from turnkeeper.bus.key_index import KeyLinks
+from turnkeeper.storage.files import Files
 
 
 class Whereabouts(StrEnum):

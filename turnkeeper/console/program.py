@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
+from turnkeeper.config.home import Home, locate
 from turnkeeper.console import render
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError
-from turnkeeper.home import Home, locate
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 

@@ -11,8 +11,8 @@ from agent_runtime.cli.rows import conversation_row
 from agent_runtime.cli.words import asked, resolve_command
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.durations import parse_duration
 from turnkeeper.console import note, plain, status
-from turnkeeper.durations import parse_duration
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
 

@@ -14,7 +14,7 @@ from agent_runtime.cli.words import shown
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, note, plain, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 LARGEST = 2 * 1024 * 1024
 PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page that it lies beside.")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 MOST_FILES = 20_000
 LARGEST_FILE = LARGEST_BODY + 16 * 1024  # room for what stands before the body

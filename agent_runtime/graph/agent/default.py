@@ -14,8 +14,8 @@ from agent_runtime.graph.models import make_model
 from agent_runtime.model.tool_spec import ToolSpec
 from agent_runtime.model.values import TurnContext
 from turnkeeper.clock import Clock, SystemClock
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 
 
 def build_graph(

@@ -15,7 +15,7 @@ from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.numbers import go_on_from
 from agent_runtime.graph.checkpointer.rows import COLUMNS, SCHEMA, Rows
 from turnkeeper.errors import Corrupt
-from turnkeeper.hands import Hands, Job
+from turnkeeper.storage.writer import Hands, Job
 
 BUSY_S = 10.0
 Work = Rows | Callable[[Connection], Any]

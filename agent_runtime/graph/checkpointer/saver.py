@@ -25,7 +25,7 @@ from agent_runtime.graph.checkpointer.file import CheckpointFile, Work
 from agent_runtime.graph.checkpointer.history import changes
 from agent_runtime.graph.checkpointer.rows import Found, Rows
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.hands import Hands
+from turnkeeper.storage.writer import Hands
 
 _PAGE = 16  # checkpoints that a listing holds at a time
 

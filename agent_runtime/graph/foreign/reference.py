@@ -12,8 +12,8 @@ from typing import Any
 
 from dotenv import dotenv_values
 
+from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput, NotFound
-from turnkeeper.tomlfile import read_text
 
 FORMS = "write ./langgraph.json:NAME, path/to/file.py:ATTRIBUTE or module:ATTRIBUTE"
 

@@ -10,7 +10,7 @@ from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import check_lease, get_turn
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
-from turnkeeper.database import Database
+from turnkeeper.storage.database import Database
 
 
 class ToolUses:

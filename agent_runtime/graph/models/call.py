@@ -20,9 +20,9 @@ from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.tool_spec import ToolSpec
 from agent_runtime.model.values import TurnContext
 from turnkeeper.clock import Clock
+from turnkeeper.config.settings import ModelSettings
 from turnkeeper.entropy import Entropy
-from turnkeeper.eventlog import EventLog
-from turnkeeper.settings import ModelSettings
+from turnkeeper.event_log import EventLog
 
 Request = ModelRequest[TurnContext]
 Response = ModelResponse[Any]

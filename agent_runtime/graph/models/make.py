@@ -15,9 +15,9 @@ from agent_runtime.graph.models.secrets import hide, known_secrets
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import ModelSettings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.home import Home
-from turnkeeper.settings import ModelSettings
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0

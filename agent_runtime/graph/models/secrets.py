@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from dotenv import dotenv_values
 from pydantic import SecretStr
 
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 HIDDEN = "[secret]"
 SHORTEST = 6  # a shorter value would hide parts of ordinary words

@@ -15,8 +15,8 @@ from typing import Any
 
 from constellation.supervisor import markers
 from constellation.supervisor.markers import clear_marker, found, read_marker, write_marker
-from turnkeeper.eventlog import EventLog
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
+from turnkeeper.event_log import EventLog
 
 LONGEST_S = 10.0
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")

@@ -16,11 +16,11 @@ from constellation.supervisor.markers import clear_marker, read_marker, write_ma
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, InvalidInput
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
+from turnkeeper.storage.files import SystemFiles
 
 AGENT = "agent0"
 SENDER = "watchdog"

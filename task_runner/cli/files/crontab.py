@@ -11,8 +11,8 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import runner
 from turnkeeper import console
+from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput
-from turnkeeper.tomlfile import read_text
 
 _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
 _ENTRY = re.compile(r"\s*(@[a-z]+|(?:\S+\s+){4}\S+)\s+(.*\S)\s*$")

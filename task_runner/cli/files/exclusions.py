@@ -10,8 +10,8 @@ from dateutil.rrule import rrulestr
 from icalendar import Calendar
 
 from turnkeeper.clock import SystemClock, rfc3339
+from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput
-from turnkeeper.tomlfile import read_text
 
 CALENDAR = ".ics"
 # A repeated event is written out for that long: a file can be read again before it runs out.

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.config.toml_file import TomlFile, read_toml
 from turnkeeper.errors import InvalidInput
-from turnkeeper.tomlfile import TomlFile, read_toml
 
 _SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 _ORDER = (

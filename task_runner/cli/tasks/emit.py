@@ -40,7 +40,7 @@ def _read(data: str | None) -> str:
     if data is None or not data.startswith("@"):
         return data or ""
     # Imported only now: what it brings along for TOML takes longer to load than the call takes.
-    text: str = importlib.import_module("turnkeeper.tomlfile").read_text(Path(data[1:]))
+    text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(data[1:]))
     return text
 
 

@@ -13,7 +13,7 @@ from task_runner.cli.tasks import watching
 from task_runner.cli.tasks.options import tags_of
 from turnkeeper import console
 from turnkeeper.clock import SystemClock, parse_rfc3339
-from turnkeeper.durations import format_rough
+from turnkeeper.config.durations import format_rough
 
 _REFRESH_S = 2.0
 _LONGEST_PROMPT = 60

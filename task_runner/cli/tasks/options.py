@@ -181,5 +181,5 @@ def _limits_of(texts: Iterable[str]) -> dict[str, int]:
 
 def _read(file: str) -> str:
     # Imported only now: what it brings along for TOML takes longer to load than most commands take.
-    text: str = importlib.import_module("turnkeeper.tomlfile").read_text(Path(file))
+    text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(file))
     return text

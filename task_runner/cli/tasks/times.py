@@ -10,7 +10,7 @@ from task_runner.cli.rows import fire_row, local, nominal_row
 from task_runner.cli.tasks.list import complete_name
 from turnkeeper import console
 from turnkeeper.clock import parse_rfc3339
-from turnkeeper.durations import format_rough
+from turnkeeper.config.durations import format_rough
 from turnkeeper.errors import InvalidInput
 
 

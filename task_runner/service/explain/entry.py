@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome
 from task_runner.planner.overlap import CANCELS
 from turnkeeper.clock import rfc3339
-from turnkeeper.durations import format_duration, format_rough
+from turnkeeper.config.durations import format_duration, format_rough
 
 _SKIPPED = {
     "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs nothing that was missed.",

@@ -19,7 +19,7 @@ from task_runner.planner.event_triggers import (
 from task_runner.service.explain.entry import account_of
 from task_runner.store.eventstore import Note
 from turnkeeper.clock import rfc3339
-from turnkeeper.durations import format_duration
+from turnkeeper.config.durations import format_duration
 
 _SKIPPED = {
     OUTSIDE: "It lay outside start_at, end_at and expires_at.",

@@ -31,7 +31,7 @@ from task_runner.service.views import show_fire, stamp
 from task_runner.store.eventstore import Note
 from task_runner.store.port import Session
 from turnkeeper.clock import rfc3339
-from turnkeeper.durations import format_duration
+from turnkeeper.config.durations import format_duration
 
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000

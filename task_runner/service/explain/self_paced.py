@@ -7,7 +7,7 @@ from typing import NamedTuple
 from task_runner.model.task import OPEN, Definition, Fire, FireKind, Task, TaskState
 from task_runner.service.explain.entry import account_of
 from turnkeeper.clock import rfc3339
-from turnkeeper.durations import format_duration, format_rough
+from turnkeeper.config.durations import format_duration, format_rough
 
 _ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED})
 

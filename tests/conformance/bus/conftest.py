@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import ManualClock
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.grouped import GroupedInbox
 from turnkeeper.bus.inbox import Inbox, Quota
 from turnkeeper.bus.port import Bus
-from turnkeeper.bus.writing import GroupingFiles
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.files import Files, SystemFiles
+from turnkeeper.storage.files import Files, SystemFiles
 
 
 class FilesBackend:

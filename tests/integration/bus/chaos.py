@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope, decode, encode
+from turnkeeper.bus.file_names import writer_of
 from turnkeeper.bus.inbox import FOLDERS, Inbox, Retention
-from turnkeeper.bus.names import writer_of
-from turnkeeper.bus.writing import GroupingFiles
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError

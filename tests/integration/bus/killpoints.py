@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.clock import START, ManualClock
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox, Retention
-from turnkeeper.bus.writing import GroupingFiles
 from turnkeeper.entropy import SystemEntropy
 
 PROTOCOLS = ("put", "put_all", "claim", "archive", "quarantine", "requeue", "drop", "prune", "adopt", "withdraw")

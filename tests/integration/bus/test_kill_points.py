@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.bus.killpoints import PROTOCOLS, message, open_inbox
+from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import decode, encode
+from turnkeeper.bus.file_names import writer_of
 from turnkeeper.bus.inbox import FOLDERS
-from turnkeeper.bus.names import writer_of
-from turnkeeper.bus.writing import GroupingFiles
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.process

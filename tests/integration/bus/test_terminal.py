@@ -15,10 +15,10 @@ from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.failpoints import VARIABLE
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
+from turnkeeper.storage.files import SystemFiles
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0

@@ -20,8 +20,8 @@ from constellation.supervisor.watchdog import Orders, write_orders
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper.clock import SystemClock
-from turnkeeper.eventlog import read_events
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
+from turnkeeper.event_log import read_events
 
 RUNTIME, RUNNER = STANDINS
 PATIENCE_S = 60.0

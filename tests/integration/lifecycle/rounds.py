@@ -20,10 +20,10 @@ from constellation.demo.driver import OPEN
 from constellation.supervisor.daemons import SUPERVISOR, process_of
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Unreachable
-from turnkeeper.eventlog import read_events
-from turnkeeper.home import Home
+from turnkeeper.event_log import read_events
 
 TASKS = {"every-second": ("1s", "run-all"), "every-other": ("2s", "run-once")}
 VICTIMS = {

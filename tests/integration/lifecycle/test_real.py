@@ -10,8 +10,8 @@ from constellation.install.restoring import restore
 from constellation.restart.handoff_text import handoff_text
 from constellation.supervisor import markers
 from tests.support.constellation import AGENT_RUNTIME, Constellation
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
-from turnkeeper.home import Home
 
 pytestmark = pytest.mark.process
 PLANTED = "planted"

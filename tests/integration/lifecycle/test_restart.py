@@ -22,10 +22,10 @@ from tests.support.supervised import SUPERVISED
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import rfc3339
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy, SystemEntropy
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
+from turnkeeper.storage.files import SystemFiles
 
 STEPS = [
     "restart.begun",

@@ -14,7 +14,7 @@ from constellation.supervisor.up_down import prepare
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
-from turnkeeper.settings import load_settings
+from turnkeeper.config.settings import load_settings
 
 pytestmark = pytest.mark.process
 

@@ -9,7 +9,7 @@ from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_ser
 from task_runner.daemon.assembly import PROCESS, Runner, assemble
 from task_runner.service.servicer import Servicer
 from tests.integration.runtime.harness import Bench
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 from turnkeeper.rpc.server import UnixServer
 
 

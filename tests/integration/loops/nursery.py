@@ -14,7 +14,7 @@ from typing import Any
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import SystemClock
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import Caller, is_serving
 
 RUNTIME, RUNNER = "agent-runtime", "task-runner"

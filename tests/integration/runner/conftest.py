@@ -20,9 +20,9 @@ from task_runner.service.task_spec import Defaults
 from task_runner.store.sqlite import SqliteStore
 from tests.integration.runner.peer import Peer
 from tests.support.clock import ManualClock
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.failpoints import Failpoints
-from turnkeeper.home import Home
 
 
 class Trail:

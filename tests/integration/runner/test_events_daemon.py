@@ -13,7 +13,7 @@ from tests.integration.runner.peer import Peer
 from tests.integration.runner.test_daemon import start
 from tests.support.clock import ManualClock
 from turnkeeper.clock import SystemClock
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import connect
 
 pytestmark = pytest.mark.process

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from tests.integration.runtime.harness import Bench
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 @pytest_asyncio.fixture

@@ -17,9 +17,9 @@ from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel
 from turnkeeper.clock import Clock
-from turnkeeper.eventlog import read_events
-from turnkeeper.home import Home
-from turnkeeper.settings import CategorySettings, Settings
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import CategorySettings, Settings
+from turnkeeper.event_log import read_events
 
 T = TypeVar("T")
 PATIENCE_S = 20.0

@@ -16,8 +16,8 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import ScriptedModel, calls
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
-from turnkeeper.home import Home
 
 
 async def asked(bench: Bench, *lines: AIMessage, **changes: Any) -> tuple[wire.TurnEvent, wire.Interrupt]:

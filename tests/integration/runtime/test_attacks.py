@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.runtime.attacks import ATTACKS, Attack, Field
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 @pytest_asyncio.fixture

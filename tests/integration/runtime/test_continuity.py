@@ -18,8 +18,8 @@ from agent_runtime.workspace.memory.entries import Shelf
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.clock import SystemClock
-from turnkeeper.home import Home
-from turnkeeper.settings import CategorySettings, Settings
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import CategorySettings, Settings
 
 GENERAL = Shelf(tier="channel", owner="main")
 Sent = list[tuple[int, int]]

@@ -38,8 +38,8 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
-from turnkeeper.home import Home
 
 ASKS = [calls(("ask", {"question": "red or blue?"}))]
 

@@ -15,10 +15,10 @@ from agent_runtime.turns.notify import Notice, Notifier
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import NotifySettings
 from turnkeeper.errors import Corrupt, Exhausted, NotFound
-from turnkeeper.eventlog import EventLog, read_events
-from turnkeeper.home import Home
-from turnkeeper.settings import NotifySettings
+from turnkeeper.event_log import EventLog, read_events
 
 NOTICE = Notice(event="interrupt", task="digest", channel="main", turn_id="turn-1", interrupt_id="i-1")
 

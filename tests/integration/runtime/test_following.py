@@ -27,8 +27,8 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, soon
 from tests.support.scripted import ScriptedModel, calls
+from turnkeeper.config.home import Home
 from turnkeeper.console import run
-from turnkeeper.home import Home
 from turnkeeper.rpc.server import UnixServer
 
 COST: Any = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}

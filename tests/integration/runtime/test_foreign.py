@@ -14,9 +14,9 @@ from agent_runtime.daemon.assembly import assemble
 from agent_runtime.store.turn_reads import get_turn
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import AgentSettings, CategorySettings, ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.home import Home
-from turnkeeper.settings import AgentSettings, CategorySettings, ModelSettings, Settings
 
 TALKER = """
 from langchain_core.messages import AIMessage

@@ -13,10 +13,10 @@ from agent_runtime.cli import app
 from constellation.cli import app as turnkeeper
 from constellation.install.project import Project, check_room, take_on
 from tests.integration.runtime.test_foreign import BYPASS, TALKER, WAITER
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run
 from turnkeeper.errors import Conflict
-from turnkeeper.home import Home
-from turnkeeper.settings import load_settings
 
 GARDEN = Project(reference="/a/garden/langgraph.json:agent", name="garden", tools=("tool:look", "tool:paint"))
 

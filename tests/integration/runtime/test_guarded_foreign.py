@@ -31,7 +31,7 @@ from tests.integration.runtime.guarded import (
     turn,
 )
 from tests.support.scripted import ScriptedModel, calls
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from tests.integration.runtime.guarded import (
 )
 from tests.integration.runtime.harness import STATES, soon
 from tests.support.scripted import ScriptedModel, calls
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 @pytest.fixture(autouse=True)

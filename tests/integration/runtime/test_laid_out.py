@@ -10,10 +10,10 @@ from tests.support.scripted import calls
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.bus.port import Claimed
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.settings import AgentSettings
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict
-from turnkeeper.files import SystemFiles
-from turnkeeper.settings import AgentSettings
+from turnkeeper.storage.files import SystemFiles
 
 
 class Reader:

@@ -26,10 +26,10 @@ from tests.integration.runtime.test_foreign import AuthorsBench
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import AgentSettings
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
-from turnkeeper.settings import AgentSettings
+from turnkeeper.storage.files import SystemFiles
 
 WORKERS = {"agents": {"agent0": AgentSettings(workers=1)}}
 TEXT = "the runtime died at 04:00; task digest waits for you"

@@ -5,7 +5,7 @@ import sqlite3
 from agent_runtime.store.open import open_database
 from agent_runtime.workspace.memory import entries as memory
 from agent_runtime.workspace.memory.entries import Shelf
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 AS_IT_WAS = """
 DROP TABLE memory;

@@ -22,10 +22,10 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.chat_server import KEY, ChatServer, Reply, serving
 from tests.support.clock import ManualClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import CategorySettings, ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.eventlog import read_events
-from turnkeeper.home import Home
-from turnkeeper.settings import CategorySettings, ModelSettings, Settings
+from turnkeeper.event_log import read_events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NOTE = ("memory_put", {"tier": "channel", "text": "tulips", "key": "a"})

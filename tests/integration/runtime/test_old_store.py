@@ -3,7 +3,7 @@
 import sqlite3
 
 from agent_runtime.store.open import open_database
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 SINCE_THE_FIRST = """
 ALTER TABLE turns DROP COLUMN wake_after_s;

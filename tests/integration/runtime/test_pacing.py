@@ -18,7 +18,7 @@ from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 LOOP = "loop-0000000a"
 

@@ -7,8 +7,8 @@ from agent_runtime.service.requests import read_fire
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.bus.envelope import encode
+from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import Conflict
-from turnkeeper.settings import AgentSettings
 
 
 @pytest.mark.parametrize("gone", ["removed", "unreadable"])

@@ -14,8 +14,8 @@ from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.bus.envelope import Envelope, encode
 from turnkeeper.clock import SystemClock
-from turnkeeper.home import Home
-from turnkeeper.settings import NotifySettings, Settings
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import NotifySettings, Settings
 
 FULL = OSError(28, "No space left on device")
 

@@ -17,10 +17,10 @@ from tests.support.scripted import calls
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope, decode, encode, with_sender
 from turnkeeper.bus.inbox import Inbox
+from turnkeeper.config.settings import AgentSettings
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import InvalidInput
-from turnkeeper.files import SystemFiles
-from turnkeeper.settings import AgentSettings
+from turnkeeper.storage.files import SystemFiles
 
 WORKERS = {"agents": {"agent0": AgentSettings(workers=2)}}
 THREAD = thread_of("agent1", "main")

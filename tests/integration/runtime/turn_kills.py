@@ -36,9 +36,9 @@ from agent_runtime.graph.agent import default
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.failpoints import VARIABLE
-from turnkeeper.home import Home
 from turnkeeper.rpc.channel import Caller, is_serving
 
 CLOCK = SystemClock()

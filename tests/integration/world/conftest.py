@@ -24,10 +24,10 @@ from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.workspace.workspace import World
 from tests.support.clock import ManualClock
 from turnkeeper.clock import to_us
-from turnkeeper.database import Database
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 from turnkeeper.entropy import SeededEntropy
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings
+from turnkeeper.storage.database import Database
 
 Told = list[tuple[str, dict[str, Any]]]
 

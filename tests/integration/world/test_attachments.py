@@ -15,9 +15,9 @@ from agent_runtime.workspace.workspace import World
 from constellation.install.backup import back_up
 from tests.integration.world.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
-from turnkeeper.database import Database
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
-from turnkeeper.home import Home
+from turnkeeper.storage.database import Database
 
 
 def file(name: str = "plots.csv", data: bytes = b"plot,free\n1,yes\n", kind: str = "text/csv") -> AttachmentDraft:

@@ -16,8 +16,8 @@ from agent_runtime.cli import app
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from tests.support.constellation import AGENT_RUNTIME, Constellation
+from turnkeeper.config.home import Home
 from turnkeeper.console import run
-from turnkeeper.home import Home
 from turnkeeper.rpc.channel import Caller
 
 pytestmark = pytest.mark.process

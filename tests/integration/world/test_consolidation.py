@@ -10,7 +10,7 @@ from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
-from turnkeeper.database import Database
+from turnkeeper.storage.database import Database
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 import sqlite3
 
 from agent_runtime.store.open import open_database
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 AS_IT_WAS = """
 DROP INDEX deviations_open;

@@ -21,9 +21,9 @@ from constellation.install.init import initialise
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Call, soon
 from tests.support.pages import Answer, Site, serving
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run
-from turnkeeper.home import Home
-from turnkeeper.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
 NOMINAL = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)

@@ -16,9 +16,9 @@ from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, AskingGuard, Begin, call
 from tests.support.clock import ManualClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.home import Home
-from turnkeeper.settings import ModelSettings, Settings
 
 GARDEN = PageDraft(
     page_id="garden",

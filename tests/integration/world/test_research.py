@@ -13,10 +13,10 @@ from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
 from tests.support.pages import Answer, Site, serving
-from turnkeeper.database import Database
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Denied, InvalidInput, NotFound
-from turnkeeper.home import Home
+from turnkeeper.storage.database import Database
 
 PUMP = (
     b"<html><head><title>Pump repair</title></head><body><article><p>The pump's seal had worn out by May.</p></article>"

@@ -19,10 +19,10 @@ from agent_runtime.workspace.revalidation import Item, Settlement
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, AskingGuard, Begin, Told, call
 from tests.support.clock import ManualClock
-from turnkeeper.database import Database
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings
+from turnkeeper.storage.database import Database
 
 GARDEN = "Forty-two plots are let, three are free.\n\nThe garden opens every Saturday from April to October."
 LEAFLET = "Come and see us!\n\n- Forty-two plots are let,\n  three are free.\n- Cake is served.\n"

@@ -21,8 +21,8 @@ from agent_runtime.workspace.submit import stamp, submit
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
-from turnkeeper.database import Database
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+from turnkeeper.storage.database import Database
 
 PAGE = PageDraft(page_id="garden", title="Garden", body="Slugs.", tags=("b", "a", "a"))
 PACKAGE = Path(__file__).parents[3] / "agent_runtime"

@@ -27,8 +27,8 @@ from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import row_of
 from tests.support.clock import ManualClock
-from turnkeeper.database import Database
 from turnkeeper.entropy import SeededEntropy
+from turnkeeper.storage.database import Database
 
 AUTHORS = (pages, page_versions, attachments)
 AGENTS = (candidates, deviations, memory)

@@ -27,11 +27,11 @@ from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import row_of
 from tests.support.clock import ManualClock
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 from turnkeeper.console import run
 from turnkeeper.console.bar import bar
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings
 
 EVIL = "rm\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\r\x9b31m"
 RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\r")

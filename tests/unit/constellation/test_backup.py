@@ -14,11 +14,11 @@ from constellation.install.restoring import restore
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
-from turnkeeper.files import SystemFiles
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock
+from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.locking import ProcessLock
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

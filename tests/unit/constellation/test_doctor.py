@@ -8,7 +8,7 @@ from constellation.inspect.doctor import examine
 from constellation.supervisor import markers
 from constellation.supervisor.markers import write_marker
 from constellation.supervisor.watchdog import Orders, write_orders
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 def broken(home: Home) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What a planned handoff says of daemons that do not answer."""
 
 from constellation.restart.handoff_text import handoff_text
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 def test_what_no_daemon_answers_for_is_said_to_be_unknown(home: Home):

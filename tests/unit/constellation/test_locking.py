@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock, is_held
+from turnkeeper.storage.locking import ProcessLock, is_held
 
 
 def test_asking_who_holds_a_lock_keeps_nobody_from_taking_it(home: Home):

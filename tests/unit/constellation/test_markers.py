@@ -14,7 +14,7 @@ from constellation.supervisor.memory import UNREADABLE, Budget, CrashLoop, Memor
 from constellation.supervisor.memory_file import forget, recall, remember
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import Orders, is_quiet, read_orders, write_orders
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 PROCESS = "agent-runtime"
 FULL = Memory(

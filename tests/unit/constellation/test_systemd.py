@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from constellation.supervisor.systemd import Notifier, for_daemons, install, uninstall, units
-from turnkeeper.home import Home
+from turnkeeper.config.home import Home
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from turnkeeper.bus.inbox import Inbox
 from turnkeeper.bus.port import Claimed, Put
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Exhausted
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 
 def asking(**changes: object) -> Envelope:

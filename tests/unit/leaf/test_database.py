@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from turnkeeper.database import Database
 from turnkeeper.errors import Corrupt
+from turnkeeper.storage.database import Database
 
 MIGRATIONS = str(Path(__file__).parent / "migrations")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnkeeper.hands import Hands, Job
+from turnkeeper.storage.writer import Hands, Job
 
 PATIENCE_S = 20.0
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.inboxes import message, open_inbox, places
 from turnkeeper.errors import Exhausted
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 
 def test_envelopes_are_claimed_in_the_order_they_were_put_and_archived(folder: Path) -> None:

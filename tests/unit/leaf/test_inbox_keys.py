@@ -12,7 +12,7 @@ from tests.support.inboxes import claim_all, message, open_inbox, places
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import Inbox, Retention
 from turnkeeper.entropy import SeededEntropy
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 
 def test_a_key_takes_effect_once_also_after_a_restart(folder: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.support.clock import START, ManualClock
 from tests.support.inboxes import message, open_inbox, places
+from turnkeeper.bus.file_names import MARK
 from turnkeeper.bus.inbox import Inbox, Quota
-from turnkeeper.bus.names import MARK
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Exhausted
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 
 class Full(SystemFiles):

@@ -10,7 +10,7 @@ from tests.support.clock import START
 from tests.support.inboxes import claim_all, message, open_inbox, places
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode, encode
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 
 @pytest.mark.parametrize("make", ["torn", "folder", "link", "foreign"])

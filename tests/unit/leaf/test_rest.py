@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import turnkeeper.clock
+import turnkeeper.config.durations
+import turnkeeper.config.toml_file
 import turnkeeper.console.render
-import turnkeeper.durations
-import turnkeeper.tomlfile
 from tests.support.clock import ManualClock
+from turnkeeper.config.durations import format_duration, parse_duration
+from turnkeeper.config.home import Home
 from turnkeeper.console import plain
-from turnkeeper.durations import format_duration, parse_duration
 from turnkeeper.errors import Conflict, InvalidInput
-from turnkeeper.eventlog import EventLog, read_events
-from turnkeeper.home import Home
-from turnkeeper.locking import ProcessLock, holder_pid, is_held
+from turnkeeper.event_log import EventLog, read_events
+from turnkeeper.storage.locking import ProcessLock, holder_pid, is_held
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_second_process_is_refused_and_told_who_holds_the_lock(home: Home) -> 
         [
             sys.executable,
             "-c",
-            "import sys, pathlib; from turnkeeper.home import Home; from turnkeeper.locking import ProcessLock\n"
+            "import sys, pathlib; from turnkeeper.config.home import Home; from turnkeeper.storage.locking import ProcessLock\n"
             "with ProcessLock(Home(root=pathlib.Path(sys.argv[1])), 'task-runner'): print('held', flush=True); sys.stdin.read()",
             str(home.root),
         ],

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from constellation.install.init import config_text
+from turnkeeper.config.home import Home, locate
+from turnkeeper.config.settings import Settings, effective, load_settings
+from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput
-from turnkeeper.home import Home, locate
-from turnkeeper.settings import Settings, effective, load_settings
-from turnkeeper.tomlfile import read_toml
 
 
 def test_without_a_file_the_defaults_hold(home: Home) -> None:

@@ -7,7 +7,7 @@ from tests.support.inboxes import message
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.bus.whereabouts import Whereabouts, whereabouts
 from turnkeeper.entropy import SeededEntropy
-from turnkeeper.files import SystemFiles
+from turnkeeper.storage.files import SystemFiles
 
 
 def test_an_envelope_is_seen_on_its_way_from_waiting_to_delivered_and_gone(folder: Path) -> None:

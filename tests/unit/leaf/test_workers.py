@@ -2,9 +2,9 @@
 
 import pytest
 
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, ask_for_workers, effective, load_settings, staffed, workers_asked_for
 from turnkeeper.errors import InvalidInput
-from turnkeeper.home import Home
-from turnkeeper.settings import Settings, ask_for_workers, effective, load_settings, staffed, workers_asked_for
 
 
 def count(home: Home) -> int:

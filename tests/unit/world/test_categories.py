@@ -13,9 +13,9 @@ from agent_runtime.tools.agents import agent_tools
 from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.subagents import subagent_tools
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import CategorySettings, Settings
 from turnkeeper.errors import InvalidInput, NotFound
-from turnkeeper.home import Home
-from turnkeeper.settings import CategorySettings, Settings
 
 SHIPPED = Path(__file__).parents[3] / "categories"
 

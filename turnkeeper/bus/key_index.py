@@ -15,7 +15,7 @@ from pathlib import Path
 
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.errors import Corrupt, InvalidInput
-from turnkeeper.files import Files
+from turnkeeper.storage.files import Files
 
 PREFIX = ".key-"
 _TRIES = 16

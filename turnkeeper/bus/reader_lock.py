@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from turnkeeper.config.home import make_private
 from turnkeeper.errors import Conflict
-from turnkeeper.home import make_private
 
 LOCK = ".reader"
 _LONGEST = 200  # bytes of the holder's line

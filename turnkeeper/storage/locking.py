@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
-from turnkeeper.home import Home
 
 _TRIES = 10
 _PAUSE_S = 0.01

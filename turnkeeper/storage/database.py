@@ -19,7 +19,7 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import StaticPool
 
 from turnkeeper.errors import Corrupt
-from turnkeeper.hands import Hands, Job
+from turnkeeper.storage.writer import Hands, Job
 
 T = TypeVar("T")
 
