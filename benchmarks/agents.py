@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agent_runtime.daemon.assembly import assemble
-from agent_runtime.graph.checkpointer import GroupedSaver
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.model.values import TurnContext
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

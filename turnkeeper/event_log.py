@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.clock import Clock
+from turnkeeper.times import rfc3339
 
 _JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json.dumps` makes one for each call
 

@@ -4,9 +4,9 @@ import sys
 
 import typer
 
-from agent_runtime.cli import categories, graph, inbox, interrupts, serve, threads, turns
+from agent_runtime.cli import categories, graph, inbox, interrupts, serve, turns
 from agent_runtime.cli.chat import conversation, send, triage
-from agent_runtime.cli.workspace import candidates, deviations, memory, revalidation, workspace
+from agent_runtime.cli.workspace import candidates, deviations, memory, workspace
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -18,12 +18,12 @@ app.command("serve")(serve.serve)
 app.add_typer(conversation.app, name="conversation")
 app.command("send")(send.send)
 app.command("triage")(triage.triage)
-app.add_typer(threads.app, name="threads")
+app.add_typer(turns.threads_app, name="threads")
 app.add_typer(turns.app, name="turns")
 app.add_typer(interrupts.app, name="interrupts")
 app.add_typer(candidates.app, name="candidates")
 app.add_typer(deviations.app, name="deviations")
-app.add_typer(revalidation.app, name="revalidation")
+app.add_typer(deviations.revalidation_app, name="revalidation")
 app.add_typer(categories.app, name="categories")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(memory.app, name="memory")

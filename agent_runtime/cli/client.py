@@ -1,14 +1,18 @@
-"""Reaching the runtime: through its service while it runs; for reading also beside it, from its store."""
+"""Reaching the runtime: through its service while it runs; for reading also beside it, from its store.
+
+Names of channels, for a shell that completes them.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
-from turnkeeper.errors import Conflict, NotFound, Unreachable
+from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import Caller
 
 PROCESS = "agent-runtime"
@@ -74,3 +78,19 @@ def _stored(place: Home) -> Any:
 def _open(place: Home) -> Any:
     # SQLAlchemy takes longer to import than a call to the daemon takes: load it only where it is needed.
     return import_module("agent_runtime.cli.stored").Stored(place)
+
+
+def complete_channel(incomplete: str) -> list[str]:
+    """Return the channels that a channel's name may be completed to; none where nobody can tell."""
+    request = wire.ListChannelsRequest()
+    try:
+        caller = runtime()
+        try:
+            found = caller.ListChannels(request, deadline_s=1.0)
+        except Unreachable:
+            found = held("ListChannels", request)
+        finally:
+            caller.close()
+    except TurnkeeperError:
+        return []
+    return sorted(channel.name for channel in found.channels if channel.name.startswith(incomplete))

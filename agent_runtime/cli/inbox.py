@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.words import clipped, shown
+from agent_runtime.cli.rows import clipped, shown
 from agent_runtime.mailbox.reader import Reader, open_inbox, reading, refuse_hosted
 from agent_runtime.mailbox.survey import envelope_row, envelope_rows, existing, inbox_rows, quarantine_rows
 from agent_runtime.mailbox.tmux import Pane

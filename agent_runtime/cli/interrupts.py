@@ -5,10 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.channels import complete_channel
-from agent_runtime.cli.client import Ask, change, pick, read
-from agent_runtime.cli.rows import Row, interrupt_row
-from agent_runtime.cli.words import ID_DIGITS, asked, clipped, resolve_command, shown
+from agent_runtime.cli.client import Ask, change, complete_channel, pick, read
+from agent_runtime.cli.rows import ID_DIGITS, Row, asked, clipped, interrupt_row, resolve_command, shown
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput

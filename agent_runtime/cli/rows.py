@@ -1,11 +1,117 @@
-"""The wire's messages as rows with stable JSON keys. Pure."""
+"""The wire's messages as rows with stable JSON keys. Pure.
 
+Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure.
+"""
+
+import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agent_runtime.cli.words import loaded
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.clock import rfc3339
+from turnkeeper.console import when
+from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
+
+ID_DIGITS = 10
+LONGEST_ARGUMENT = 60
+LONGEST_ANSWER = 1000
+
+
+def shown(at: str | None) -> str:
+    """Write an instant of a row for a person; `-` for none."""
+    return when(parse_rfc3339(at)) if at else "-"
+
+
+def span(start: str | None, end: str | None) -> str:
+    """Write how long something took; `-` while it lasts.
+
+    >>> span("2026-03-02T09:00:00Z", "2026-03-02T09:01:30Z"), span("2026-03-02T09:00:00Z", None)
+    ('1m 30s', '-')
+    """
+    if not start or not end:
+        return "-"
+    took: datetime = parse_rfc3339(end)
+    return format_rough((took - parse_rfc3339(start)).total_seconds())
+
+
+def call_text(tool: str, args: Mapping[str, Any], *, whole: bool = False) -> str:
+    """Write a tool call as a function call, long arguments shortened but for `whole`.
+
+    >>> call_text("memory_put", {"tier": "channel", "text": "x" * 100})[:40]
+    'memory_put(tier="channel", text="xxxxxxx'
+    """
+    texts = ((key, json.dumps(value, ensure_ascii=False)) for key, value in args.items())
+    given = (f"{key}={text if whole else clipped(text, LONGEST_ARGUMENT)}" for key, text in texts)
+    return f"{tool}({', '.join(given)})"
+
+
+def clipped(text: str, most: int) -> str:
+    r"""Return a text on one line, at most so long.
+
+    >>> clipped("one\n  two three", 9)
+    'one two …'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def answer_text(text: str) -> str:
+    """Write a tool's answer in a line: of a JSON object what its fields say, and of its lists how long they are.
+
+    >>> answer_text('{"pages": [{"page": "garden"}, {}], "more": false, "title": "Garden"}')
+    'pages: 2, more: false, title: Garden'
+    >>> answer_text("no such page")
+    'no such page'
+    """
+    value = loaded(text) if text.lstrip().startswith("{") else None
+    if not isinstance(value, dict) or not value:
+        return clipped(text, LONGEST_ANSWER)
+    return clipped(", ".join(f"{key}: {_field(one)}" for key, one in value.items()), LONGEST_ANSWER)
+
+
+def _field(value: object) -> str:
+    if isinstance(value, list):
+        return str(len(value))
+    return clipped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_ARGUMENT)
+
+
+def loaded(text: str) -> Any:
+    """Return what a JSON text says; an empty object where it says nothing."""
+    try:
+        return json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+
+
+def resolve_command(interrupt: Mapping[str, Any]) -> str:
+    """Return the command that answers what an author is asked."""
+    command = f"agent-runtime interrupts resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
+    return f'{command} --answer "…"' if interrupt["kind"] == "question" else f"{command} --approve"
+
+
+def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
+    """Return in one line what waits for the author, and where to decide it; empty when nothing does.
+
+    >>> waiting_line(waiting=2, proposed=1, deviations=0)
+    '2 decisions waiting: agent-runtime interrupts list; 1 proposal: agent-runtime triage'
+    """
+    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime interrupts list"] if waiting else []
+    open_ = [_many(number, name) for number, name in ((proposed, "proposal"), (deviations, "deviation")) if number]
+    return "; ".join(parts + ([f"{' and '.join(open_)}: agent-runtime triage"] if open_ else []))
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
+    """Return in one line what an author is asked; long arguments are shortened but for `whole`."""
+    if interrupt["kind"] == "question":
+        return str(interrupt["question"])
+    call = call_text(str(interrupt["tool"]), interrupt["args"], whole=whole)
+    why = f": {interrupt['question']}" if interrupt["question"] else ""
+    return f"{call} needs {interrupt['missing_scope']}{why}"
+
 
 Row = dict[str, Any]
 

@@ -8,10 +8,8 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.service import corpus_rpc as corpus
-from agent_runtime.service import memory_rpc as memories
-from agent_runtime.service import reads as reading
-from agent_runtime.store.open import open_database
+from agent_runtime.service import corpus_rpc, memory_rpc, reads
+from agent_runtime.store.schema import open_database
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.home import Home
 from turnkeeper.errors import NotFound
@@ -27,76 +25,76 @@ class Stored:
 
     def ListChannels(self, request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:  # noqa: N802
         """Answer which channels have a conversation."""
-        return self._list(lambda connection: reading.list_channels(connection, request), wire.ListChannelsResponse())
+        return self._list(lambda connection: reads.list_channels(connection, request), wire.ListChannelsResponse())
 
     def GetConversation(self, request: wire.GetConversationRequest) -> wire.Conversation:  # noqa: N802
         """Answer a channel's conversation."""
         empty = wire.Conversation(channel=request.channel)
-        return self._list(lambda connection: reading.get_conversation(connection, request), empty)
+        return self._list(lambda connection: reads.get_conversation(connection, request), empty)
 
     def GetTurn(self, request: wire.GetTurnRequest) -> wire.Turn:  # noqa: N802
         """Answer one turn. Raises NotFound."""
-        return self._run(lambda connection: reading.get_turn(connection, request.turn_id))
+        return self._run(lambda connection: reads.get_turn(connection, request.turn_id))
 
     def ListTurns(self, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:  # noqa: N802
         """Answer turns."""
-        return self._list(lambda connection: reading.list_turns(connection, request), wire.ListTurnsResponse())
+        return self._list(lambda connection: reads.list_turns(connection, request), wire.ListTurnsResponse())
 
     def ListThreads(self, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:  # noqa: N802
         """Answer threads."""
-        return self._list(lambda connection: reading.list_threads(connection, request), wire.ListThreadsResponse())
+        return self._list(lambda connection: reads.list_threads(connection, request), wire.ListThreadsResponse())
 
     def ListInterrupts(self, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:  # noqa: N802
         """Answer what authors are asked."""
         empty = wire.ListInterruptsResponse()
-        return self._list(lambda connection: reading.list_interrupts(connection, request), empty)
+        return self._list(lambda connection: reads.list_interrupts(connection, request), empty)
 
     def ListCandidates(self, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:  # noqa: N802
         """Answer what agents proposed."""
         empty = wire.ListCandidatesResponse()
-        return self._list(lambda connection: reading.list_candidates(connection, request), empty)
+        return self._list(lambda connection: reads.list_candidates(connection, request), empty)
 
     def ListPages(self, request: wire.ListPagesRequest) -> wire.ListPagesResponse:  # noqa: N802
         """Answer the workspace's pages."""
-        return self._list(lambda connection: corpus.list_pages(connection, request), wire.ListPagesResponse())
+        return self._list(lambda connection: corpus_rpc.list_pages(connection, request), wire.ListPagesResponse())
 
     def GetPage(self, request: wire.GetPageRequest) -> wire.Page:  # noqa: N802
         """Answer one page. Raises NotFound."""
-        return self._run(lambda connection: corpus.get_page(connection, request))
+        return self._run(lambda connection: corpus_rpc.get_page(connection, request))
 
     def ListAttachments(self, request: wire.ListAttachmentsRequest) -> wire.ListAttachmentsResponse:  # noqa: N802
         """Answer the files beside a page. Raises NotFound."""
-        return self._run(lambda connection: corpus.attachments_of(connection, request))
+        return self._run(lambda connection: corpus_rpc.attachments_of(connection, request))
 
     def GetAttachment(self, request: wire.GetAttachmentRequest) -> wire.Attachment:  # noqa: N802
         """Answer a file beside a page. Raises NotFound."""
-        return self._run(lambda connection: corpus.read_attachment(connection, request))
+        return self._run(lambda connection: corpus_rpc.read_attachment(connection, request))
 
     def ListDeviations(self, request: wire.ListDeviationsRequest) -> wire.ListDeviationsResponse:  # noqa: N802
         """Answer where something contradicts canonical pages."""
         empty = wire.ListDeviationsResponse()
-        return self._list(lambda connection: corpus.list_deviations(connection, request), empty)
+        return self._list(lambda connection: corpus_rpc.list_deviations(connection, request), empty)
 
     def GetDeviation(self, request: wire.GetDeviationRequest) -> wire.Deviation:  # noqa: N802
         """Answer one deviation. Raises NotFound."""
-        return self._run(lambda connection: corpus.get_deviation(connection, request))
+        return self._run(lambda connection: corpus_rpc.get_deviation(connection, request))
 
     def ListRevalidation(self, request: wire.ListRevalidationRequest) -> wire.ListRevalidationResponse:  # noqa: N802
         """Answer the re-validation queue."""
         empty = wire.ListRevalidationResponse()
-        return self._list(lambda connection: corpus.list_revalidation(connection, request), empty)
+        return self._list(lambda connection: corpus_rpc.list_revalidation(connection, request), empty)
 
     def ListMemory(self, request: wire.ListMemoryRequest) -> wire.ListMemoryResponse:  # noqa: N802
         """Answer memory entries."""
-        return self._list(lambda connection: memories.list_memory(connection, request), wire.ListMemoryResponse())
+        return self._list(lambda connection: memory_rpc.list_memory(connection, request), wire.ListMemoryResponse())
 
     def SearchMemory(self, request: wire.SearchMemoryRequest) -> wire.ListMemoryResponse:  # noqa: N802
         """Answer the memory entries that fit a query."""
-        return self._list(lambda connection: memories.search_memory(connection, request), wire.ListMemoryResponse())
+        return self._list(lambda connection: memory_rpc.search_memory(connection, request), wire.ListMemoryResponse())
 
     def GetMemory(self, request: wire.GetMemoryRequest) -> wire.MemoryEntry:  # noqa: N802
         """Answer one memory entry. Raises NotFound."""
-        return self._run(lambda connection: memories.get_memory(connection, request))
+        return self._run(lambda connection: memory_rpc.get_memory(connection, request))
 
     def _list(self, work: Callable[[Connection], T], empty: T) -> T:
         return self._run(work) if self._home.agent_db.exists() else empty

@@ -3,20 +3,18 @@
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.graph.agent.build import Build
-from agent_runtime.graph.agent.default import build_graph
+from agent_runtime.graph.agent.briefing import Recalling
+from agent_runtime.graph.agent.default import Build, build_graph
 from agent_runtime.graph.agent.memory_store import TierStore, lend
-from agent_runtime.graph.agent.recalling import Recalling
 from agent_runtime.graph.agent.subagents import Subagents
-from agent_runtime.graph.checkpointer.checkpoints import Checkpoints, open_checkpoints
+from agent_runtime.graph.checkpointer.saver import Checkpoints, open_checkpoints
 from agent_runtime.graph.engine.engine import Engine
 from agent_runtime.graph.engine.live import Live
 from agent_runtime.graph.foreign.open import Opened, open_graph, targets
 from agent_runtime.graph.guard import Desk, Guard, watching
-from agent_runtime.graph.guard.bridged_tools import ToolUses
+from agent_runtime.graph.guard.tool_events import ToolUses
 from agent_runtime.graph.models import make_model, take_keys
 from agent_runtime.graph.models.call import Surroundings, model_calls
 from agent_runtime.graph.models.daily_cap import Allowance
@@ -32,13 +30,13 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import judge
 from agent_runtime.permissions.narrowing import Narrowing
 from agent_runtime.service.requests import FIRST_AGENT
-from agent_runtime.store.open import open_database
+from agent_runtime.service.runtime import Runtime
+from agent_runtime.store.schema import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.tools.agents import agent_tools
-from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.tools.loops import Loops, loop_tools
-from agent_runtime.tools.restart import Lifecycle
+from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
 from agent_runtime.tools.subagents import subagent_tools
 from agent_runtime.tools.wakeup import Pacing
 from agent_runtime.turns.handoff import Handing
@@ -58,35 +56,6 @@ from turnkeeper.storage.database import Database
 
 PROCESS = "agent-runtime"
 MOST_AT_ONCE = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runtime:
-    """The parts that the service is made from; nothing runs until `worker` is started.
-
-    Attributes:
-        store: the turn table.
-        acceptor: takes fires and messages.
-        worker: runs turns.
-        mailboxes: where envelopes lie.
-        categories: what may be granted.
-        world: what tools act on.
-        live: what running turns say, for who follows them.
-        log: the event trail.
-        clock: the machine's, or a test's.
-        entropy: likewise.
-    """
-
-    store: Store
-    acceptor: Acceptor
-    worker: Worker
-    mailboxes: Mailboxes
-    categories: Categories
-    world: World
-    live: Live
-    log: EventLog
-    clock: Clock
-    entropy: Entropy
 
 
 @asynccontextmanager

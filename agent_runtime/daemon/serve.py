@@ -1,15 +1,18 @@
-"""Serving: the assembled runtime behind its socket, from the first signal to the last."""
+"""Serving: the assembled runtime behind its socket, from the first signal to the last.
+
+The threads in which graphs run what is not async. A tool that hangs in one must hold up nothing but its own turn.
+"""
 
 import asyncio
 import os
 import signal
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from agent_runtime.daemon.assembly import PROCESS, assemble
-from agent_runtime.daemon.threads import use_threads
 from agent_runtime.model.agents import hosted
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2
@@ -21,6 +24,25 @@ from turnkeeper.errors import EXIT_FAILURE
 from turnkeeper.heap import settle_heap
 from turnkeeper.progress import Progress
 from turnkeeper.rpc.server import UnixServer
+
+MOST = 1024  # started as they are needed; one that hangs is lost until the process ends
+
+
+class Threads(ThreadPoolExecutor):
+    """A pool that nobody waits for at its end: a thread cannot be cancelled, only left behind."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=MOST, thread_name_prefix="graph")
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Take nothing more, and return at once."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def use_threads() -> None:
+    """Let the running loop's threads be such: by default there are a few, all of which have to end with the loop."""
+    asyncio.get_running_loop().set_default_executor(Threads())
+
 
 DRAIN_GRACE_S = 10.0
 CALLS_GRACE_S = 2.0

@@ -18,16 +18,15 @@ from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS
 from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.text import sendable
 from agent_runtime.model.trigger import AGENT_KINDS, Trigger, turn_id_of
+from agent_runtime.permissions.judge import SCOPE as RESTART
 from agent_runtime.permissions.judge import judge
-from agent_runtime.store.effects import Call, once
-from agent_runtime.store.idempotency import refuse_ended
-from agent_runtime.store.mail import agent_messages as delegating
+from agent_runtime.store.idempotency import Call, once, refuse_ended
+from agent_runtime.store.mail import agent_messages
 from agent_runtime.store.mail.agent_messages import Delegation
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
-from agent_runtime.tools.restart import SCOPE as RESTART
-from turnkeeper.bus.wrapper import check_text
+from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
@@ -87,7 +86,7 @@ class Courier:
             if ended.parent is not None:
                 await self._acceptor.accept(_answer(ended, ended.parent))
             turn_id = ended.delegation.turn_id
-            await self._store.write(lambda connection, turn_id=turn_id: delegating.answered(connection, turn_id))  # type: ignore[misc]
+            await self._store.write(lambda connection, turn_id=turn_id: agent_messages.answered(connection, turn_id))  # type: ignore[misc]
 
     def _check(self, worker: str, text: str) -> None:
         workers = [agent for agent in self._mailboxes.agents if agent != FIRST_AGENT]
@@ -108,7 +107,7 @@ class Courier:
         context = call.context
 
         def look(connection: Connection) -> tuple[TurnRecord | None, Delegation | None]:
-            return get_turn(connection, context.turn_id), delegating.get_delegation(connection, context.turn_id)
+            return get_turn(connection, context.turn_id), agent_messages.get_delegation(connection, context.turn_id)
 
         parent, begun_by = await self._store.read(look)
         if parent is None:
@@ -152,7 +151,7 @@ def _over(connection: Connection) -> list[_Ended]:
             words=last_words(connection, item.turn_id),
             parent=get_turn(connection, item.parent),
         )
-        for item in delegating.owed(connection)
+        for item in agent_messages.owed(connection)
     ]
 
 

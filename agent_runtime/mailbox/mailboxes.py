@@ -18,9 +18,9 @@ from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.bus.inbox import Claimed, Encoded, Inbox
+from turnkeeper.bus.key_index import Whereabouts, whereabouts
 from turnkeeper.bus.port import Put
 from turnkeeper.bus.quota import machine_errors
-from turnkeeper.bus.whereabouts import Whereabouts, whereabouts
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy

@@ -13,10 +13,11 @@ from turnkeeper.bus.file_names import ns_of
 from turnkeeper.bus.quarantine import Quarantine
 from turnkeeper.bus.reader_lock import reader_of
 from turnkeeper.bus.retention import REASON
-from turnkeeper.clock import SystemClock, from_us, rfc3339
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Corrupt, InvalidInput, NotFound
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.times import from_us, rfc3339
 
 Row = dict[str, Any]
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)

@@ -18,7 +18,7 @@ from agent_runtime.store.mail import deliveries
 from agent_runtime.store.mail.deliveries import Laid
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus.whereabouts import Whereabouts
+from turnkeeper.bus.key_index import Whereabouts
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.event_log import EventLog

@@ -1,6 +1,6 @@
 """Making any text one that can travel and be shown in a wrapper."""
 
-from turnkeeper.bus.wrapper import check_text
+from turnkeeper.bus.envelope import check_text
 from turnkeeper.errors import InvalidInput
 
 

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.values import Category
-from turnkeeper.bus.envelope import Envelope
-from turnkeeper.bus.wrapper import wrapped
-from turnkeeper.clock import parse_rfc3339, rfc3339
+from turnkeeper.bus.envelope import Envelope, wrapped
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import parse_rfc3339, rfc3339
 
 Source = Literal["fire", "message", "agent"]
 # What an envelope says of a trigger: its kind and its sender. What a loop fires says that it is a loop's.
@@ -277,3 +276,6 @@ def _value(name: str, kind: object, value: object) -> object:
     if isinstance(kind, type) and type(value) is not kind:
         raise TypeError(f"{name} is not a {kind.__name__}")
     return value
+
+
+WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has

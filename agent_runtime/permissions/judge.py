@@ -304,3 +304,6 @@ def _common_hosts(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+SCOPE = "lifecycle.request_restart"

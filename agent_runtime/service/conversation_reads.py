@@ -8,12 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, func, or_, select
 
 from agent_runtime.model.records import TurnRecord
-from agent_runtime.store.beside import deviations
 from agent_runtime.store.schema import interrupts, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, UNFINISHED, bearing_on_thread, get_turn
-from agent_runtime.store.workspace_schema import candidates
+from agent_runtime.store.workspace_schema import candidates, deviations
 from agent_runtime.workspace.deviations import Deviation, to_deviation
-from turnkeeper.clock import from_us
+from turnkeeper.times import from_us
 
 MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again because they are not over
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.service.wire import attachment_message, deviation_message, item_message, page_message
+from agent_runtime.service.messages import attachment_message, deviation_message, item_message, page_message
 from agent_runtime.workspace import deviations, revalidation
 from agent_runtime.workspace import pages as queries
 from agent_runtime.workspace.attachments import AttachmentDraft, get_attachment, list_attachments

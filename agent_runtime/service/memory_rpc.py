@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.service.wire import memory_message
+from agent_runtime.service.messages import memory_message
 from agent_runtime.workspace.memory import entries as memory
 from agent_runtime.workspace.memory.entries import Shelf, check_shelf
 from agent_runtime.workspace.memory.memory import Remembering

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, func, select
 
+from agent_runtime.model.conversation import interrupt_message, project, stamp
 from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.trigger import AGENT_KINDS
-from agent_runtime.service import conversation_reads as talk
-from agent_runtime.service.messages import interrupt_message, project, stamp
-from agent_runtime.service.wire import candidate_message, deviation_message
-from agent_runtime.store import turn_reads as queries
+from agent_runtime.service import conversation_reads
+from agent_runtime.service.messages import candidate_message, deviation_message
+from agent_runtime.store import turn_reads
 from agent_runtime.store.schema import turns
-from agent_runtime.workspace import pages as world
+from agent_runtime.workspace import pages
 from agent_runtime.workspace.model import Candidate
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
@@ -24,7 +24,7 @@ LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 
 def list_channels(connection: Connection, _request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
     """Answer which channels have a conversation, the newest first."""
-    counts, waiting = _visible_turns(connection), talk.undecided(connection)
+    counts, waiting = _visible_turns(connection), conversation_reads.undecided(connection)
     found = [
         wire.Channel(
             name=channel.name,
@@ -34,23 +34,23 @@ def list_channels(connection: Connection, _request: wire.ListChannelsRequest) ->
             proposed=waiting.candidates.get(channel.name, 0),
             deviations=waiting.deviations.get(channel.name, 0),
         )
-        for channel in queries.list_channels(connection)
+        for channel in turn_reads.list_channels(connection)
     ]
     return wire.ListChannelsResponse(channels=found)
 
 
 def get_conversation(connection: Connection, request: wire.GetConversationRequest) -> wire.Conversation:
     """Answer the newest turns of a channel, oldest first; a channel that nobody has used has none."""
-    found = queries.conversation(connection, request.channel, limit=request.limit)
+    found = turn_reads.conversation(connection, request.channel, limit=request.limit)
     return wire.Conversation(channel=request.channel, turns=conversation_turns(connection, found))
 
 
 def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.ConversationTurn]:
     """Return these turns as the conversation shows them."""
     ids = [turn.turn_id for turn in found]
-    said, asked = queries.messages_of(connection, ids), queries.interrupts_of(connection, ids)
+    said, asked = turn_reads.messages_of(connection, ids), turn_reads.interrupts_of(connection, ids)
     first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
-    proposed, found_out = world.candidates_of(connection, ids), talk.deviations_of(connection, ids)
+    proposed, found_out = pages.candidates_of(connection, ids), conversation_reads.deviations_of(connection, ids)
     return [
         project(
             turn,
@@ -66,7 +66,7 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
 
 def get_turn(connection: Connection, turn_id: str) -> wire.Turn:
     """Answer one turn. Raises NotFound."""
-    turn = queries.get_turn(connection, turn_id)
+    turn = turn_reads.get_turn(connection, turn_id)
     if turn is None:
         raise NotFound(f"no turn {turn_id[:80]!r}", hint="see: agent-runtime turns list")
     return turn_message(connection, turn)
@@ -74,7 +74,7 @@ def get_turn(connection: Connection, turn_id: str) -> wire.Turn:
 
 def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
     """Answer turns, newest first."""
-    found = queries.list_turns(
+    found = turn_reads.list_turns(
         connection,
         channel=request.channel,
         thread_id=request.thread_id,
@@ -86,13 +86,15 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
 
 def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:
     """Answer threads, the one with the newest turn first."""
-    found = talk.list_threads(connection, channel=request.channel, thread_id=request.thread_id, limit=request.limit)
+    found = conversation_reads.list_threads(
+        connection, channel=request.channel, thread_id=request.thread_id, limit=request.limit
+    )
     return wire.ListThreadsResponse(threads=[_thread_message(thread) for thread in found])
 
 
 def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
     """Return a turn of the turn table, with its newest event."""
-    event = queries.newest_event(connection, turn.turn_id)
+    event = turn_reads.newest_event(connection, turn.turn_id)
     return wire.Turn(
         turn_id=turn.turn_id,
         thread_id=turn.thread_id,
@@ -108,7 +110,7 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
         ended_at=stamp(turn.ended_at),
         summary=turn.summary,
         error=turn.error,
-        cancel_requested=queries.is_cancelled(connection, turn.turn_id),
+        cancel_requested=turn_reads.is_cancelled(connection, turn.turn_id),
         state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
         sequence=event.sequence if event else 0,
         tokens_in=turn.tokens_in,
@@ -119,17 +121,17 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
 
 def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:
     """Answer what authors are asked, oldest first."""
-    found = queries.list_interrupts(connection, channel=request.channel, include_settled=request.all)
+    found = turn_reads.list_interrupts(connection, channel=request.channel, include_settled=request.all)
     return wire.ListInterruptsResponse(interrupts=[interrupt_message(record) for record in found])
 
 
 def list_candidates(connection: Connection, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:
     """Answer what agents proposed, newest first."""
-    found = world.list_candidates(connection, channel=request.channel, include_decided=request.all)
+    found = pages.list_candidates(connection, channel=request.channel, include_decided=request.all)
     return wire.ListCandidatesResponse(candidates=[candidate_message(candidate) for candidate in found])
 
 
-def _thread_message(thread: talk.ThreadRecord) -> wire.Thread:
+def _thread_message(thread: conversation_reads.ThreadRecord) -> wire.Thread:
     newest = thread.newest
     return wire.Thread(
         thread_id=newest.thread_id,

@@ -10,15 +10,15 @@ from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent_runtime.model import agents as hosted
+from agent_runtime.model import agents
 from agent_runtime.model.trigger import Trigger, fire_key, message_key, turn_id_of
 from agent_runtime.model.values import Category
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.bus.envelope import DEEPEST, check_text
-from turnkeeper.clock import EPOCH
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.times import EPOCH
 
-FIRST_AGENT = hosted.FIRST_AGENT
+FIRST_AGENT = agents.FIRST_AGENT
 CONVERSATION = "conversation"
 LONGEST_PROMPT = 1 << 20  # bytes
 LONGEST_PAYLOAD = 1 << 20
@@ -126,7 +126,7 @@ def usable(name: str, get_category: GetCategory) -> Category:
 def _agent(name: str) -> str:
     """Return an agent's name. Whether the runtime hosts it is no matter here: any other reads in a terminal."""
     found = _matching(_AGENT, name or FIRST_AGENT, "agent")
-    if found in hosted.NOT_AGENTS:
+    if found in agents.NOT_AGENTS:
         raise InvalidInput(f"{found} has no inbox", where="agent")
     return found
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from agent_runtime.daemon.assembly import Runtime
 from agent_runtime.model.records import TurnRecord
-from agent_runtime.model.trigger import message_key
+from agent_runtime.model.trigger import WAKES, message_key
 from agent_runtime.service.requests import read_label, read_message, read_request_id
-from agent_runtime.store import turn_reads as queries
-from agent_runtime.tools.wakeup import WAKES
+from agent_runtime.service.runtime import Runtime
+from agent_runtime.store import turn_reads
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import Conflict, InvalidInput
 
@@ -70,7 +69,7 @@ class Messages:
         drawn = f"thread-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"
 
         def work(connection: Connection) -> _Place:
-            taken = queries.get_keys(connection, [message_key(request_id)])
+            taken = turn_reads.get_keys(connection, [message_key(request_id)])
             if taken:
                 return _Place(thread_id=next(iter(taken.values())).thread_id, repeated=True)
             if named:
@@ -78,24 +77,24 @@ class Messages:
             if named or request.new_thread:
                 return _Place(thread_id=named or drawn)
             turn_id, thread_id = self._newest.get(channel, ("", ""))
-            if turn_id and queries.key_of_turn(connection, turn_id) is None:
+            if turn_id and turn_reads.key_of_turn(connection, turn_id) is None:
                 return _Place(thread_id=thread_id)  # it has no turn yet; the next message belongs with it
-            newest = queries.newest_visible(connection, channel)
+            newest = turn_reads.newest_visible(connection, channel)
             return _Place(thread_id=newest.thread_id if newest else drawn)
 
         return await self._runtime.store.read(work)
 
 
 def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> None:
-    newest = queries.newest_on_thread(connection, thread_id)
+    newest = turn_reads.newest_on_thread(connection, thread_id)
     if newest is not None and newest.channel != channel:
         what = f"thread {thread_id} belongs to channel {newest.channel}"
         raise Conflict(what, where="thread_id", hint="send into that channel")
 
 
 def _look(connection: Connection, place: _Place, turn_id: str) -> _Look:
-    before = queries.newest_on_thread(connection, place.thread_id, besides=turn_id)
-    waiting = queries.open_interrupts(connection, place.thread_id)
+    before = turn_reads.newest_on_thread(connection, place.thread_id, besides=turn_id)
+    waiting = turn_reads.open_interrupts(connection, place.thread_id)
     return _Look(
         continues=before is not None,
         pending=[item.interrupt_id for item in waiting if item.status == "pending" and item.kind != "pause"],

@@ -1,7 +1,7 @@
 """The `AgentRuntime` service: requests in, answers out; what they mean is decided elsewhere.
 
-Reads are functions of a connection (`agent_runtime/service/reads.py`); changes go through the acceptor, the worker, the store
-and the world. Errors leave as statuses by the server's interceptor, and within a stream of fires as one receipt each.
+Reads are functions of a connection (`reads.py`); changes go through the acceptor, the worker, the store and the
+workspace. Errors leave as statuses by the server's interceptor, and within a stream of fires as one receipt each.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -10,22 +10,21 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.daemon.assembly import Runtime
-from agent_runtime.model.answers import read_decision
-from agent_runtime.service import reads as reading
-from agent_runtime.service.bridged_stream import BridgedStream
+from agent_runtime.model.approval import read_decision
+from agent_runtime.model.conversation import interrupt_message
+from agent_runtime.service import reads
 from agent_runtime.service.corpus_rpc import Corpus
 from agent_runtime.service.fire_intake import Firing
 from agent_runtime.service.memory_rpc import Memories
-from agent_runtime.service.messages import interrupt_message
+from agent_runtime.service.messages import candidate_message, category_message
+from agent_runtime.service.runtime import Runtime
 from agent_runtime.service.send_message import Messages
-from agent_runtime.service.streams import event_message, watch_conversation
+from agent_runtime.service.streams import BridgedStream, event_message, watch_conversation
 from agent_runtime.service.turn_lookup import Lookups
-from agent_runtime.service.wire import candidate_message, category_message
 from agent_runtime.store.turn_reads import events_after, get_interrupt, newest_sequence
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
-from turnkeeper.rpc.greeting import Greeting
+from turnkeeper.rpc.channel import Greeting
 
 T = TypeVar("T")
 
@@ -116,7 +115,7 @@ class Servicer(Memories, Corpus):
 
     async def ListTurns(self, request: wire.ListTurnsRequest, _context: Any) -> wire.ListTurnsResponse:  # noqa: N802
         """Answer turns, newest first."""
-        return await self._read(lambda connection: reading.list_turns(connection, request))
+        return await self._read(lambda connection: reads.list_turns(connection, request))
 
     async def CancelTurn(self, request: wire.CancelTurnRequest, _context: Any) -> wire.Turn:  # noqa: N802
         """Store a cancel, then answer."""
@@ -132,13 +131,13 @@ class Servicer(Memories, Corpus):
         self, request: wire.ListChannelsRequest, _context: Any
     ) -> wire.ListChannelsResponse:
         """Answer which channels there are."""
-        return await self._read(lambda connection: reading.list_channels(connection, request))
+        return await self._read(lambda connection: reads.list_channels(connection, request))
 
     async def GetConversation(  # noqa: N802
         self, request: wire.GetConversationRequest, _context: Any
     ) -> wire.Conversation:
         """Answer the newest turns of a channel."""
-        return await self._read(lambda connection: reading.get_conversation(connection, request))
+        return await self._read(lambda connection: reads.get_conversation(connection, request))
 
     async def WatchConversation(  # noqa: N802
         self, request: wire.WatchConversationRequest, context: Any
@@ -155,13 +154,13 @@ class Servicer(Memories, Corpus):
         self, request: wire.ListThreadsRequest, _context: Any
     ) -> wire.ListThreadsResponse:
         """Answer threads, the newest first."""
-        return await self._read(lambda connection: reading.list_threads(connection, request))
+        return await self._read(lambda connection: reads.list_threads(connection, request))
 
     async def ListInterrupts(  # noqa: N802
         self, request: wire.ListInterruptsRequest, _context: Any
     ) -> wire.ListInterruptsResponse:
         """Answer what authors are asked."""
-        return await self._read(lambda connection: reading.list_interrupts(connection, request))
+        return await self._read(lambda connection: reads.list_interrupts(connection, request))
 
     async def ResolveInterrupt(  # noqa: N802
         self, request: wire.ResolveInterruptRequest, _context: Any
@@ -182,7 +181,7 @@ class Servicer(Memories, Corpus):
         self, request: wire.ListCandidatesRequest, _context: Any
     ) -> wire.ListCandidatesResponse:
         """Answer what agents proposed."""
-        return await self._read(lambda connection: reading.list_candidates(connection, request))
+        return await self._read(lambda connection: reads.list_candidates(connection, request))
 
     async def DecideCandidate(  # noqa: N802
         self, request: wire.DecideCandidateRequest, _context: Any

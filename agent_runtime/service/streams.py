@@ -1,19 +1,25 @@
-"""Streams to whoever follows: turn events as the wire carries them, and a conversation as it grows."""
+"""Streams to whoever follows: turn events as the wire carries them, and a conversation as it grows.
+
+The stream of bridged events: one call is served at a time, and what it says is kept is kept over restarts too.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, nullcontext
 
 from sqlalchemy import Connection
 
 from agent_runtime.graph.engine.live import Ear, Heard, Live
+from agent_runtime.model.conversation import stamp
 from agent_runtime.model.records import EventRecord
 from agent_runtime.service.conversation_reads import Changed, changed_turns, newest_turns
-from agent_runtime.service.messages import stamp
 from agent_runtime.service.reads import conversation_turns
+from agent_runtime.store import turn_events
+from agent_runtime.store.turn_events import MOST_SENT, NAMES, BridgedRecord
 from agent_runtime.store.turn_store import Store
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
+from turnkeeper.errors import InvalidInput
 
 REST_S = 0.05  # between two looks at what is new: a person sees no difference, and turns are left in peace
 MOST_UNDECIDED = 200  # turns over and done, shown again when the author has decided on what they proposed
@@ -147,3 +153,66 @@ def _lines(turn: wire.ConversationTurn) -> int:
 
 def _sendable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()  # a model may write what has no UTF-8 form
+
+
+def read_names(names: Collection[str]) -> frozenset[str]:
+    """Return names as they were asked for. Raises InvalidInput for one that no event has."""
+    unknown = next((name for name in names if name not in NAMES), None)
+    if unknown is not None:
+        raise InvalidInput(f"no event {unknown[:40]!r}", where="names", hint=f"there are {', '.join(NAMES)}")
+    return frozenset(names)
+
+
+def bridged_message(event: BridgedRecord, incarnation: str) -> wire.BridgedEvent:
+    """Return an event of the store that `incarnation` names, as the wire carries it."""
+    told = {name: value for name, value in event.__dict__.items() if name != "at"}
+    return wire.BridgedEvent(incarnation=incarnation, at=stamp(event.at), **told)
+
+
+class BridgedStream:
+    """One call of `WatchEvents`; a newer one ends it."""
+
+    def __init__(self, store: Store, names: frozenset[str], after: int, call: int) -> None:
+        self._store = store
+        self._names = names
+        self._call = call
+        self.after = after
+
+    @classmethod
+    async def open(cls, store: Store, request: wire.WatchEventsRequest) -> "BridgedStream":
+        """Write what the call wants kept and has read, and take the place of the call before.
+
+        Raises:
+            InvalidInput: it names what no event is called.
+        """
+        names = read_names(request.names)
+        same = request.incarnation == store.incarnation
+
+        def work(connection: Connection) -> int:
+            # A sequence that this store has not come to is another store's: an older copy was put back.
+            fits = same and 0 <= request.after_sequence <= turn_events.newest(connection)
+            after = request.after_sequence if fits else 0
+            store.bridge.want(connection, names, after)
+            return after
+
+        after = await store.write(work)
+        store.bridge.serving += 1
+        store.bridge.news.ring()
+        return cls(store, names, after, store.bridge.serving)
+
+    async def events(self, is_closing: Callable[[], bool]) -> AsyncIterator[wire.BridgedEvent]:
+        """Give the events in commit order, then each as it comes, until there were many, or a newer call was made."""
+        bridge, sent = self._store.bridge, 0
+        while sent < MOST_SENT and bridge.serving == self._call:
+            closing, news, since = is_closing(), bridge.news.next(), self.after
+            for event in await self._store.read(lambda connection, since=since: self._page(connection, since)):  # type: ignore[misc]
+                self.after = event.sequence
+                sent += 1
+                yield bridged_message(event, self._store.incarnation)
+            if closing:
+                return
+            if self.after == since:
+                await news.wait()
+
+    def _page(self, connection: Connection, since: int) -> list[turn_events.BridgedRecord]:
+        return list(turn_events.after(connection, since, self._names))

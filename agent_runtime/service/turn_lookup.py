@@ -2,16 +2,16 @@
 
 from sqlalchemy import Connection
 
-from agent_runtime.daemon.assembly import Runtime
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.records import KeyRecord
 from agent_runtime.model.trigger import turn_id_of
-from agent_runtime.service import reads as reading
-from agent_runtime.store import turn_reads as queries
+from agent_runtime.service import reads
+from agent_runtime.service.runtime import Runtime
+from agent_runtime.store import turn_reads
 from agent_runtime.store.mail.deliveries import laid_by_turn
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.clock import rfc3339
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.times import rfc3339
 
 LONGEST_REASON = 1000
 _WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "accepted"}
@@ -79,7 +79,7 @@ def _laid_out(connection: Connection, turn_id: str) -> wire.Turn | None:
     laid = laid_by_turn(connection, turn_id)
     if laid is None:
         return None
-    event = queries.newest_event(connection, turn_id)
+    event = turn_reads.newest_event(connection, turn_id)
     return wire.Turn(
         turn_id=turn_id,
         thread_id=laid.thread_id,
@@ -93,7 +93,7 @@ def _laid_out(connection: Connection, turn_id: str) -> wire.Turn | None:
         error=laid.reason,
         state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
         sequence=event.sequence if event else 0,
-        cancel_requested=queries.is_cancelled(connection, turn_id),
+        cancel_requested=turn_reads.is_cancelled(connection, turn_id),
     )
 
 
@@ -104,15 +104,15 @@ def _wanted(turn_id: str, fire_id: str, attempt: int) -> str:
 
 
 def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
-    turn = queries.get_turn(connection, turn_id)
+    turn = turn_reads.get_turn(connection, turn_id)
     if turn is not None:
-        return reading.turn_message(connection, turn)
-    key = queries.key_of_turn(connection, turn_id)
+        return reads.turn_message(connection, turn)
+    key = turn_reads.key_of_turn(connection, turn_id)
     if key is None:
         return _laid_out(connection, turn_id)
     if key.became == "answer":
         return _find(connection, key.into)
-    event = queries.newest_event(connection, turn_id)
+    event = turn_reads.newest_event(connection, turn_id)
     return wire.Turn(
         turn_id=turn_id,
         thread_id=key.thread_id,
@@ -124,12 +124,12 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
         error=event.error if event else "",
         state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
         sequence=event.sequence if event else 0,
-        cancel_requested=queries.is_cancelled(connection, turn_id),
+        cancel_requested=turn_reads.is_cancelled(connection, turn_id),
     )
 
 
 def _why_kept(connection: Connection, key: KeyRecord) -> str:
-    before = queries.bearing_on_thread(connection, key.thread_id, besides=key.turn_id)
+    before = turn_reads.bearing_on_thread(connection, key.thread_id, besides=key.turn_id)
     if before is None or before.status != "paused" or before.paused_until is None:
         return "the message waits until you decide"
     until = rfc3339(before.paused_until.replace(microsecond=0))

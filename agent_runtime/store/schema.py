@@ -2,11 +2,30 @@
 
 Instants are integer microseconds since 1970 in UTC; JSON is text, written with sorted keys. Empty strings stand for
 "none", so that no column of text is ever null.
+
+Opening `agent.db`: by the daemon that owns it, or read-only beside it.
+
+The SQLAlchemy metadata of `agent.db`: every table of the runtime and of its world registers here.
 """
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, Integer, MetaData, String, Table, Text
 
-from agent_runtime.store.metadata import metadata
+from turnkeeper.config.home import Home
+from turnkeeper.errors import NotFound
+from turnkeeper.storage.database import Database
+
+MIGRATIONS = "agent_runtime.store:migrations"
+
+
+def open_database(home: Home, *, read_only: bool = False) -> Database:
+    """Open the runtime's store and bring its schema up to date. Raises Corrupt; NotFound if there is none to read."""
+    if read_only and not home.agent_db.exists():
+        raise NotFound("nothing has run here yet", where=str(home.agent_db), hint="start the daemon: turnkeeper up")
+    return Database(home.agent_db, migrations=MIGRATIONS, read_only=read_only)
+
+
+metadata = MetaData()
+
 
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
 

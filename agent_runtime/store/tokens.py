@@ -8,10 +8,8 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.values import Said
-from agent_runtime.store import turn_reads as queries
-from agent_runtime.store import turn_writes as writing
-from agent_runtime.store.metadata import metadata
-from agent_runtime.store.schema import turns
+from agent_runtime.store import turn_reads, turn_writes
+from agent_runtime.store.schema import metadata, turns
 
 # What a turn has said, or None where only its cost is known, and the tokens that it read and wrote.
 Told = tuple[Sequence[Said] | None, tuple[int, int]]
@@ -45,8 +43,8 @@ def record(
         return told
     if lines is None:
         tokens = max(tokens[0], turn.tokens_in), max(tokens[1], turn.tokens_out)
-    elif cancelled or not queries.is_cancelled(connection, turn.turn_id):
-        writing.put_transcript(connection, turn.turn_id, lines, at, known=known)
+    elif cancelled or not turn_reads.is_cancelled(connection, turn.turn_id):
+        turn_writes.put_transcript(connection, turn.turn_id, lines, at, known=known)
         told = True
     count_tokens(connection, turn, tokens, at)
     return told

@@ -8,11 +8,10 @@ from sqlalchemy import Connection
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.trigger import Trigger, from_meta
-from agent_runtime.store import turn_reads as queries
-from agent_runtime.store import turn_writes as writing
+from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.mail.agent_messages import owe_answer
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, Happened, about, started_by, with_tokens
-from turnkeeper.clock import to_us
+from turnkeeper.times import to_us
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,25 +35,25 @@ def end(connection: Connection, turn: TurnRecord, state: str, error: str, at: da
     """Write how a turn ended, and release what waited for that; a turn that is over stays as it ended."""
     if turn.status in FINISHED:
         return Finished(state=turn.status)
-    turn_id, cancelled = turn.turn_id, queries.is_cancelled(connection, turn.turn_id)
+    turn_id, cancelled = turn.turn_id, turn_reads.is_cancelled(connection, turn.turn_id)
     state = "cancelled" if cancelled and state == "succeeded" else state  # as was promised
     quiet = state == "succeeded" and turn.grant.silent and turn.trigger == "fire"
-    ended = "silent" if quiet and not writing.has_spoken(connection, turn_id) else state
-    summary = writing.last_words(connection, turn_id)[:LONGEST_SUMMARY]
-    writing.void_interrupts(connection, turn_id, at)
-    why = error or (queries.cancel_reason(connection, turn_id) if state == "cancelled" else "")
+    ended = "silent" if quiet and not turn_writes.has_spoken(connection, turn_id) else state
+    summary = turn_writes.last_words(connection, turn_id)[:LONGEST_SUMMARY]
+    turn_writes.void_interrupts(connection, turn_id, at)
+    why = error or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
     changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
-    writing.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
+    turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
     happened = Happened(state=ended.upper(), trigger=started_by(turn), at=at, summary=summary, error=why)
-    writing.add_event(connection, about(turn), with_tokens(happened, turn))
+    turn_writes.add_event(connection, about(turn), with_tokens(happened, turn))
     released = release(connection, turn.thread_id, at)
-    kept = tuple(from_meta(meta) for meta in writing.kept(connection, turn.thread_id))
+    kept = tuple(from_meta(meta) for meta in turn_writes.kept(connection, turn.thread_id))
     return Finished(state=ended, released=released, kept=kept, owes=owe_answer(connection, turn_id))
 
 
 def release(connection: Connection, thread_id: str, at: datetime) -> tuple[str, ...]:
     """Write that the fires that were held on a thread may be sent again; return the ids of their turns."""
-    held = writing.release_held(connection, thread_id)
+    held = turn_writes.release_held(connection, thread_id)
     for what in held:
-        writing.add_event(connection, what, Happened(state="RELEASED", trigger="fire", at=at))
+        turn_writes.add_event(connection, what, Happened(state="RELEASED", trigger="fire", at=at))
     return tuple(what.turn_id for what in held)

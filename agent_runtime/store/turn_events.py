@@ -8,24 +8,145 @@
 Each is on disk with what it tells of, or before that can have consequences, and once: a graph that runs a step again
 after a crash tells it again under the same key. While nobody has asked, nothing is written and nothing is waited for.
 An event holds names and ids, never what was said or what a tool was given.
+
+Bridged events: what happened inside turns, kept for whoever asked for it by name until it is acknowledged.
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    String,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.bell import Bell
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.values import Said
-from agent_runtime.service.messages import stamp
-from agent_runtime.store import bridged
-from agent_runtime.store.bridged import BridgedRecord
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.errors import InvalidInput
+from agent_runtime.store import turn_reads, turn_writes
+from agent_runtime.store.schema import metadata, turns
+from agent_runtime.store.statements import Prepared
+from turnkeeper.times import from_us, to_us
+
+LARGEST_PAGE = 500
+MOST_KEPT = 100_000
+_WANTED = "bridged"  # in `meta`: a JSON array of names
+
+# A turn's own row tells the rest. Numbers are assigned in commit order, by the one writer, and never again.
+bridged_events = Table(
+    "bridged_events",
+    metadata,
+    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("key", String(160), unique=True),  # null where the turn's own row changes with the event: it comes once
+    Column("name", String(32), nullable=False),
+    Column("turn_id", String(64), nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("tool", String(128), nullable=False),
+    Column("data_json", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BridgedRecord:
+    """A bridged event with what its turn's row tells. Names are those of the columns."""
+
+    sequence: int
+    name: str
+    turn_id: str
+    at: datetime
+    tool: str
+    data_json: str
+    thread_id: str
+    fire_id: str
+    task_id: str
+    task_name: str
+    channel: str
+    category: str
+    agent: str
+
+
+def wanted(connection: Connection) -> frozenset[str]:
+    """Return the names that are kept."""
+    return frozenset(json.loads(turn_reads.get_meta(connection, _WANTED) or "[]"))
+
+
+def want(connection: Connection, names: Collection[str]) -> None:
+    """Write which names are kept from now on."""
+    turn_writes.set_meta(connection, _WANTED, json.dumps(sorted(names)))
+
+
+def add(
+    connection: Connection,
+    name: str,
+    turn_id: str,
+    at: datetime,
+    *,
+    data: Mapping[str, Any],
+    key: str | None = None,
+    tool: str = "",
+) -> None:
+    """Append an event; one whose key is there already is the same event, told again."""
+    values = {"key": key, "name": name, "turn_id": turn_id, "at_us": to_us(at), "tool": tool[:128]}
+    _ADD.run(connection, **values, data_json=json.dumps(data, sort_keys=True))
+
+
+def after(connection: Connection, sequence: int, names: Collection[str]) -> Sequence[BridgedRecord]:
+    """Return the events of these names after a number, in order, at most a page of them."""
+    rows = _AFTER.rows(connection, sequence=sequence, names=json.dumps(sorted(names)), most=LARGEST_PAGE)
+    return [BridgedRecord(at=from_us(row.pop("at_us")), **row) for row in rows]
+
+
+def newest(connection: Connection) -> int:
+    """Return the number of the newest event that there ever was; 0 for none."""
+    found = text("SELECT seq FROM sqlite_sequence WHERE name = 'bridged_events'")
+    return connection.execute(found).scalar() or 0
+
+
+def forget(connection: Connection, acknowledged: int) -> None:
+    """Drop what was acknowledged; the keys of a turn that goes on are kept, for what it may tell again."""
+    going_on = select(turns.c.turn_id).where(turns.c.status.in_(turn_reads.UNFINISHED))
+    read = bridged_events.c.sequence <= acknowledged
+    connection.execute(delete(bridged_events).where(read, bridged_events.c.turn_id.not_in(going_on)))
+
+
+def drop_beyond(connection: Connection, most: int) -> int:
+    """Drop the oldest events beyond the newest so many; return how many went."""
+    last = connection.execute(select(func.max(bridged_events.c.sequence))).scalar() or 0
+    return connection.execute(delete(bridged_events).where(bridged_events.c.sequence <= last - most)).rowcount
+
+
+_ADD = Prepared(
+    upsert(bridged_events).on_conflict_do_nothing(index_elements=[bridged_events.c.key]),
+    columns=[name for name in bridged_events.c.keys() if name != "sequence"],  # noqa: SIM118  a collection of columns
+)
+_OWN = [column for column in bridged_events.c if column.name != "key"]
+_OF_TURN = [turns.c[name] for name in ("thread_id", "fire_id", "task_id", "task_name", "channel", "category", "agent")]
+_AFTER = Prepared(
+    select(*_OWN, *_OF_TURN)
+    .join(turns, turns.c.turn_id == bridged_events.c.turn_id)
+    .where(bridged_events.c.sequence > bindparam("sequence"))
+    .where(text("bridged_events.name IN (SELECT value FROM json_each(:names))"))
+    .order_by(bridged_events.c.sequence)
+    .limit(bindparam("most"))
+)
+
 
 OF_TOOLS = ("tool_execution_start", "tool_execution_end")
 NAMES = ("turn_start", "turn_end", "agent_start", "agent_end", "message_end", *OF_TOOLS)
@@ -59,8 +180,8 @@ class Bridge:
 
     def want(self, connection: Connection, names: frozenset[str], acknowledged: int) -> None:
         """Keep the events of these names from now on; forget what was read."""
-        bridged.want(connection, names)
-        bridged.forget(connection, acknowledged)
+        want(connection, names)
+        forget(connection, acknowledged)
         self._wanted = names
 
     def happened(self, connection: Connection, turn_id: str, state: str, at: datetime) -> None:
@@ -112,22 +233,8 @@ class Bridge:
         if name not in self._wanted:
             return
         known_as = f"{turn_id}|{name}|{key}" if key else None
-        bridged.add(connection, name, turn_id, at, key=known_as, tool=tool, data=data)
+        add(connection, name, turn_id, at, key=known_as, tool=tool, data=data)
         self._added += 1
         self._unheard = True
         if self._added % SWEEP_EVERY == 0:
-            bridged.drop_beyond(connection, bridged.MOST_KEPT)
-
-
-def read_names(names: Collection[str]) -> frozenset[str]:
-    """Return names as they were asked for. Raises InvalidInput for one that no event has."""
-    unknown = next((name for name in names if name not in NAMES), None)
-    if unknown is not None:
-        raise InvalidInput(f"no event {unknown[:40]!r}", where="names", hint=f"there are {', '.join(NAMES)}")
-    return frozenset(names)
-
-
-def bridged_message(event: BridgedRecord, incarnation: str) -> wire.BridgedEvent:
-    """Return an event of the store that `incarnation` names, as the wire carries it."""
-    told = {name: value for name, value in event.__dict__.items() if name != "at"}
-    return wire.BridgedEvent(incarnation=incarnation, at=stamp(event.at), **told)
+            drop_beyond(connection, MOST_KEPT)

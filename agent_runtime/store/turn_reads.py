@@ -1,4 +1,7 @@
-"""Reading `agent.db`: functions of an open connection, for the daemon and for commands that read beside it."""
+"""Reading `agent.db`: functions of an open connection, for the daemon and for commands that read beside it.
+
+What the turn table knows that bears on a decision, read in one transaction.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 from sqlalchemy.sql import Select
 
+from agent_runtime.model.decide import Asked, Facts, Question, TurnFacts
 from agent_runtime.model.records import (
     ChannelRecord,
     EventRecord,
@@ -21,8 +25,8 @@ from agent_runtime.model.values import Category, Said, ToolUse
 from agent_runtime.store.mail.agent_messages import delegations
 from agent_runtime.store.schema import cancels, interrupts, keys, messages, meta, turn_events, turns
 from agent_runtime.store.statements import Prepared
-from turnkeeper.clock import from_us
 from turnkeeper.errors import Conflict
+from turnkeeper.times import from_us
 
 LARGEST_PAGE = 1000
 Row = RowMapping | Mapping[str, Any]
@@ -282,3 +286,47 @@ _EVENTS_AFTER = Prepared(
     .order_by(turn_events.c.sequence)
     .limit(bindparam("most"))
 )
+
+
+def read_facts(connection: Connection, asked: Asked, thread_id: str, key: str, now: datetime) -> Facts:
+    """Return the facts about `asked` on a thread; those of the checkpoint are left as they are.
+
+    Args:
+        connection: an open transaction.
+        asked: what came in.
+        thread_id: its thread.
+        key: its idempotency key; empty for none.
+        now: by the runtime's clock.
+    """
+    own = get_turn(connection, asked.turn_id) if asked.turn_id else None
+    newest = bearing_on_thread(connection, thread_id, besides=asked.turn_id)
+    waiting = open_interrupts(connection, thread_id)
+    taken = get_keys(connection, [key]).get(key) if key else None
+    asks = [item for item in waiting if item.status == "pending" and item.kind != "pause"]
+    return Facts(
+        now=now,
+        own=_turn_facts(connection, own, waiting),
+        newest=_turn_facts(connection, newest, waiting),
+        taken=taken.became if taken is not None and own is None else "",
+        cancelled=bool(asked.turn_id) and is_cancelled(connection, asked.turn_id),
+        questions=tuple(Question(interrupt_id=item.interrupt_id, allows_text=item.allows_text) for item in asks),
+        decided=tuple(item.interrupt_id for item in waiting if item.status == "resolved"),
+    )
+
+
+def _turn_facts(
+    connection: Connection, turn: TurnRecord | None, waiting: Sequence[InterruptRecord]
+) -> TurnFacts | None:
+    if turn is None:
+        return None
+    pauses = (item.interrupt_id for item in waiting if item.turn_id == turn.turn_id and item.kind == "pause")
+    return TurnFacts(
+        turn_id=turn.turn_id,
+        status=turn.status,
+        task_id=turn.task_id,
+        answered=frozenset(turn.answers),
+        cancelled=is_cancelled(connection, turn.turn_id),
+        tries=turn.tries,
+        paused_until=turn.paused_until,
+        pause=next(pauses, ""),
+    )

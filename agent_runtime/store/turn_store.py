@@ -10,26 +10,24 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.model.answers import decided_of, value_of, woken_by
-from agent_runtime.model.approval import Decided, Raised, canonical
+from agent_runtime.model.approval import Decided, Raised, canonical, decided_of, value_of, woken_by
 from agent_runtime.model.bell import Bell
 from agent_runtime.model.decide import MOST_TRIES, Asked, Facts
 from agent_runtime.model.records import InterruptRecord, TurnRecord
 from agent_runtime.model.trigger import Trigger, Unread, from_meta
 from agent_runtime.model.values import Said
-from agent_runtime.store import bridged
 from agent_runtime.store import tokens as counting
-from agent_runtime.store import turn_reads as queries
-from agent_runtime.store import turn_writes as writing
-from agent_runtime.store.facts import read_facts
+from agent_runtime.store import turn_events, turn_reads, turn_writes
 from agent_runtime.store.mail import handoffs
 from agent_runtime.store.turn_end import Finished, end, release
 from agent_runtime.store.turn_events import Bridge
+from agent_runtime.store.turn_reads import read_facts
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, Happened, about, started_by, with_tokens
-from turnkeeper.clock import Clock, to_us
+from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.storage.database import Database
+from turnkeeper.times import to_us
 
 T = TypeVar("T")
 
@@ -62,11 +60,11 @@ class Store:
         drawn = entropy.hex(32)
 
         def work(connection: Connection) -> tuple[str, int, set[str], Bridge]:
-            incarnation = queries.get_meta(connection, "incarnation") or drawn
-            epoch = int(queries.get_meta(connection, "epoch") or 0) + 1
-            writing.set_meta(connection, "incarnation", incarnation)
-            writing.set_meta(connection, "epoch", str(epoch))
-            bridge = Bridge(bridged.wanted(connection))
+            incarnation = turn_reads.get_meta(connection, "incarnation") or drawn
+            epoch = int(turn_reads.get_meta(connection, "epoch") or 0) + 1
+            turn_writes.set_meta(connection, "incarnation", incarnation)
+            turn_writes.set_meta(connection, "epoch", str(epoch))
+            bridge = Bridge(turn_events.wanted(connection))
             return incarnation, epoch, handoffs.given_to_unfinished(connection), bridge
 
         incarnation, epoch, handed, bridge = await database.run(work)
@@ -89,8 +87,10 @@ class Store:
 
         def work(connection: Connection) -> TurnRecord:
             quiet = trigger.source == "fire" and trigger.grant.silent
-            writing.add_key(connection, trigger, became="turn", at=at)
-            writing.add_turn(connection, trigger, status="running", epoch=self.epoch, at=at, tries=1, visible=not quiet)
+            turn_writes.add_key(connection, trigger, became="turn", at=at)
+            turn_writes.add_turn(
+                connection, trigger, status="running", epoch=self.epoch, at=at, tries=1, visible=not quiet
+            )
             self._hand_over(connection, trigger, at)
             self._add_event(connection, trigger, Happened(state="STARTED", trigger=_by(trigger), at=at))
             return _turn(connection, trigger.turn_id)
@@ -102,7 +102,7 @@ class Store:
         if found:
             told = "\n\n".join(f"{item.label}: {item.text}" for item in found)
             line = Said(role="trigger", text=told[: handoffs.LONGEST_SHOWN])
-            writing.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
+            turn_writes.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
             self.handed.add(trigger.turn_id)
 
     async def begin_cancelled(self, trigger: Trigger) -> None:
@@ -110,9 +110,11 @@ class Store:
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
-            writing.add_key(connection, trigger, became="turn", at=at)
-            writing.add_turn(connection, trigger, status="cancelled", epoch=self.epoch, at=at, ended_at_us=to_us(at))
-            writing.add_event(connection, about(trigger), Happened(state="CANCELLED", trigger=_by(trigger), at=at))
+            turn_writes.add_key(connection, trigger, became="turn", at=at)
+            turn_writes.add_turn(
+                connection, trigger, status="cancelled", epoch=self.epoch, at=at, ended_at_us=to_us(at)
+            )
+            turn_writes.add_event(connection, about(trigger), Happened(state="CANCELLED", trigger=_by(trigger), at=at))
 
         await self.write(work)
 
@@ -121,16 +123,16 @@ class Store:
         at = self._clock.now()
 
         def work(connection: Connection) -> Finished:
-            turn = queries.get_turn(connection, trigger.turn_id)
+            turn = turn_reads.get_turn(connection, trigger.turn_id)
             if turn is not None and turn.status == "running":
                 return self._end(connection, turn, "failed", error, at)
-            taken = queries.get_keys(connection, [trigger.key]).get(trigger.key)
+            taken = turn_reads.get_keys(connection, [trigger.key]).get(trigger.key)
             if taken is None or taken.became == "kept":
-                writing.add_key(connection, trigger, became="turn", at=at)
+                turn_writes.add_key(connection, trigger, became="turn", at=at)
                 ended = {"tries": MOST_TRIES, "error": error, "ended_at_us": to_us(at)}
-                writing.add_turn(connection, trigger, status="failed", epoch=self.epoch, at=at, **ended)
+                turn_writes.add_turn(connection, trigger, status="failed", epoch=self.epoch, at=at, **ended)
                 happened = Happened(state="FAILED", trigger=_by(trigger), at=at, error=error)
-                writing.add_event(connection, about(trigger), happened)
+                turn_writes.add_event(connection, about(trigger), happened)
             return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
 
         return await self.write(work)
@@ -138,7 +140,7 @@ class Store:
     async def refuse_unread(self, unread: Unread, error: str) -> bool:
         """Write that what was accepted can no longer be read, and failed; False if its key was taken before."""
         at = self._clock.now()
-        return await self.write(lambda connection: writing.refuse_unread(connection, unread, error, at))
+        return await self.write(lambda connection: turn_writes.refuse_unread(connection, unread, error, at))
 
     async def resume(self, turn_id: str, interrupt_ids: Sequence[str]) -> TurnRecord:
         """Write that an interrupted turn goes on with the decisions on these interrupts, and with which values.
@@ -151,11 +153,11 @@ class Store:
             turn = _turn(connection, turn_id)
             answers = {
                 item.interrupt_id: value_of(item)
-                for item in queries.open_interrupts(connection, turn.thread_id)
+                for item in turn_reads.open_interrupts(connection, turn.thread_id)
                 if item.turn_id == turn_id and item.status == "resolved" and item.interrupt_id in interrupt_ids
             }
             changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.epoch}
-            writing.change_turn(connection, turn_id, **changes)
+            turn_writes.change_turn(connection, turn_id, **changes)
             self._add_event(connection, turn, Happened(state="RESUMED", trigger="answer", at=at))
             return _turn(connection, turn_id)
 
@@ -166,8 +168,8 @@ class Store:
         at = self._clock.now()
 
         def work(connection: Connection) -> TurnRecord:
-            writing.add_key(connection, trigger, became="turn", at=at)
-            writing.add_turn(
+            turn_writes.add_key(connection, trigger, became="turn", at=at)
+            turn_writes.add_turn(
                 connection,
                 trigger,
                 status="running",
@@ -179,8 +181,8 @@ class Store:
                 after_message=after_message,
             )
             self.bridge.ended(connection, _turn(connection, paused), "succeeded", at)
-            writing.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
-            writing.void_interrupts(connection, paused, at)
+            turn_writes.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
+            turn_writes.void_interrupts(connection, paused, at)
             self._add_event(connection, trigger, Happened(state="STARTED", trigger="fire", at=at))
             return _turn(connection, trigger.turn_id)
 
@@ -194,9 +196,9 @@ class Store:
         def work(connection: Connection) -> bool:
             if _interrupt(connection, interrupt_id).status != "pending":
                 return False
-            writing.add_key(connection, trigger, became="answer", into=turn_id, at=at)
-            writing.settle_interrupt(connection, interrupt_id, decided, at)
-            writing.add_answer(connection, turn_id, trigger.prompt, at)
+            turn_writes.add_key(connection, trigger, became="answer", into=turn_id, at=at)
+            turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
+            turn_writes.add_answer(connection, turn_id, trigger.prompt, at)
             return True
 
         return await self.write(work)
@@ -206,7 +208,7 @@ class Store:
 
         def work(connection: Connection) -> TurnRecord:
             tries = _turn(connection, turn_id).tries + 1
-            writing.change_turn(connection, turn_id, tries=tries, epoch=self.epoch)
+            turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.epoch)
             return _turn(connection, turn_id)
 
         return await self.write(work)
@@ -217,7 +219,7 @@ class Store:
         def work(connection: Connection) -> None:
             turn = _turn(connection, turn_id)
             if turn.status == "running":
-                writing.change_turn(connection, turn_id, tries=max(0, turn.tries - 1))
+                turn_writes.change_turn(connection, turn_id, tries=max(0, turn.tries - 1))
 
         await self.write(work)
 
@@ -241,11 +243,11 @@ class Store:
 
     async def wake(self, turn_id: str, after_s: int) -> None:
         """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
-        await self.write(lambda connection: writing.change_turn(connection, turn_id, wake_after_s=after_s))
+        await self.write(lambda connection: turn_writes.change_turn(connection, turn_id, wake_after_s=after_s))
 
     async def narrow(self, turn_id: str, grant_json: str) -> None:
         """Write what is left of a turn's grant."""
-        await self.write(lambda connection: writing.change_turn(connection, turn_id, grant_json=grant_json))
+        await self.write(lambda connection: turn_writes.change_turn(connection, turn_id, grant_json=grant_json))
 
     async def interrupted(self, turn_id: str, raised: Sequence[Raised]) -> list[str]:
         """Write that a turn waits for its author. Return the ids of what is newly asked."""
@@ -253,9 +255,9 @@ class Store:
 
         def work(connection: Connection) -> list[str]:
             turn = _turn(connection, turn_id)
-            writing.mark_applied(connection, tuple(turn.answers))
-            fresh = writing.add_interrupts(connection, turn, raised, at)
-            writing.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
+            turn_writes.mark_applied(connection, tuple(turn.answers))
+            fresh = turn_writes.add_interrupts(connection, turn, raised, at)
+            turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
             asked = tuple(item.interrupt_id for item in raised)
             summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
             happened = Happened(state="INTERRUPTED", trigger=started_by(turn), at=at, summary=summary, held_by=asked)
@@ -271,9 +273,9 @@ class Store:
 
         def work(connection: Connection) -> Finished:
             turn = _turn(connection, turn_id)
-            writing.mark_applied(connection, tuple(turn.answers))
-            writing.add_interrupts(connection, turn, [pause], at)
-            writing.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
+            turn_writes.mark_applied(connection, tuple(turn.answers))
+            turn_writes.add_interrupts(connection, turn, [pause], at)
+            turn_writes.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
             happened = Happened(state="PAUSED", trigger=started_by(turn), at=at)
             self._add_event(connection, turn, with_tokens(happened, turn))
             return Finished(state="paused", released=release(connection, turn.thread_id, at))
@@ -300,7 +302,7 @@ class Store:
         return await self.write(work)
 
     def _add_event(self, connection: Connection, what: TurnRecord | Trigger, happened: Happened) -> None:
-        writing.add_event(connection, about(what), happened)
+        turn_writes.add_event(connection, about(what), happened)
         self.bridge.happened(connection, what.turn_id, happened.state, happened.at)
 
     def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
@@ -313,9 +315,9 @@ class Store:
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
-            writing.add_key(connection, trigger, became="held", at=at)
+            turn_writes.add_key(connection, trigger, became="held", at=at)
             happened = Happened(state="HELD", trigger="fire", at=at, held_by=held_by)
-            writing.add_event(connection, about(trigger), happened)
+            turn_writes.add_event(connection, about(trigger), happened)
 
         await self.write(work)
 
@@ -324,24 +326,24 @@ class Store:
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
-            writing.add_key(connection, trigger, became="kept", at=at)
-            writing.keep_message(connection, trigger, at)
+            turn_writes.add_key(connection, trigger, became="kept", at=at)
+            turn_writes.keep_message(connection, trigger, at)
 
         await self.write(work)
 
     async def kept(self) -> list[Trigger]:
         """Return every message that is kept back, oldest first."""
-        return await self.read(lambda connection: [from_meta(meta) for meta in writing.kept(connection)])
+        return await self.read(lambda connection: [from_meta(meta) for meta in turn_writes.kept(connection)])
 
     async def is_cancelled(self, turn_id: str) -> bool:
         """Return whether a cancel of this turn is stored."""
-        return await self.read(lambda connection: queries.is_cancelled(connection, turn_id))
+        return await self.read(lambda connection: turn_reads.is_cancelled(connection, turn_id))
 
     async def cancel(self, turn_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
         """Store a cancel, of a turn that runs, waits or has not begun; return whether `unless_waiting` let it be."""
         at = self._clock.now()
         return await self.write(
-            lambda connection: writing.add_cancel(connection, turn_id, reason, at, unless_waiting=unless_waiting)
+            lambda connection: turn_writes.add_cancel(connection, turn_id, reason, at, unless_waiting=unless_waiting)
         )
 
     async def decide(self, interrupt_id: str, decided: Decided, args_hash: str) -> InterruptRecord:
@@ -358,9 +360,9 @@ class Store:
             if args_hash and args_hash != item.args_hash:
                 raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
             if item.status == "pending":
-                writing.settle_interrupt(connection, interrupt_id, decided, at)
+                turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
                 if decided.decision == "answer":
-                    writing.add_answer(connection, item.turn_id, decided.message, at)
+                    turn_writes.add_answer(connection, item.turn_id, decided.message, at)
             elif item.status == "void" or decided_of(item) != decided:
                 what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
                 raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
@@ -372,7 +374,7 @@ class Store:
         """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
 
         def fenced(connection: Connection) -> T:
-            queries.check_lease(connection, self.epoch)
+            turn_reads.check_lease(connection, self.epoch)
             return work(connection)
 
         result = await self._database.run(fenced)
@@ -384,14 +386,14 @@ class Store:
 
 
 def _turn(connection: Connection, turn_id: str) -> TurnRecord:
-    turn = queries.get_turn(connection, turn_id)
+    turn = turn_reads.get_turn(connection, turn_id)
     if turn is None:
         raise NotFound(f"no turn {turn_id}", where="turn_id", hint="see: agent-runtime turns list")
     return turn
 
 
 def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
-    item = queries.get_interrupt(connection, interrupt_id)
+    item = turn_reads.get_interrupt(connection, interrupt_id)
     if item is None or item.kind == "pause":
         raise NotFound("no such interrupt", where="interrupt_id", hint="see: agent-runtime interrupts list")
     return item

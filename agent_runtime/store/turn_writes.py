@@ -1,6 +1,6 @@
 """Writing the runtime's tables: functions of an open transaction, each one whole fact.
 
-Each changes rows of one concern; :mod:`agent_runtime.store.turn_store` puts those together that must become true at once.
+Each changes rows of one concern; `turn_store` combines those that must become true at once.
 """
 
 import json
@@ -22,7 +22,7 @@ from agent_runtime.store.mail.agent_messages import Delegation, add_delegation
 from agent_runtime.store.schema import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
 from agent_runtime.store.statements import Prepared
 from agent_runtime.store.workspace_schema import candidates
-from turnkeeper.clock import to_us
+from turnkeeper.times import to_us
 
 LONGEST_SUMMARY = 200
 POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.mailbox.agent_messages import SCOPE, Courier
-from agent_runtime.model.tool_spec import ToolSpec
 from agent_runtime.tools.call import Runtime, call_of, spec
 
 

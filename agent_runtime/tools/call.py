@@ -10,11 +10,11 @@ from typing import Any, ParamSpec
 from langchain.tools import ToolRuntime
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
-from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.model.values import Effect, TurnContext
-from agent_runtime.store.effects import Call
-from turnkeeper.clock import rfc3339
+from agent_runtime.store.idempotency import Call
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.times import rfc3339
 
 Runtime = ToolRuntime[TurnContext, Any]
 P = ParamSpec("P")

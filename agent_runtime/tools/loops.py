@@ -14,26 +14,25 @@ from typing import Annotated, Any, Literal
 import grpc
 from sqlalchemy import Connection
 
-from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.graph.tool_spec import WAKEUP_TOOL, ToolSpec
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import LOOPS, beyond, intersect, judge
-from agent_runtime.store.effects import Call, known, once
-from agent_runtime.store.idempotency import refuse_ended
+from agent_runtime.store.idempotency import Call, known, once, refuse_ended
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.call import Runtime, call_of, spec
 from agent_runtime.tools.wakeup import WAKEUP, Pacing, on_record
 from agent_runtime.workspace.model import check_text
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
-from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
 from turnkeeper.rpc.channel import DEADLINE_S, connect
 from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.times import rfc3339
 
 LIST, DELETE, EMIT = "loop.list", "loop.delete", "event.emit"
-WAKEUP_TOOL = "schedule_loop_wakeup"
 DEFAULT_CATEGORY = "loop"  # of a loop that an author's turn makes
 LONGEST_SHOWN = 200  # characters of a prompt
 MOST_LISTED = 100

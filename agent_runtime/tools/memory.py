@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.tools.call import Runtime, call_of, spec
 from agent_runtime.workspace.memory.entries import Recollection
 from agent_runtime.workspace.workspace import World

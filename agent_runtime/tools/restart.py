@@ -2,30 +2,33 @@
 
 The file and its place are the watchdog's, as `docs/lifecycle.md` has them. It moves on as it is dealt with, so it is
 looked for in the order in which it moves: whoever finds his own has asked before.
+
+The tool by which agent0 asks to be restarted. Its docstring is what a model reads.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import Connection
 
+from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.text import sendable
-from agent_runtime.permissions.judge import judge
-from agent_runtime.store.effects import Call, Outcome, once
-from agent_runtime.store.idempotency import refuse_ended
+from agent_runtime.permissions.judge import SCOPE, judge
+from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus.wrapper import check_text
-from turnkeeper.clock import Clock, rfc3339
+from agent_runtime.tools.call import Runtime, call_of, spec
+from turnkeeper.bus.envelope import check_text
+from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, Denied, InvalidInput
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.times import rfc3339
 
-SCOPE = "lifecycle.request_restart"
 LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
 LARGEST_MARKER = 64 << 10
 MOST_NAMED = 20
@@ -125,3 +128,16 @@ def _named(found: Sequence[str]) -> str:
     named = ", ".join(one[:LONGEST_NAMED] for one in found[:MOST_NAMED]) or "none"
     line = f"{named} and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else named
     return sendable(line, MOST_NAMED * LONGEST_NAMED)
+
+
+def lifecycle_tools(lifecycle: Lifecycle) -> list[ToolSpec]:
+    """Return the tools that concern the runtime itself."""
+
+    async def lifecycle_request_restart(
+        notes: Annotated[str, "what your next session has to know: open work, next actions, why you restart"],
+        runtime: Runtime,
+    ) -> Mapping[str, Any]:
+        """Ask to be restarted. It comes within a minute or so; your next turn is shown the notes."""
+        return await lifecycle.request_restart(call_of(runtime), notes)
+
+    return [spec(lifecycle_request_restart, scope=SCOPE, effect="write")]

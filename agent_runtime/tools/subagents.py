@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
+from agent_runtime.graph.engine.inputs import BESIDE
 from agent_runtime.graph.engine.tokens import beside
-from agent_runtime.graph.engine.transcript import BESIDE
-from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.tools.call import Runtime, call_of
 from turnkeeper.errors import TurnkeeperError
 

@@ -1,15 +1,40 @@
-"""The tools that a turn is offered, over the world. Each docstring below is what a model reads."""
+"""The tools that a turn is offered, over the world. Each docstring below is what a model reads.
+
+The tool that a turn asks permission with, where its category hides the tools that it does not grant.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from agent_runtime.model.tool_spec import ToolSpec
-from agent_runtime.tools.asking import permission_request
+from langchain_core.tools import StructuredTool, ToolException
+
+from agent_runtime.graph.tool_spec import ToolSpec
+from agent_runtime.permissions.judge import REQUEST
 from agent_runtime.tools.call import Runtime, call_of, spec
 from agent_runtime.tools.corpus import corpus_tools
 from agent_runtime.tools.memory import Channel, memory_tools
 from agent_runtime.workspace.model import PageDraft, SummaryDraft, slug
 from agent_runtime.workspace.workspace import World
+
+
+def permission_request() -> ToolSpec:
+    """Return the tool. The guard makes its call into the one that it names; by itself it does nothing.
+
+    An approval runs that tool with these arguments once, and grants nothing else.
+    """
+
+    async def permission_request(
+        tool: Annotated[str, "the tool's name"],  # noqa: ARG001
+        args: Annotated[dict[str, Any], "the arguments that it is to be called with"],  # noqa: ARG001
+        why: Annotated[str, "what it is good for, in a sentence that the author reads"],  # noqa: ARG001
+    ) -> str:
+        """Ask the author to let you call a tool that is outside your category, once."""
+        raise ToolException("permission can be requested only through the guard; nothing was run")
+
+    name = REQUEST.replace(".", "_")
+    made = StructuredTool.from_function(coroutine=permission_request, name=name, handle_tool_error=True)
+    return ToolSpec(tool=made, scope=REQUEST, effect="read")
+
 
 LONGEST_READING = 16_000  # characters of one page
 Title = Annotated[str, "one line"]

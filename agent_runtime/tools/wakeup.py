@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agent_runtime.model.records import TurnRecord
+from agent_runtime.model.trigger import WAKES
 from agent_runtime.permissions.judge import judge
-from agent_runtime.store import turn_writes as writing
-from agent_runtime.store.effects import Call, once
-from agent_runtime.store.idempotency import refuse_ended
+from agent_runtime.store import turn_writes
+from agent_runtime.store.idempotency import Call, once, refuse_ended
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
@@ -18,7 +18,6 @@ from turnkeeper.errors import Denied, InvalidInput
 
 WAKEUP = "loop.wakeup"
 LONGEST_WAKE_S = 7 * 86_400
-WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
 
 
 class Pacing:
@@ -51,7 +50,7 @@ class Pacing:
                 raise Denied(what, hint="to begin one, call LoopCreate")
 
             def write() -> Mapping[str, Any]:
-                writing.change_turn(connection, turn.turn_id, wake_after_s=delay)
+                turn_writes.change_turn(connection, turn.turn_id, wake_after_s=delay)
                 return _woken(turn, delay)
 
             return once(connection, call, WAKEUP, at, refuse_ended, write).result

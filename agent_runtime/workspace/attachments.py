@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from agent_runtime.store.beside import attachments
-from turnkeeper.clock import from_us, to_us
+from agent_runtime.store.workspace_schema import attachments
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound
+from turnkeeper.times import from_us, to_us
 
 LARGEST = 2 * 1024 * 1024  # bytes
 MOST_ON_A_PAGE = 50

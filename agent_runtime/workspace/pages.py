@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Connection, Row, desc, or_, select
 from agent_runtime.model.words import score, snippet, terms
 from agent_runtime.store.workspace_schema import candidates, derivations, page_versions, pages
 from agent_runtime.workspace.model import Candidate, Hit, Page
-from turnkeeper.clock import from_us
 from turnkeeper.errors import NotFound
+from turnkeeper.times import from_us
 
 MOST_ROWS = 1000
 _MOST_SCANNED = 500

@@ -11,10 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 
-from agent_runtime.store.beside import page_links, revalidations
-from agent_runtime.store.workspace_schema import pages
-from turnkeeper.clock import from_us, to_us
+from agent_runtime.store.workspace_schema import page_links, pages, revalidations
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.times import from_us, to_us
 
 MOST_DEPENDENTS = 1_000  # shown to a reader; a change queues all
 RESULTS = ("holds", "deviation", "candidate")

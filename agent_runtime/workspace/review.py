@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agent_runtime.permissions.judge import require
-from agent_runtime.store.effects import Call, Outcome
-from agent_runtime.workspace import pages as queries
-from agent_runtime.workspace import revalidation
+from agent_runtime.store.idempotency import Call, Outcome
+from agent_runtime.workspace import pages, revalidation
 from agent_runtime.workspace.attachments import Attachment, as_text, get_attachment, list_attachments
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft
 from agent_runtime.workspace.memory.memory import Books
@@ -99,7 +98,7 @@ def standing(connection: Connection, page_id: str, version: int = 0) -> Standing
     """Return a page, in an earlier version if one is named, and what it stands among. Raises NotFound."""
     derived = revalidation.derived_from(connection, page_id, most=revalidation.MOST_DEPENDENTS)
     return Standing(
-        page=queries.get_version(connection, page_id, version) if version else queries.get_page(connection, page_id),
+        page=pages.get_version(connection, page_id, version) if version else pages.get_page(connection, page_id),
         sources=revalidation.links_of(connection, page_id),
         derived=tuple(found for found, _ in derived),
         attachments=tuple(list_attachments(connection, page_id)),

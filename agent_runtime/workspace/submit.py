@@ -27,11 +27,17 @@ from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, upd
 from agent_runtime.model.values import TurnContext
 from agent_runtime.store.schema import turns
 from agent_runtime.store.workspace_schema import candidates, derivations, page_versions, pages
-from agent_runtime.workspace import deviations as records
-from agent_runtime.workspace import revalidation as queue
+from agent_runtime.workspace import deviations, revalidation
 from agent_runtime.workspace.attachments import Attachment, AttachmentDraft, check_attachment, put_attachment
-from agent_runtime.workspace.contradictions import Difference, differences
-from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Place, Resolution, Writer
+from agent_runtime.workspace.deviations import (
+    Deviation,
+    DeviationDraft,
+    Difference,
+    Place,
+    Resolution,
+    Writer,
+    differences,
+)
 from agent_runtime.workspace.model import (
     PAGE,
     SUMMARY,
@@ -52,8 +58,8 @@ from agent_runtime.workspace.model import (
 from agent_runtime.workspace.pages import get_candidate, get_page, to_candidate
 from agent_runtime.workspace.revalidation import Item, Settlement
 from agent_runtime.workspace.verdicts import record_deviation, settle
-from turnkeeper.clock import to_us
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+from turnkeeper.times import to_us
 
 Decision = Acceptance | Rejection | Resolution
 Draft = PageDraft | SummaryDraft | DeviationDraft | Settlement | AttachmentDraft | Decision
@@ -196,7 +202,7 @@ def _observe(connection: Connection, draft: PageDraft, candidate_id: str, writer
     for row in connection.execute(query.order_by(pages.c.page_id)).all():
         place = Place(page_id=row.page_id, page_version=row.version, candidate_id=candidate_id)
         for found in differences(row.body, draft.body):
-            records.record(connection, place, found, writer, at)
+            deviations.record(connection, place, found, writer, at)
 
 
 def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -> None:
@@ -259,7 +265,7 @@ def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Calle
     accept = isinstance(draft, Acceptance)
     if accept and proposed.kind == PAGE:
         _accept_page(connection, proposed, mark, at)
-    records.close_of_candidate(connection, proposed.candidate_id, accept=accept, by=mark.by, at=at)
+    deviations.close_of_candidate(connection, proposed.candidate_id, accept=accept, by=mark.by, at=at)
     decision = {
         "lifecycle": mark.lifecycle,
         "decided_at_us": to_us(at),
@@ -273,14 +279,14 @@ def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Calle
 
 
 def _resolve(connection: Connection, draft: Resolution, caller: Author, mark: Stamp, at: datetime) -> Deviation:
-    found = records.get_deviation(connection, draft.deviation_id)
+    found = deviations.get_deviation(connection, draft.deviation_id)
     if found.lifecycle != "open":
         raise Conflict(f"deviation {found.deviation_id} is {found.lifecycle} already")
-    note = check_text(draft.note, "note", records.LONGEST_NOTE)
-    records.close(connection, found.deviation_id, accept=draft.accept, by=mark.by, note=note, at=at)
+    note = check_text(draft.note, "note", deviations.LONGEST_NOTE)
+    deviations.close(connection, found.deviation_id, accept=draft.accept, by=mark.by, note=note, at=at)
     if draft.accept and found.candidate_id:
         _decide(connection, Acceptance(candidate_id=found.candidate_id, note=note), caller, at)
-    return records.get_deviation(connection, found.deviation_id)
+    return deviations.get_deviation(connection, found.deviation_id)
 
 
 def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: datetime) -> None:
@@ -290,12 +296,12 @@ def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: d
         raise Conflict(what, hint="reject it, or put the page yourself: agent-runtime workspace put")
     draft = PageDraft(page_id=proposed.page_id, title=proposed.title, body=proposed.body, tags=proposed.tags)
     _put_page(connection, draft, mark, at)
-    queue.keep_versions(connection, proposed.page_id, proposed.turn_id)
+    revalidation.keep_versions(connection, proposed.page_id, proposed.turn_id)
     query = select(derivations).where(derivations.c.candidate_id == proposed.candidate_id)
     sources = [(row.source, row.page_version) for row in connection.execute(query).all()]
     if sources:
-        queue.add_links(connection, proposed.page_id, sources)
-        queue.queue_outdated(connection, proposed.page_id, at)
+        revalidation.add_links(connection, proposed.page_id, sources)
+        revalidation.queue_outdated(connection, proposed.page_id, at)
 
 
 def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetime) -> Page:
@@ -304,7 +310,7 @@ def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetim
     if before is not None and before.lifecycle == "canonical" and mark.lifecycle == "draft":
         raise Conflict(f"page {draft.page_id} is canonical", hint="put the draft under another name")
     if draft.sources:
-        queue.set_links(connection, draft.page_id, _versions(connection, draft.sources))
+        revalidation.set_links(connection, draft.page_id, _versions(connection, draft.sources))
     row = {
         "page_id": draft.page_id,
         "title": draft.title,
@@ -325,7 +331,7 @@ def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetim
         connection.execute(update(pages).where(pages.c.page_id == draft.page_id).values(row))
         others = candidates.c.candidate_id != mark.candidate_id
         if (before.title, before.body) != (draft.title, draft.body):
-            queue.queue_derived(connection, draft.page_id, before.version + 1, at)
+            revalidation.queue_derived(connection, draft.page_id, before.version + 1, at)
         else:  # other tags doubt nothing that was derived from the page
             others &= candidates.c.page_id == draft.page_id
         _observe_stale(connection, draft.page_id, before.version + 1, others, at=at)
@@ -347,7 +353,7 @@ def _observe_stale(
             found=f"candidate {row.candidate_id} was made from version {base} of it",
         )
         place = Place(page_id=page_id, page_version=version, kind="stale-base", candidate_id=row.candidate_id)
-        records.record(connection, place, found, writer, at)
+        deviations.record(connection, place, found, writer, at)
 
 
 def _keep(connection: Connection, before: Row[Any]) -> None:

@@ -9,10 +9,8 @@ from sqlalchemy import Connection, select
 
 from agent_runtime.model.values import TurnContext
 from agent_runtime.store.workspace_schema import candidates
-from agent_runtime.workspace import deviations as records
-from agent_runtime.workspace import revalidation as queue
-from agent_runtime.workspace.contradictions import Difference, quotes
-from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Place, Writer
+from agent_runtime.workspace import deviations, revalidation
+from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Difference, Place, Writer, quotes
 from agent_runtime.workspace.model import check_sources, check_text
 from agent_runtime.workspace.pages import get_page
 from agent_runtime.workspace.revalidation import Item, Settlement
@@ -31,7 +29,7 @@ def record_deviation(connection: Connection, draft: DeviationDraft, turn: TurnCo
     if page.lifecycle != "canonical":
         raise InvalidInput(f"page {page.page_id} is a {page.lifecycle}, which nothing contradicts", where="page")
     says, found = (
-        check_text(text, field, records.LONGEST_STATEMENT).strip()
+        check_text(text, field, deviations.LONGEST_STATEMENT).strip()
         for field, text in (("says", draft.says), ("found", draft.found))
     )
     if not says or not quotes(page.body, says):
@@ -39,13 +37,13 @@ def record_deviation(connection: Connection, draft: DeviationDraft, turn: TurnCo
     if not found or found == says:
         raise InvalidInput("wants the statement that contradicts the page", where="found")
     check_sources([draft.source] if draft.source else [])
-    why = check_text(draft.why, "why", records.LONGEST_NOTE)
+    why = check_text(draft.why, "why", deviations.LONGEST_NOTE)
     place = Place(page_id=page.page_id, page_version=page.version, source=draft.source, why=why)
     writer = Writer.of(turn, "agent-produced")
-    deviation_id, _ = records.record(connection, place, Difference(says=says, found=found), writer, at)
+    deviation_id, _ = deviations.record(connection, place, Difference(says=says, found=found), writer, at)
     if draft.item_id:
         settle(connection, Settlement(item_id=draft.item_id, result="deviation", note=why), turn, at)
-    return records.get_deviation(connection, deviation_id)
+    return deviations.get_deviation(connection, deviation_id)
 
 
 def settle(connection: Connection, draft: Settlement, turn: TurnContext, at: datetime) -> Item:
@@ -57,21 +55,21 @@ def settle(connection: Connection, draft: Settlement, turn: TurnContext, at: dat
         Conflict: it waits no more, or what the turn says to have written is not there.
         Denied: the page is said to hold although a deviation of it from this source is open.
     """
-    item = queue.get_item(connection, draft.item_id)
+    item = revalidation.get_item(connection, draft.item_id)
     if item.state != "waiting":
         raise Conflict(f"item {item.item_id} is {item.state} already", hint="read the queue again")
-    if draft.result not in queue.RESULTS:
-        raise InvalidInput(f"{draft.result[:40]!r} is no result", where="result", hint=", ".join(queue.RESULTS))
-    standing = records.open_on(connection, item.page_id)
+    if draft.result not in revalidation.RESULTS:
+        raise InvalidInput(f"{draft.result[:40]!r} is no result", where="result", hint=", ".join(revalidation.RESULTS))
+    standing = deviations.open_on(connection, item.page_id)
     if draft.result == "holds" and any(one.source in {item.cause, item.via} for one in standing):
         raise Denied(f"a deviation of page {item.page_id} is open, and only the author closes it", where="result")
     if draft.result == "deviation" and not standing:
         raise Conflict(f"no deviation of page {item.page_id} is recorded", hint="record it first")
     if draft.result == "candidate" and not _proposed(connection, item.page_id):
         raise Conflict(f"no change of page {item.page_id} is proposed", hint="propose it first")
-    check_text(draft.note, "note", records.LONGEST_NOTE)
-    queue.settle_item(connection, item, draft, turn.turn_id, at)
-    return queue.get_item(connection, item.item_id)
+    check_text(draft.note, "note", deviations.LONGEST_NOTE)
+    revalidation.settle_item(connection, item, draft, turn.turn_id, at)
+    return revalidation.get_item(connection, item.item_id)
 
 
 def _proposed(connection: Connection, page_id: str) -> bool:

@@ -1,30 +1,34 @@
 """The world that tools act on and authors decide about, over the runtime's store.
 
-A turn's methods take a :class:`~agent_runtime.store.effects.Call` and check its scopes themselves, whatever was checked
+A turn's methods take a `Call` and check its scopes themselves, whatever was checked
 before; each of its writes happens once however often the call is run. An author's methods take no context: they are an
 author's acts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select, desc, func, select
 
+from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.judge import require
-from agent_runtime.store.effects import Call, Outcome, once
-from agent_runtime.store.idempotency import hear, refuse_ended
+from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
+from agent_runtime.store.schema import messages, turns
 from agent_runtime.store.turn_reads import check_lease
-from agent_runtime.workspace import pages as queries
+from agent_runtime.store.workspace_schema import candidates
+from agent_runtime.workspace import pages
 from agent_runtime.workspace.authoring import Authoring
 from agent_runtime.workspace.deviations import of_candidate
 from agent_runtime.workspace.memory.entries import Recollection
 from agent_runtime.workspace.memory.memory import Remembering
 from agent_runtime.workspace.model import (
+    SUMMARY,
     Acceptance,
     Author,
     Candidate,
+    Heard,
     Hearing,
     Hit,
     Page,
@@ -38,6 +42,68 @@ from agent_runtime.workspace.web.page import Fetched, WebReader
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.storage.database import Database
+from turnkeeper.times import from_us
+
+MOST_MESSAGES = 200
+
+
+READING_BUDGET = 16_000  # bytes of text that one reading gives
+
+
+def hear(connection: Connection, context: TurnContext, channel: str, *, whole: bool) -> Hearing:
+    """Return the newest messages of a channel that fit the budget, oldest first: what author and agents said.
+
+    Args:
+        connection: an open transaction.
+        context: the turn that reads; its own messages are left out.
+        channel: whose conversation.
+        whole: from the start; otherwise what is new since this task last proposed a summary there (an author's turn:
+            since anybody did), without turns that proposed one: two tasks must not go on summarising each other.
+    """
+    since_us = None if whole else _last_summary(connection, context, channel)
+    query = (
+        select(messages.c.turn_id, messages.c.role, messages.c.text, messages.c.at_us)
+        .join(turns, turns.c.turn_id == messages.c.turn_id)
+        .where(turns.c.channel == channel, turns.c.visible, turns.c.turn_id != context.turn_id)
+        .where(messages.c.role.in_(["author", "agent"]), messages.c.text != "")
+        .order_by(desc(messages.c.at_us), desc(turns.c.number), desc(messages.c.position))
+        .limit(MOST_MESSAGES + 1)
+    )
+    if not whole:
+        query = query.where(turns.c.turn_id.not_in(_summaries(channel).with_only_columns(candidates.c.turn_id)))
+    if since_us is not None:
+        query = query.where(messages.c.at_us > since_us)
+    newest = [
+        Heard(turn_id=row.turn_id, role=row.role, text=row.text, at=from_us(row.at_us))
+        for row in connection.execute(query)
+    ]
+    kept = _fitting(newest[:MOST_MESSAGES])
+    since = None if since_us is None else from_us(since_us)
+    return Hearing(channel=channel, since=since, messages=tuple(reversed(kept)), left_out=len(newest) - len(kept))
+
+
+def _last_summary(connection: Connection, context: TurnContext, channel: str) -> int | None:
+    """Find the last summary of another turn: a turn that is run again hears what it heard the first time."""
+    query = _summaries(channel).where(candidates.c.turn_id != context.turn_id)
+    if context.task_name:
+        query = query.where(candidates.c.task_name == context.task_name)
+    return connection.execute(query.with_only_columns(func.max(candidates.c.created_at_us))).scalar()
+
+
+def _summaries(channel: str) -> Select[Any]:
+    return select(candidates).where(candidates.c.channel == channel, candidates.c.kind == SUMMARY)
+
+
+def _fitting(newest: Sequence[Heard]) -> list[Heard]:
+    """Return the leading messages that fit the budget together."""
+    kept, room = list[Heard](), READING_BUDGET
+    for heard in newest:
+        room -= len(heard.text.encode())
+        if room < 0:
+            break
+        kept.append(heard)
+    return kept
+
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]
 T = TypeVar("T")
@@ -85,13 +151,13 @@ class World:
     async def read_page(self, call: Call, page_id: str) -> Page:
         """Return a page. Raises NotFound, Denied."""
         require("workspace.read", "read", {}, call.context)
-        return await self._database.run(lambda connection: queries.get_page(connection, page_id))
+        return await self._database.run(lambda connection: pages.get_page(connection, page_id))
 
     async def search(self, call: Call, query: str, limit: int) -> tuple[list[Hit], bool]:
         """Return the best pages for a query, and whether there were more than could be ranked. Raises Denied."""
         require("workspace.search", "read", {}, call.context)
         most = max(1, min(limit, MOST_HITS))
-        return await self._database.run(lambda connection: queries.search_pages(connection, query, limit=most))
+        return await self._database.run(lambda connection: pages.search_pages(connection, query, limit=most))
 
     async def hear(self, call: Call, channel: str, *, whole: bool) -> Hearing:
         """Return what was said in a channel: since the last summary, or with `whole` from the start. Raises Denied."""
@@ -143,11 +209,11 @@ class World:
 
     async def list_pages(self, *, tag: str = "") -> list[Page]:
         """Return the workspace's pages by id."""
-        return await self._database.run(lambda connection: queries.list_pages(connection, tag=tag))
+        return await self._database.run(lambda connection: pages.list_pages(connection, tag=tag))
 
     async def get_page(self, page_id: str) -> Page:
         """Return a page. Raises NotFound."""
-        return await self._database.run(lambda connection: queries.get_page(connection, page_id))
+        return await self._database.run(lambda connection: pages.get_page(connection, page_id))
 
     async def put_page(self, draft: PageDraft, *, author: Author | None = None) -> Page:
         """Write an author's page: authored, canonical. Raises InvalidInput."""
@@ -156,7 +222,7 @@ class World:
     async def list_candidates(self, *, channel: str = "", include_decided: bool = False) -> list[Candidate]:
         """Return candidates, newest first."""
         return await self._database.run(
-            lambda connection: queries.list_candidates(connection, channel=channel, include_decided=include_decided)
+            lambda connection: pages.list_candidates(connection, channel=channel, include_decided=include_decided)
         )
 
     async def decide_candidate(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from constellation.install.backup import back_up, back_up_among
-from constellation.install.restoring import restore as put_back
+from constellation.install.backup import restore as put_back
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner

@@ -14,14 +14,15 @@ from constellation.supervisor.daemons import POLL_S, SUPERVISOR, process_of
 from constellation.supervisor.markers import read_marker, write_marker
 from constellation.supervisor.planned_restart import is_under_way
 from constellation.supervisor.watchdog import Watchdog, read_orders
-from turnkeeper.bus.wrapper import check_text
-from turnkeeper.clock import SystemClock, rfc3339
+from turnkeeper.bus.envelope import check_text
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.times import rfc3339
 
 LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
 _PATIENCE_S = 600.0

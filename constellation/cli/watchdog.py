@@ -12,11 +12,11 @@ from constellation.supervisor import markers
 from constellation.supervisor.daemons import SUPERVISOR, process_of, spawn
 from constellation.supervisor.markers import clear_marker, found, write_marker
 from constellation.supervisor.watchdog import Watchdog, read_orders
-from turnkeeper.clock import SystemClock, to_us
-from turnkeeper.config.durations import parse_duration
+from turnkeeper.clock import SystemClock
 from turnkeeper.console import home, note, plain, when
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, InvalidInput
+from turnkeeper.times import parse_duration, to_us
 
 app = typer.Typer(help="Look after the processes.", no_args_is_help=True, rich_markup_mode=None)
 

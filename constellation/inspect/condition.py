@@ -9,8 +9,8 @@ from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS
 from constellation.supervisor.markers import found, read_marker
 from constellation.supervisor.memory import Unreadable
-from turnkeeper.clock import rfc3339
 from turnkeeper.config.home import Home
+from turnkeeper.times import rfc3339
 
 _UP = "mend the cause, then: turnkeeper up"
 

@@ -1,7 +1,7 @@
 """The two daemons as their callers see them: started one by one and awaited, asked how they stand.
 
-A constellation that is supervised is brought up and down by `constellation/supervisor/up_down.py`; this is for whoever looks after
-the daemons himself.
+`constellation/supervisor/up_down.py` brings a supervised constellation up and down; this module is for callers that
+look after the daemons themselves.
 """
 
 import os

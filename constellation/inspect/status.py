@@ -7,10 +7,10 @@ from constellation.inspect.condition import Finding
 from constellation.inspect.processes import AGENT_RUNTIME, DAEMONS, SUPERVISOR, Daemon, standing
 from protos.turnkeeper.v1.agent_runtime_pb2 import ListChannelsRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.clock import rfc3339
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc.channel import Caller
+from turnkeeper.times import rfc3339
 
 
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:

@@ -3,6 +3,8 @@
 Three moments, in this order: the runner's store, then the bus, then the runtime's two stores at one instant. What the
 runner took for accepted then lies in the bus's copy, or its key is in the runtime's; what the runtime knew in addition
 is sent again and known as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
+
+Restore: a backup becomes the home. Nothing runs on it meanwhile, and what was there is moved aside, not removed.
 """
 
 import hashlib
@@ -18,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from constellation.inspect.doctor import damage
+from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS
-from turnkeeper.clock import rfc3339
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.times import rfc3339
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -203,3 +207,52 @@ def _settle_tree(root: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+def restore(home: Home, source: Path, at: datetime) -> Path | None:
+    """Make the backup `source` the home; return where the earlier home lies now, None where there was none.
+
+    The runtime's store gets a new incarnation, so that the runner asks anew what became of every open fire.
+
+    Raises:
+        Conflict: something runs on the home.
+        InvalidInput, Corrupt: as :func:`check_backup`; nothing was touched.
+    """
+    check_backup(source)
+    fresh = home.root.with_name(f".{home.root.name}.restoring-{os.getpid()}")
+    try:
+        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST))
+        fresh.chmod(0o700)
+        restored = Home(root=fresh)
+        restored.create()
+        _renew(restored)
+        return _swap(home, fresh, at)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
+    if not os.path.lexists(home.root):
+        fresh.rename(home.root)
+        return None
+    home.check()
+    aside = home.root.with_name(f"{home.root.name}.before-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}")
+    if os.path.lexists(aside):
+        raise Conflict("is there already", where=str(aside), hint="try again in a second")
+    with ExitStack() as held:
+        if home.run.is_dir():
+            for daemon in (SUPERVISOR, *DAEMONS):
+                held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict: it runs
+        home.root.rename(aside)
+        fresh.rename(home.root)
+    for daemon in (SUPERVISOR, *DAEMONS):
+        (aside / "state" / "run" / f"{daemon.name}.pid").unlink(missing_ok=True)
+        (home.pid(daemon.name)).unlink(missing_ok=True)
+    return aside
+
+
+def _renew(home: Home) -> None:
+    """Let the runtime draw a new incarnation when it starts."""
+    if home.agent_db.exists():
+        with closing(sqlite3.connect(home.agent_db, isolation_level=None)) as store:
+            store.execute("DELETE FROM meta WHERE key = 'incarnation'")

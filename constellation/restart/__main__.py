@@ -34,13 +34,14 @@ from constellation.supervisor.memory_file import recall, remember
 from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import between_ticks, read_orders
-from turnkeeper.clock import SystemClock, rfc3339
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
 from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 from turnkeeper.storage.locking import ProcessLock, is_held
+from turnkeeper.times import rfc3339
 
 
 class Restarter:

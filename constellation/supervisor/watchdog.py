@@ -35,7 +35,7 @@ from constellation.supervisor.policy import (
     Step,
     look,
 )
-from turnkeeper.clock import Clock, SystemClock, rfc3339
+from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted
@@ -43,6 +43,7 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 from turnkeeper.progress import last_beat
 from turnkeeper.storage.locking import ProcessLock, is_held
+from turnkeeper.times import rfc3339
 
 LOCK = "watchdog"
 KEPT_STATUS_FILES = 50

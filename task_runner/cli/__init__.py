@@ -5,11 +5,8 @@ import sys
 import typer
 
 from task_runner.cli import loop, serve, simulate
-from task_runner.cli.files import apply as files
-from task_runner.cli.files import crontab
-from task_runner.cli.tasks import create, edit, emit, explain, times
-from task_runner.cli.tasks import list as tasks
-from task_runner.cli.tasks import state as lifecycle
+from task_runner.cli.files import apply, crontab
+from task_runner.cli.tasks import create, edit, emit, explain, show, state, times
 from turnkeeper import console
 
 
@@ -21,7 +18,7 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    for group in (serve, create, tasks, times, explain, lifecycle, edit, simulate, files, crontab, loop, emit):
+    for group in (serve, create, show, times, explain, state, edit, simulate, apply, crontab, loop, emit):
         group.register(app)
     return app
 

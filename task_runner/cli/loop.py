@@ -12,11 +12,11 @@ from task_runner.cli.loop_words import read_words, schedule_of
 from task_runner.cli.rows import local, time
 from task_runner.cli.serve import tick
 from task_runner.cli.tasks.create import create_spec
-from task_runner.cli.tasks.list import complete_channel, show_task
 from task_runner.cli.tasks.options import SCHEDULES, fill, takes_task_options
+from task_runner.cli.tasks.show import complete_channel, show_task
 from turnkeeper import console
-from turnkeeper.config.durations import parse_duration
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import parse_duration
 
 IdArgument = Annotated[str, typer.Argument(help="A loop's id or name.", autocompletion=complete_loop)]
 

@@ -9,10 +9,10 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NOT_RUNNING, runner
 from task_runner.cli.rows import local, task_row, time
-from task_runner.cli.tasks import watching
+from task_runner.cli.tasks.show import repeat
 from turnkeeper import console
-from turnkeeper.clock import SystemClock, parse_rfc3339
-from turnkeeper.config.durations import format_rough
+from turnkeeper.clock import SystemClock
+from turnkeeper.times import format_rough, parse_rfc3339
 
 _REFRESH_S = 1.0
 _LONGEST_PROMPT = 60
@@ -44,7 +44,7 @@ def list_(
     clock = SystemClock()
     _show(clock, output, ended=all_)
     if watch:
-        watching.watch(lambda: _show(clock, output, ended=all_), clock, _REFRESH_S)
+        repeat(lambda: _show(clock, output, ended=all_), clock, _REFRESH_S)
 
 
 def loop_row(task: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from turnkeeper import console
-from turnkeeper.clock import parse_rfc3339, rfc3339
+from turnkeeper.times import parse_rfc3339, rfc3339
 
 _OPTIONAL_TEXTS = ("catch_up_window", "start_at", "end_at", "expires_at", "first", "if_silent")
 

@@ -10,14 +10,13 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, runner
 from task_runner.cli.rows import instant, local
-from task_runner.cli.tasks.list import complete_name
+from task_runner.cli.tasks.show import complete_name
 from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
-from turnkeeper.clock import EPOCH, rfc3339
-from turnkeeper.config.durations import parse_duration
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import EPOCH, parse_duration, rfc3339
 
 
 def simulate(

@@ -1,15 +1,18 @@
-"""Putting the parts of the runner together: for the daemon, and for a command line without one."""
+"""Putting the parts of the runner together: for the daemon, and for a command line without one.
+
+The machine's own time zone, by its IANA name.
+"""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from task_runner.daemon.warm_up import rehearse_a_fire
-from task_runner.daemon.zones import machine_zone
 from task_runner.dispatcher.canceller import Canceller
 from task_runner.dispatcher.dispatcher import Dispatcher, Pace
 from task_runner.dispatcher.outcomes import Follower, Wakes
@@ -20,12 +23,42 @@ from task_runner.scheduler.pruner import Pruner
 from task_runner.service.service import Service, Serving
 from task_runner.service.task_spec import Defaults
 from task_runner.store.sqlite import SqliteStore
+from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import SchedulerSettings, load_settings
 from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput
 from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
+
+_FOLDER = "zoneinfo/"
+
+
+def machine_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:
+    """Return the zone that TZ names, else /etc/timezone, else the link /etc/localtime; UTC where none does."""
+    for name in (environ.get("TZ", "").removeprefix(":"), _written(etc / "timezone"), _linked(etc / "localtime")):
+        try:
+            return zone(name).key
+        except InvalidInput:
+            continue
+    return "UTC"
+
+
+def _written(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()[:255]
+    except OSError:
+        return ""
+
+
+def _linked(path: Path) -> str:
+    try:
+        target = os.readlink(path)  # noqa: PTH115  the text of the link, not what it resolves to
+    except OSError:
+        return ""
+    return target.partition(_FOLDER)[2]
+
 
 PROCESS = "task-runner"
 _RUNTIME = "agent-runtime"

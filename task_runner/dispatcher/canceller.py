@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.task import Fire
-from task_runner.planner import facts as trail
+from task_runner.planner import facts
 from task_runner.planner.facts import Trail
 from task_runner.planner.overlap import CANCELS
 from task_runner.store.port import Session, Store
@@ -61,7 +61,7 @@ class Canceller:
             except TurnkeeperError:
                 return False
             self._answered.add(key)
-            self._trail.emit_all([trail.of_fire("fire.asked_to_end", fire, reason=WHY)])
+            self._trail.emit_all([facts.of_fire("fire.asked_to_end", fire, reason=WHY)])
         return True
 
 

@@ -19,8 +19,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import FireStream, Runtime
 from task_runner.model.replace import replace
 from task_runner.model.task import Fire, Outcome
-from task_runner.planner import facts as trail
-from task_runner.planner import ledger
+from task_runner.planner import facts, ledger
 from task_runner.planner.facts import Event, Trail
 from task_runner.planner.planner import withdraw
 from task_runner.planner.schedule import timetable_of
@@ -171,7 +170,7 @@ class Dispatcher:
 
     async def _write(self, stream: FireStream, batch: list[Outgoing]) -> None:
         self._failpoints.reach("runner.sent")
-        self._trail.emit_all([trail.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
+        self._trail.emit_all([facts.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
         self._unanswered.extend(_Key(outgoing.fire.fire_id, outgoing.fire.attempt) for outgoing in batch)
         await stream.write([complete_request(outgoing) for outgoing in batch])
 
@@ -250,7 +249,7 @@ def record_receipts(
         else:
             now_fire = ledger.accepted(fire, now, attempt=attempt, turn_id=receipt.turn_id)
             disposition = wire.FireReceipt.Disposition.Name(receipt.disposition)
-            events.append(trail.of_fire("fire.accepted", fire, disposition=disposition))
+            events.append(facts.of_fire("fire.accepted", fire, disposition=disposition))
         fires[receipt.fire_id] = now_fire
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
     were_refused = {fire.fire_id for fire, _ in refused}
@@ -264,7 +263,7 @@ def record_receipts(
 
 def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]], now: datetime) -> Planned:
     done = Planned(
-        events=[trail.of_fire("fire.refused", fire, code=error.code, field=error.field) for fire, error in refused]
+        events=[facts.of_fire("fire.refused", fire, code=error.code, field=error.field) for fire, error in refused]
     )
     hopeless = {fire.task_id: error for fire, error in refused if error.code in _HOPELESS and error.field}
     for task_id, error in hopeless.items():

@@ -18,14 +18,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.task import OPEN, Fire, Outcome
-from task_runner.planner import facts as trail
-from task_runner.planner import ledger
+from task_runner.planner import facts, ledger
 from task_runner.planner.budgets import Ended
 from task_runner.planner.facts import Event, Trail
 from task_runner.planner.ledger import TurnState
+from task_runner.scheduler.events import Moved, tell
 from task_runner.scheduler.planning import Planned, plan_tasks
 from task_runner.scheduler.take_over import TAKEN_OVER, take_over
-from task_runner.scheduler.telling import Moved, tell
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
@@ -210,12 +209,12 @@ def _open(session: Session, after: int) -> list[Fire]:
 
 def _fact(before: Fire, after: Fire, state: TurnState) -> Event:
     if after.outcome not in OPEN:
-        return trail.settled(after)
+        return facts.settled(after)
     if state is TurnState.RELEASED:
-        return trail.of_fire("fire.released", before, next_attempt=after.attempt)
+        return facts.of_fire("fire.released", before, next_attempt=after.attempt)
     if state is TurnState.FAILED:
-        return trail.of_fire("fire.retried", before, next_attempt=after.attempt, reason=after.reason)
-    return trail.of_fire(f"fire.{after.outcome}", after)
+        return facts.of_fire("fire.retried", before, next_attempt=after.attempt, reason=after.reason)
+    return facts.of_fire(f"fire.{after.outcome}", after)
 
 
 def news_of(event: wire.TurnEvent, now: datetime) -> News:

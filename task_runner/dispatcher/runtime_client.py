@@ -14,9 +14,8 @@ import grpc
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.errors import NotFound, Unreachable
-from turnkeeper.rpc.channel import connect
+from turnkeeper.rpc.channel import connect, read_greeting
 from turnkeeper.rpc.errors import from_rpc
-from turnkeeper.rpc.greeting import read_greeting
 
 T = TypeVar("T")
 PEER = "agent-runtime"

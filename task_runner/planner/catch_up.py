@@ -11,15 +11,20 @@ from datetime import datetime, timedelta
 from task_runner.model.replace import replace
 from task_runner.model.task import CatchUp, Fire, Outcome, Task
 from task_runner.planner.plan import (
+    Due,
+    Run,
     covering,
     fresh,
     is_queued,
+    merged,
     newly_missed,
+    run_between,
+    run_of,
     settled_coalesced,
     settled_skipped,
+    single,
     skipped_run,
 )
-from task_runner.planner.runs import Due, Run, merged, run_between, run_of, single
 from task_runner.timetable import Timetable
 
 MISSED = "missed"

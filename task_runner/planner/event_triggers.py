@@ -3,6 +3,8 @@
 A fire of an event is named by the event that opened its debounce window. Whatever else comes within the window, or
 while that fire has not been sent, goes into it. Whatever does not fire is counted in an entry that says why, so that
 fires, coalesced and skipped triggers come to as many as there were.
+
+After an edit: what the new definition does not fire for any more. Pure.
 """
 
 from collections import Counter, deque
@@ -29,10 +31,10 @@ from task_runner.model.task import (
     TaskState,
     fire_id,
 )
+from task_runner.planner import self_paced
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
-from task_runner.planner.plan import is_queued, released, settled_skipped
-from task_runner.planner.plans import Plan
-from task_runner.planner.runs import earliest
+from task_runner.planner.plan import Plan, earliest, is_queued, released, returned_places, settled_skipped
+from task_runner.timetable import Timetable
 
 # Fires of events that led to one another, at most; and fires of one task within an hour, at most.
 LONGEST_CHAIN = 8
@@ -322,3 +324,32 @@ class _Desk:
 
 def _end(definition: Definition) -> datetime | None:
     return earliest(definition.end_at, definition.expires_at)
+
+
+def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
+    """Settle the unsent fires whose nominal time a new schedule no longer names, or whose event it does not wait for.
+
+    Args:
+        snapshot: the task with its new definition.
+        timetable: its new nominal times.
+        now: the time.
+        on: the events it fired for before.
+    """
+    kept = snapshot.task.definition.on
+    same_event = kept is not None and on is not None and kept.event == on.event
+    paced = self_paced.is_self_paced(snapshot.task.definition)
+    unsent = {Outcome.PENDING, Outcome.WAITING} if paced else {Outcome.PENDING}
+    gone = [
+        fire
+        for fire in snapshot.open
+        if fire.kind in COUNTED and fire.outcome in unsent
+        if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire))
+    ]
+    task = replace(snapshot.task, accepted=snapshot.task.accepted - returned_places(gone))
+    superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
+    return Plan(task=task, changed=superseded, skipped=superseded)
+
+
+def _names(timetable: Timetable, fire: Fire) -> bool:
+    # A wake is no time of a schedule, even where one names the same second.
+    return fire.kind is not FireKind.WAKE and timetable.last_at_or_before(fire.nominal_at) == fire.nominal_at

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from task_runner.model.task import Fire, Outcome, Snapshot
-from task_runner.planner.plans import Plan
-from turnkeeper.clock import rfc3339
+from task_runner.planner.plan import Plan
+from turnkeeper.times import rfc3339
 
 
 class Event(NamedTuple):

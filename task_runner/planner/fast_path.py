@@ -7,9 +7,7 @@ from datetime import datetime, timedelta
 
 from task_runner.model.replace import replace
 from task_runner.model.task import CatchUp, Snapshot
-from task_runner.planner.plan import fresh
-from task_runner.planner.plans import Plan
-from task_runner.planner.runs import earliest, single
+from task_runner.planner.plan import Plan, earliest, fresh, single
 from task_runner.timetable import Timetable
 
 _LEAST = timedelta(microseconds=1)

@@ -14,13 +14,14 @@ from task_runner.model.task import Fire, Outcome, Overlap, Task
 from task_runner.planner.plan import (
     covering,
     is_queued,
+    merged,
     released,
+    run_of,
     settled_coalesced,
     settled_skipped,
     skipped_run,
     waiting,
 )
-from task_runner.planner.runs import merged, run_of
 
 QUEUE_FULL = "queue_full"
 OVERLAP = "overlap"

@@ -1,11 +1,99 @@
-"""New ledger entries, and the same entries one step further. Pure."""
+"""New ledger entries, and the same entries one step further. Pure.
 
-from collections.abc import Iterable
-from datetime import datetime
+Runs of nominal times: counted and bounded, never listed, so that ten missed years cost what one day costs.
+
+What planning one task comes to: what is to be stored, with skips that lie side by side as one entry. Pure.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from task_runner.model.replace import replace
-from task_runner.model.task import COUNTED, CatchUp, Fire, Outcome, Task, fire_id
-from task_runner.planner.runs import Run
+from task_runner.model.task import COUNTED, CatchUp, Fire, FireKind, Outcome, Snapshot, Task, fire_id
+from task_runner.timetable import Timetable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Some nominal times of one task.
+
+    Attributes:
+        count: how many, at least 1.
+        first_at, last_at: the oldest and the newest of them.
+    """
+
+    count: int
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    """What fell due in (after, now].
+
+    Attributes:
+        missed: the nominal times that are no longer on time.
+        on_time: the newest one, if it still is.
+    """
+
+    missed: Run | None = None
+    on_time: datetime | None = None
+
+    @property
+    def last_at(self) -> datetime | None:
+        """The newest nominal time that fell due; None if none did."""
+        return self.on_time or (self.missed.last_at if self.missed else None)
+
+
+def fallen_due(
+    timetable: Timetable, after: datetime, now: datetime, grace: timedelta, due: Callable[[datetime], datetime]
+) -> Due:
+    """Return the nominal times in (after, now]; only the newest can be on time, until `grace` after it is due."""
+    first = timetable.next_after(after)
+    if first is None or first > now:
+        return Due()
+    last = timetable.last_at_or_before(now) or first
+    if now > due(last) + grace:
+        return Due(missed=run_between(timetable, after, last))
+    missed = None if last == first else run_between(timetable, after, last - timedelta(microseconds=1))
+    return Due(missed=missed, on_time=last)
+
+
+def run_between(timetable: Timetable, after: datetime, until: datetime) -> Run | None:
+    """Return the run of nominal times in (after, until], None if there are none."""
+    if after >= until:
+        return None
+    first, last = timetable.next_after(after), timetable.last_at_or_before(until)
+    if first is None or last is None or first > until:
+        return None
+    count = 1 if first == last else timetable.count(after, until)
+    return Run(count=count, first_at=first, last_at=last)
+
+
+def run_of(fire: Fire) -> Run | None:
+    """Return the run that a ledger entry covers, None if it covers nothing."""
+    return Run(count=fire.count, first_at=fire.first_at, last_at=fire.last_at) if fire.count else None
+
+
+def single(nominal_at: datetime) -> Run:
+    """Return the run of one nominal time."""
+    return Run(count=1, first_at=nominal_at, last_at=nominal_at)
+
+
+def merged(runs: Iterable[Run | None]) -> Run:
+    """Return one run for all of several, of which at least one is not None."""
+    present = [run for run in runs if run is not None]
+    return Run(
+        count=sum(run.count for run in present),
+        first_at=min(run.first_at for run in present),
+        last_at=max(run.last_at for run in present),
+    )
+
+
+def earliest(*instants: datetime | None) -> datetime | None:
+    """Return the earliest of those that are not None; None if all are."""
+    return min((at for at in instants if at is not None), default=None)
 
 
 def fresh(task: Task, nominal_at: datetime, run: Run, *, caught_up: bool) -> Fire:
@@ -88,3 +176,64 @@ def newly_missed(fire: Fire) -> int:
 def returned_places(fires: Iterable[Fire]) -> int:
     """Return how many places under the limit on fires are given back by settling these unsent."""
     return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to write, in one transaction.
+
+    Attributes:
+        task: the task as it is from now on: cursor, wake, state, counts.
+        new: entries to insert, by nominal time.
+        changed: entries to replace, by entry id.
+        restored: nominal times that a clock stepped back over: their fires exist, and cover them again.
+        skipped: the runs of nominal times that this plan skips, before any of them extends an earlier entry.
+        tail: the element of `new` or `changed`, or the earlier entry, that is the newest of the skipped ones, if any.
+    """
+
+    task: Task
+    new: tuple[Fire, ...] = ()
+    changed: tuple[Fire, ...] = ()
+    restored: tuple[Fire, ...] = ()
+    skipped: tuple[Fire, ...] = ()
+    tail: Fire | None = None
+
+
+def joined(
+    snapshot: Snapshot, timetable: Timetable, task: Task, new: tuple[Fire, ...], changed: tuple[Fire, ...]
+) -> Plan:
+    """Return a plan in which skipped entries that lie side by side, for one reason, are one entry.
+
+    The oldest of them grows, also one written earlier. What was written before and grows into it stays in the ledger,
+    as coalesced, and covers nothing any more.
+    """
+    skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
+    kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
+    tail = snapshot.tail
+    for fire in skipped:
+        if tail is not None and fire.reason == tail.reason and timetable.next_after(tail.last_at) == fire.first_at:
+            tail = _grown(tail, fire)
+            if fire.entry_id:
+                kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
+            continue
+        if tail is not None and tail is not snapshot.tail:
+            kept.append(tail)
+        tail = fire
+    if tail is not None and tail is not snapshot.tail:
+        kept.append(tail)
+    return Plan(
+        task=task,
+        new=tuple(sorted((fire for fire in kept if not fire.entry_id), key=lambda fire: fire.last_at)),
+        changed=tuple(fire for fire in kept if fire.entry_id),
+        skipped=skipped,
+        tail=tail,
+    )
+
+
+def _grown(tail: Fire, fire: Fire) -> Fire:
+    grown = covering(tail, merged([run_of(tail), run_of(fire)]))
+    return grown if grown.fire_id else replace(grown, nominal_at=grown.last_at, due_at=grown.last_at)
+
+
+def _covers_skipped(fire: Fire) -> bool:
+    return fire.outcome is Outcome.SKIPPED and fire.count > 0 and fire.kind is FireKind.SCHEDULED

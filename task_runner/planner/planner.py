@@ -25,15 +25,27 @@ from task_runner.model.task import (
     Task,
     TaskState,
 )
-from task_runner.planner import event_triggers as triggering
-from task_runner.planner import self_paced as selfpaced
+from task_runner.planner import event_triggers, self_paced
 from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
 from task_runner.planner.fast_path import plan_alone
 from task_runner.planner.jitter import due_of, put_off
 from task_runner.planner.overlap import OVERLAP, QUEUE_FULL, Lined, asking, asks_no_more, coalesce, queue, skip
-from task_runner.planner.plan import fresh, is_queued, newly_missed, returned_places, settled_skipped, skipped_run
-from task_runner.planner.plans import Plan, joined
-from task_runner.planner.runs import Due, earliest, fallen_due, merged, run_between, run_of
+from task_runner.planner.plan import (
+    Due,
+    Plan,
+    earliest,
+    fallen_due,
+    fresh,
+    is_queued,
+    joined,
+    merged,
+    newly_missed,
+    returned_places,
+    run_between,
+    run_of,
+    settled_skipped,
+    skipped_run,
+)
 from task_runner.timetable import Timetable
 
 _LEAST = timedelta(microseconds=1)
@@ -98,7 +110,7 @@ def plan(
     if ended_at is None and (alone := plan_alone(snapshot, timetable, now)):
         return alone
     made = _plan_active(snapshot, timetable, now, busy=busy, skips=skips, asks=asks, ended_at=ended_at)
-    return made if len(rows) == len(paced) else triggering.releasing_after(snapshot, made, now)
+    return made if len(rows) == len(paced) else event_triggers.releasing_after(snapshot, made, now)
 
 
 def _plan_active(
@@ -139,7 +151,7 @@ def _plan_active(
     if aged:
         missed = caught.missed + sum(map(newly_missed, aged))
         caught = replace(caught, changed=aged + caught.changed, missed=missed)
-    if gave_way := triggering.giving_way(snapshot.open, unsent, now):
+    if gave_way := event_triggers.giving_way(snapshot.open, unsent, now):
         caught = replace(caught, changed=caught.changed + gave_way)
     caught, cursor = _within(caught, room, task, due)
     caught, restored = _existing(snapshot, caught)
@@ -163,7 +175,7 @@ def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetim
     unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
     task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - returned_places(unsent))
     if task.pacing is not None:
-        task = replace(task, pacing=selfpaced.withdrawn(task, unsent, reason))
+        task = replace(task, pacing=self_paced.withdrawn(task, unsent, reason))
     return joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
 
 
@@ -213,10 +225,10 @@ def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_
 
     Beside the fire of an event that has yet to be sent, that is all; after a turn, what came due before its end.
     """
-    awaited = triggering.is_awaited(snapshot.open)
+    awaited = event_triggers.is_awaited(snapshot.open)
     if not awaited and ended_at is None:
         return None
-    until, reason = (now, triggering.QUEUED) if awaited else (min(ended_at or now, now), OVERLAP)
+    until, reason = (now, event_triggers.QUEUED) if awaited else (min(ended_at or now, now), OVERLAP)
     room = _room(snapshot.task, _paced(snapshot.open))
     run = run_between(timetable, snapshot.task.cursor_at, until) if room != 0 else None
     return skipped_run(snapshot.task, run, reason) if run else None
@@ -244,17 +256,17 @@ def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, l
         return _come_back(snapshot, timetable, task.wake_at)
     if task.state is not TaskState.ACTIVE:
         return _stopped(snapshot, timetable, now)
-    if not selfpaced.is_self_paced(task.definition):
-        stepped, changed = triggering.next_step(task, snapshot.open, now, resumed=lately.resumed)
+    if not self_paced.is_self_paced(task.definition):
+        stepped, changed = event_triggers.next_step(task, snapshot.open, now, resumed=lately.resumed)
         return Plan(task=stepped, changed=changed, tail=snapshot.tail)
-    stepped, wake = selfpaced.next_step(task, snapshot.open, now)
+    stepped, wake = self_paced.next_step(task, snapshot.open, now)
     return Plan(task=stepped, new=(wake,) if wake else (), tail=snapshot.tail)
 
 
 def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
     """Withdraw what became unsent only after its task was stopped: a fire that was held, refused or that failed."""
     state, idle = snapshot.task.state, _idle(snapshot)
-    if state not in _STOPPED and not (state in _ENDED and selfpaced.is_self_paced(snapshot.task.definition)):
+    if state not in _STOPPED and not (state in _ENDED and self_paced.is_self_paced(snapshot.task.definition)):
         return idle
     withdrawn = withdraw(snapshot, timetable, state.value, now, manual=state is not TaskState.PAUSED)
     if not withdrawn.changed:
@@ -361,7 +373,7 @@ def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
     if limit is not None and task.accepted >= limit:
         return TaskState.DONE
     if task.definition.on is not None:
-        end = selfpaced.ends_at(task.definition)
+        end = self_paced.ends_at(task.definition)
         return TaskState.EXPIRED if end is not None and now > end else None
     if timetable.next_after(task.cursor_at) is not None:
         return None
@@ -373,7 +385,7 @@ def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, 
     """Return the next instant at which planning could change anything; where it is full, only what is there can."""
     wakes = [None if full else timetable.next_after(task.cursor_at)]
     if task.definition.on is not None:
-        wakes.append(triggering.ends_after(task.definition, now))
+        wakes.append(event_triggers.ends_after(task.definition, now))
     for row in _scheduled(rows):
         if row.outcome is not Outcome.PENDING or is_queued(row) or row.send_by is None:
             continue

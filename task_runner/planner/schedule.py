@@ -4,11 +4,10 @@ from datetime import datetime
 from functools import lru_cache
 
 from task_runner.model.task import Definition, Schedule, ScheduleKind
-from task_runner.planner.runs import earliest
-from task_runner.timetable import Bounded, Never, Once, Timetable, parse_cron, parse_every, parse_rrule, zone
-from task_runner.timetable import exclusions as excluding
-from turnkeeper.clock import EPOCH, parse_rfc3339
+from task_runner.planner.plan import earliest
+from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import EPOCH, parse_rfc3339
 
 
 def timetable_of(definition: Definition) -> Timetable:

@@ -23,10 +23,10 @@ from task_runner.model.task import (
 )
 from task_runner.planner.budgets import Ended
 from task_runner.planner.jitter import due_of
-from task_runner.planner.runs import earliest
+from task_runner.planner.plan import earliest
 from task_runner.timetable import Never
-from turnkeeper.config.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import format_duration, parse_duration
 
 END, WAIT = "end", "wait"
 DEFAULT_DELAY = timedelta(seconds=1500)

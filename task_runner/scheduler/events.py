@@ -2,23 +2,45 @@
 
 Who listens is a lookup by the event's name; the filters of those tasks say which of them it triggers; the pure rules of
 :mod:`task_runner.planner.event_triggers` say what becomes of each trigger.
+
+The runner's own events: a task's fire succeeded or failed, a thread was released. Taken in as they are made.
+
+They are born in the transaction that takes the outcome in, so that none is lost and none comes twice; while nobody
+listens for them, they are not made at all.
+
+What an author, or an agent, tells of as an event.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from task_runner.model.events import Event, matches, told
+from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model.events import (
+    FAILED,
+    RELEASED,
+    SUCCEEDED,
+    Event,
+    check_data,
+    check_emitted_name,
+    id_of,
+    matches,
+    told,
+)
 from task_runner.model.replace import replace
-from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState
+from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState, check_request_id
 from task_runner.planner import facts as trail
 from task_runner.planner.event_triggers import TAKEN, Decided, Trigger, decide
+from task_runner.planner.ledger import TurnState
 from task_runner.planner.overlap import CANCELS
 from task_runner.scheduler.fire_request import frozen_request
 from task_runner.scheduler.planning import Planned, plan_tasks, quarantine
 from task_runner.store.port import Session
+from turnkeeper.times import rfc3339, to_us
 
 _LONGEST_PROMPT = 1 << 20  # bytes; what is longer the runtime refuses
 
@@ -124,10 +146,99 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
 
 def _request(task: Task, event: Event) -> bytes:
     """Return what a fire carries for ever: that of its task, and the event behind the prompt."""
-    request = wire.FireRequest.FromString(frozen_request(task))
+    request = runtime_wire.FireRequest.FromString(frozen_request(task))
     for each in (event, replace(event, data_json="")):
         prompt = f"{request.prompt}\n\nEvent: {told(each)}"
         if len(prompt.encode()) <= _LONGEST_PROMPT:
             request.prompt = prompt
             break
     return request.SerializeToString()
+
+
+class Moved(NamedTuple):
+    """A fire that one turn event moved on.
+
+    Attributes:
+        fire: the fire afterwards.
+        state: what was heard of its turn.
+        at: when that was.
+    """
+
+    fire: Fire
+    state: TurnState
+    at: datetime
+
+
+def tell(session: Session, moved: Sequence[Moved], now: datetime) -> Planned:
+    """Take in the events that fires make by moving on; return what they lead to."""
+    named = [(name, each) for each in moved if (name := _name(each))]
+    if not named or not session.events.listeners({name for name, _ in named}):
+        return Planned()
+    ids = list(dict.fromkeys(each.fire.task_id for _, each in named))
+    tasks = {snapshot.task.id: snapshot.task for snapshot in session.tasks.snapshots(ids)}
+    return hear(session, [_event(name, each, tasks[each.fire.task_id]) for name, each in named], now).planned
+
+
+def _name(moved: Moved) -> str:
+    """Return the name of the event, empty for none.
+
+    A turn that pauses within its bounds goes on with the next fire: nothing has succeeded yet.
+    """
+    if moved.state is TurnState.RELEASED:
+        return RELEASED
+    if moved.fire.outcome is Outcome.SUCCEEDED and moved.state is not TurnState.PAUSED:
+        return SUCCEEDED
+    return FAILED if moved.fire.outcome is Outcome.FAILED else ""
+
+
+def _event(name: str, moved: Moved, task: Task) -> Event:
+    fire, definition = moved.fire, task.definition
+    thread_id = definition.thread_id or task.id
+    common = {"channel": definition.channel, "category": definition.category, "agent": definition.agent}
+    if name == RELEASED:
+        # However many fires were held, and whoever decided: one release, and no fire's doing.
+        id_ = id_of(name, thread_id, to_us(moved.at))
+        return Event(name=name, id=id_, at=moved.at, thread_id=thread_id, task_id=task.id, **common)
+    data = {"reason": fire.reason, "kind": fire.kind.value, "attempt": fire.attempt}
+    return Event(
+        name=name,
+        id=id_of(name, fire.fire_id, fire.attempt),
+        at=moved.at,
+        fire_id=fire.fire_id,
+        turn_id=fire.turn_id,
+        thread_id=thread_id,
+        task_id=task.id,
+        task_name=definition.name,
+        data_json=json.dumps(data | {"nominal_at": rfc3339(fire.nominal_at)}, separators=(",", ":")),
+        **common,
+    )
+
+
+def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> Event:
+    """Return the event that a request tells of. Raises InvalidInput: a name of our own, no id, no JSON object."""
+    return Event(
+        name=check_emitted_name(request.name),
+        id=check_request_id(request.event_id or new_id, "event_id"),
+        at=now,
+        fire_id=request.fire_id,
+        turn_id=request.created_by.turn_id,
+        thread_id=request.thread_id,
+        channel=request.channel,
+        agent=request.created_by.agent,
+        category=request.created_by.category,
+        data_json=check_data(request.data_json),
+    )
+
+
+def emit(session: Session, event: Event, now: datetime) -> Heard:
+    """Take an event in that somebody tells of; one told by a running turn is an effect of that turn's fire."""
+    # What only names its turn may be told before the receipt of that turn's fire came in.
+    fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
+    if fire is not None:
+        task = session.tasks.find(fire.task_id)
+        event = replace(event, fire_id=fire.fire_id, task_id=fire.task_id)
+        if task is not None:
+            known = task.definition
+            thread_id, channel = known.thread_id or task.id, known.channel
+            event = replace(event, task_name=known.name, thread_id=thread_id, channel=channel)
+    return hear(session, [event], now)

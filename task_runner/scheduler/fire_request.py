@@ -7,7 +7,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.model.task import Task
 from task_runner.store.port import Outgoing
-from turnkeeper.clock import to_us
+from turnkeeper.times import to_us
 
 
 def frozen_request(task: Task) -> bytes:

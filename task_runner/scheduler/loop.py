@@ -12,8 +12,9 @@ from task_runner.planner.facts import Event, Trail
 from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, prepare, quarantine
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store.port import Session, Store
-from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.clock import Clock
 from turnkeeper.failpoints import Failpoints
+from turnkeeper.times import rfc3339
 
 LONGEST_WAIT_S = 30.0
 LEAD_S = 1.0  # before something is due, to have it in memory by then

@@ -8,13 +8,12 @@ from types import MappingProxyType
 
 from task_runner.model.replace import replace
 from task_runner.model.task import LONGEST_REASON, FireKind, Outcome, Snapshot, TaskState
-from task_runner.planner import facts as trail
-from task_runner.planner import self_paced as selfpaced
+from task_runner.planner import facts, self_paced
 from task_runner.planner.budgets import Ended, settle_up
 from task_runner.planner.facts import Event
 from task_runner.planner.overlap import CANCELS
+from task_runner.planner.plan import Plan
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
-from task_runner.planner.plans import Plan
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.fire_request import frozen_request
 from task_runner.store.port import Session
@@ -107,8 +106,8 @@ def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reach
     if not ended:
         return plan(snapshot, timetable, now, reachable=reachable, lately=lately)
     task, why = settle_up(snapshot.task, ended)
-    if selfpaced.is_self_paced(task.definition):
-        task, slower = selfpaced.heard(task, ended)
+    if self_paced.is_self_paced(task.definition):
+        task, slower = self_paced.heard(task, ended)
         why = why or slower[:LONGEST_REASON]
     snapshot = replace(snapshot, task=task)
     if not why or task.state is not TaskState.ACTIVE:
@@ -127,7 +126,7 @@ def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Pla
     written = session.fires.write_plans([planned for _, planned in plans], requests)
     events: list[Event] = []
     for (snapshot, planned), entries in zip(plans, written, strict=True):
-        events += trail.of_plan(snapshot, planned, entries)
+        events += facts.of_plan(snapshot, planned, entries)
     return Planned(
         committed=sum(event.name == "fire.committed" for event in events),
         skipped=sum(event.fields["count"] for event in events if event.name == "fire.skipped"),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome
 from task_runner.planner.facts import Trail
-from task_runner.planner.runs import merged, run_of
+from task_runner.planner.plan import merged, run_of
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
 

@@ -6,14 +6,13 @@ from datetime import datetime, timedelta
 from task_runner.model.replace import replace
 from task_runner.model.task import Fire, FireKind, Revision, TaskState
 from task_runner.planner.facts import Event
-from task_runner.planner.plans import Plan
-from task_runner.planner.runs import run_between
+from task_runner.planner.plan import Plan, run_between
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import is_self_paced, whole
 from task_runner.scheduler.planning import LARGEST_BATCH
 from task_runner.store.port import Session
 from task_runner.timetable import Timetable
-from turnkeeper.clock import rfc3339
+from turnkeeper.times import rfc3339
 
 # A cursor that lies further ahead of the clock than this was moved by a clock that was wrong.
 LARGEST_LEAD = timedelta(minutes=5)

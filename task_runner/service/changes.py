@@ -20,12 +20,12 @@ from task_runner.model.task import (
     fire_id,
     is_task_id,
 )
+from task_runner.planner.event_triggers import supersede
 from task_runner.planner.facts import Event, committed
+from task_runner.planner.plan import Plan
 from task_runner.planner.planner import pass_over, plan, withdraw
-from task_runner.planner.plans import Plan
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import begun, edited, is_self_paced, resumed
-from task_runner.planner.superseding import supersede
 from task_runner.scheduler.fire_request import frozen_request
 from task_runner.scheduler.planning import Planned, plan_tasks, write_plans
 from task_runner.service.loop_spec import MOST_PER_AGENT, as_loop

@@ -12,9 +12,8 @@ from task_runner.model.declaration import CreatedBy
 from task_runner.model.task import CatchUp, Definition, Overlap, ScheduleKind
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import DEFAULT_DELAY, END, LONGEST_DELAY, WAIT, check_if_silent, is_self_paced
-from turnkeeper.clock import rfc3339
-from turnkeeper.config.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import format_duration, parse_duration, rfc3339
 
 CHANNEL, CATEGORY = "general", "loop"
 MOST_PER_AGENT = 25

@@ -1,6 +1,8 @@
 """What the runner offers, as one object that takes and returns protos.
 
 The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
+
+What a running turn hands on to a task that it makes.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,15 +15,14 @@ from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.task import UNDER_WAY, Task, TaskState, check_request_id
 from task_runner.planner.facts import Event, Trail
 from task_runner.planner.schedule import describe, kind_of
-from task_runner.scheduler import take_over as wakes
-from task_runner.scheduler.emitting import emit, read_emitted
+from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
-from task_runner.service import changes, simulating
+from task_runner.service import changes, self_paced
+from task_runner.service import simulate as simulating
 from task_runner.service.backfill import backfill
 from task_runner.service.categories import Categories
 from task_runner.service.changes import Changed
 from task_runner.service.explain.explain import explain
-from task_runner.service.handing import within
 from task_runner.service.loop_spec import as_loop
 from task_runner.service.task_spec import Defaults, parse_instant, parse_spec
 from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
@@ -30,6 +31,18 @@ from turnkeeper import __version__
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+
+
+def within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
+    """Return what is to be made; a fire's turn makes nothing with a wider budget than the task of that fire has."""
+    fire = session.fires.by_ids([request.fire_id]).get(request.fire_id) if request.fire_id else None
+    task = session.tasks.find(fire.task_id) if fire is not None else None
+    spec = wire.TaskSpec()
+    spec.CopyFrom(request.spec)
+    for key, limit in task.definition.budget if task is not None else ():
+        spec.budget[key] = min(limit, request.spec.budget.get(key, limit))
+    return spec
+
 
 _PREVIEW = 3
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
@@ -196,12 +209,12 @@ class Service:
     async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
         """Let a self-paced task wake so many seconds from now. Raises Conflict for a task of any other kind."""
         now = self._clock.now()
-        return await self._change(lambda session: wakes.reschedule(session, request.name, request.seconds, now))
+        return await self._change(lambda session: self_paced.reschedule(session, request.name, request.seconds, now))
 
     async def end_ephemeral(self) -> None:
         """Delete what lasts as long as a daemon: when one stops, and what a killed one left when the next starts."""
         now = self._clock.now()
-        self._tell(await self._store.run(lambda session: wakes.end_ephemeral(session, now)))
+        self._tell(await self._store.run(lambda session: self_paced.end_ephemeral(session, now)))
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""

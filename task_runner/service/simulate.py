@@ -3,25 +3,35 @@
 Each task starts the span with nothing open. The runner plans and sends the moment it can; a turn succeeds after the
 time it is said to take. While the runner is down turns go on, and their outcomes are heard when it is back. What a turn
 of a self-paced task would ask for nobody knows: it asks for nothing, and `if_silent` decides.
+
+`Simulate`: what stored tasks would do, for programs; the command line simulates in its own process, without bounds.
+
+Bounded, and giving way to the runner's own work between rows: simulating must not make a fire late.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import NamedTuple
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.replace import replace
 from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId
-from task_runner.planner import ledger
-from task_runner.planner import self_paced as selfpaced
+from task_runner.planner import ledger, self_paced
 from task_runner.planner.budgets import Ended
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.overlap import CANCELS
+from task_runner.planner.plan import Plan, earliest
 from task_runner.planner.planner import Lately, plan
-from task_runner.planner.plans import Plan
-from task_runner.planner.runs import earliest
 from task_runner.planner.schedule import timetable_of
+from task_runner.service.views import stamp
 from task_runner.timetable import Timetable
+from turnkeeper.clock import Clock
+from turnkeeper.errors import InvalidInput
+from turnkeeper.times import parse_duration
 
 _LEAST = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)
@@ -91,7 +101,7 @@ class _Life:
     def begin(cls, task_id: str, definition: Definition, span: Span) -> "_Life":
         timetable = timetable_of(definition)
         before = span.start - _LEAST
-        pacing = selfpaced.begun(definition, span.start) if selfpaced.is_self_paced(definition) else None
+        pacing = self_paced.begun(definition, span.start) if self_paced.is_self_paced(definition) else None
         task = Task(
             id=TaskId(task_id),
             definition=definition,
@@ -174,7 +184,7 @@ class _Life:
         if self.task.pacing is not None:
             done = ledger.turned(fire, TurnState.SUCCEEDED, now, attempt=fire.attempt)
             turn = Ended(fire=done, at=ended_at, spent=self.span.turn, tokens=0)
-            self.task, _ = selfpaced.heard(self.task, [turn])
+            self.task, _ = self_paced.heard(self.task, [turn])
             pacing = self.task.pacing
             self.task = replace(self.task, wake_at=pacing.armed_at if pacing else None)
 
@@ -191,3 +201,53 @@ class _Life:
     def _row(self, fire: Fire) -> Row:
         name = self.task.definition.name
         return Row(fire.nominal_at, name, fire.fired_at, fire.outcome, fire.reason, fire.count, fire.first_at)
+
+
+MOST_ROWS = 10_000
+_USUAL_ROWS = 1000
+_AT_ONCE = 50
+
+
+def span_of(request: wire.SimulateRequest) -> Span:
+    """Return what is to be simulated. Raises InvalidInput, naming the field."""
+    start, end = _instant(getattr(request, "from"), "from"), _instant(request.to, "to")
+    if not timedelta(0) < end - start <= LONGEST:
+        raise InvalidInput("must be later than `from`, by ten years at most", where="to")
+    outages = sorted(
+        Outage(_instant(getattr(down, "from"), "down"), _instant(down.to, "down")) for down in request.down
+    )
+    if any(outage.end <= outage.start for outage in outages):
+        raise InvalidInput("an outage must end after it begins", where="down")
+    return Span(start=start, end=end, outages=outages, turn=parse_duration(request.turn or "0s", field="turn"))
+
+
+async def simulate(tasks: Iterable[Task], span: Span, limit: int, clock: Clock) -> wire.SimulateResponse:
+    """Return the first rows of what `tasks` would do, at most `limit` (0: 1,000), by time."""
+    rows = _rows(tasks, span)
+    room = min(limit, MOST_ROWS) if limit > 0 else _USUAL_ROWS
+    found: list[Row] = []
+    while len(found) <= room and (more := list(islice(rows, _AT_ONCE))):
+        found += more
+        await clock.sleep(0)
+    kept = sorted(found[:room], key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
+    return wire.SimulateResponse(rows=map(_shown, kept), truncated=len(found) > room)
+
+
+def _rows(tasks: Iterable[Task], span: Span) -> Iterator[Row]:
+    for task in tasks:
+        yield from simulated(task.id, task.definition, span)
+
+
+def _instant(at: Timestamp, field: str) -> datetime:
+    try:
+        return at.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput("is not a time", where=field) from error
+
+
+def _shown(row: Row) -> wire.SimulatedRow:
+    shown = wire.SimulatedRow(task=row.task, outcome=row.outcome.value, reason=row.reason, count=row.stands_for)
+    stamp(shown.nominal_at, row.nominal_at)
+    stamp(shown.first_nominal_at, row.first_at)
+    stamp(shown.fired_at, row.fired_at)
+    return shown

@@ -7,7 +7,7 @@ from typing import Any
 
 from task_runner.model.declaration import CreatedBy, EventTrigger
 from task_runner.model.task import CatchUp, Definition, Overlap, Schedule, ScheduleKind
-from turnkeeper.clock import from_us, to_us
+from turnkeeper.times import from_us, to_us
 
 _INSTANTS = ("start_at", "end_at", "expires_at")
 _DURATIONS = ("grace", "catch_up_window", "jitter", "first")

@@ -12,10 +12,10 @@ from sqlalchemy.dialects.sqlite import insert
 from task_runner.model.events import Event
 from task_runner.model.task import UNDER_WAY, Fire, Snapshot, Task, TaskState
 from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
-from task_runner.store.eventstore import Note
+from task_runner.store.port import Note
 from task_runner.store.rows import fire_of, task_of
 from task_runner.store.schema import events, fires, follow, tasks, triggers
-from turnkeeper.clock import from_us, to_us
+from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
 LARGEST_LOOKUP = 500
@@ -24,7 +24,7 @@ _OVER = [state.value for state in (TaskState.DONE, TaskState.EXPIRED, TaskState.
 
 
 class SqliteEvents:
-    """Events, over one connection inside a transaction; see :class:`task_runner.store.eventstore.Events`."""
+    """Events, over one connection inside a transaction; see :class:`task_runner.store.port.Events`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

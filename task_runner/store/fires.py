@@ -10,13 +10,13 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from task_runner.model.replace import replace
 from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome
 from task_runner.planner.overlap import CANCELS
-from task_runner.planner.plans import Plan
+from task_runner.planner.plan import Plan
 from task_runner.store.port import Glance, Outgoing
 from task_runner.store.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
 from task_runner.store.schema import fires, outbox, tasks
 from task_runner.store.statements import Prepared, among, listed, one_of
 from task_runner.store.tasks import LARGEST_LOOKUP
-from turnkeeper.clock import from_us, to_us
+from turnkeeper.times import from_us, to_us
 
 
 class SqliteFires:

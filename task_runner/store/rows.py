@@ -18,7 +18,7 @@ from task_runner.model.task import (
     Usage,
 )
 from task_runner.store.definition_json import decode_definition, encode_definition
-from turnkeeper.clock import from_us, to_us
+from turnkeeper.times import from_us, to_us
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)

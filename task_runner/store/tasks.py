@@ -15,8 +15,8 @@ from task_runner.store.port import Totals
 from task_runner.store.rows import fire_of, row_of_task, task_of
 from task_runner.store.schema import fires, revisions, tasks
 from task_runner.store.statements import Prepared, among, listed
-from turnkeeper.clock import from_us, to_us
 from turnkeeper.rpc.errors import AlreadyExists
+from turnkeeper.times import from_us, to_us
 
 LARGEST_LOOKUP = 500
 _OVER = [TaskState.DONE.value, TaskState.EXPIRED.value, TaskState.DELETED.value]

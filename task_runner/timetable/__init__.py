@@ -6,10 +6,9 @@ Nothing here reads a clock or does I/O of its own; time is an argument. Nominal 
 from task_runner.timetable.bounds import Bounded
 from task_runner.timetable.cron.cron import CronTimetable, parse_cron
 from task_runner.timetable.exclusions import check_excluded, excluding
+from task_runner.timetable.instants import InvalidCron
 from task_runner.timetable.interval import EveryTimetable, parse_every
-from task_runner.timetable.invalid import InvalidCron
-from task_runner.timetable.never import Never
-from task_runner.timetable.once import Once
+from task_runner.timetable.once import Never, Once
 from task_runner.timetable.protocol import Timetable
 from task_runner.timetable.rrule.rrule import RruleTimetable, parse_rrule
 from task_runner.timetable.zones import zone

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 from task_runner.timetable.instants import EARLIEST_S, LATEST_S, from_seconds, to_seconds
 from task_runner.timetable.protocol import Sliced
-from turnkeeper.config.durations import format_duration, parse_duration
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import format_duration, parse_duration
 
 _SHORTEST = timedelta(seconds=1)
 

@@ -16,7 +16,8 @@ from typing import Any
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.port import Claimed, Put
 from turnkeeper.bus.quota import machine_errors
-from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.clock import Clock
+from turnkeeper.times import rfc3339
 
 
 class AckLedger:

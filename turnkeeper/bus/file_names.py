@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from turnkeeper.clock import Clock, to_us
+from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
+from turnkeeper.times import to_us
 
 MARK = ".newest"
 _NAME = re.compile(r"(\d{20})-(\d{1,10})-[0-9a-f]{8}-\d{6,12}-[a-z0-9-]+\.json", re.ASCII)

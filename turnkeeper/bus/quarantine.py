@@ -13,9 +13,10 @@ from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.bus.port import Quarantined
 from turnkeeper.bus.quota import machine_errors
 from turnkeeper.bus.retention import REASON
-from turnkeeper.clock import Clock, parse_rfc3339, rfc3339
+from turnkeeper.clock import Clock
 from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.files import Files
+from turnkeeper.times import parse_rfc3339, rfc3339
 
 _LARGEST_REASON = 1 << 16
 _MOST_OF_A_NAME = 1000

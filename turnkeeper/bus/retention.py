@@ -10,8 +10,9 @@ from pathlib import Path
 
 from turnkeeper.bus.file_names import ns_of, writer_of
 from turnkeeper.bus.key_index import KeyLinks
-from turnkeeper.clock import Clock, to_us
+from turnkeeper.clock import Clock
 from turnkeeper.storage.files import Files
+from turnkeeper.times import to_us
 
 REASON = ".reason"
 _STALE_S = 86_400  # a temporary file older than this is nobody's, also where its writer's pid lives again

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from turnkeeper.config.durations import parse_duration
 from turnkeeper.config.home import Home
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.times import parse_duration
 
 FIRST_AGENT = "agent0"
 MOST_WORKERS = 64

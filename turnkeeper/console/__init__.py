@@ -3,9 +3,20 @@
 Data goes to stdout, notes and errors to stderr. JSON keys are stable, a list is an array, times are RFC 3339 in UTC.
 """
 
-from turnkeeper.console.options import LimitOption, Output, OutputOption
 from turnkeeper.console.program import home, run, when
-from turnkeeper.console.render import Column, as_json, console, note, plain, show_record, show_rows, status
+from turnkeeper.console.render import (
+    Column,
+    LimitOption,
+    Output,
+    OutputOption,
+    as_json,
+    console,
+    note,
+    plain,
+    show_record,
+    show_rows,
+    status,
+)
 
 __all__ = [
     "Column",

@@ -1,4 +1,7 @@
-"""Rendering rows and records, for people and for scripts."""
+"""Rendering rows and records, for people and for scripts.
+
+Options that many commands share.
+"""
 
 import json
 import re
@@ -7,13 +10,32 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
 from turnkeeper.console.grid import Grid
-from turnkeeper.console.options import Output
+
+
+class Output(StrEnum):
+    """How a command prints its data."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    JSONL = "jsonl"
+    NAME = "name"
+
+
+OutputOption = Annotated[
+    Output,
+    typer.Option("-o", "--output", help="table and wide are for people; json, jsonl and name are stable, for scripts."),
+]
+LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most so many.")]
+
 
 Row = Mapping[str, Any]
 _LAYOUT = {"\n", "\t"}

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_runtime.cli.rows import Row, candidate_row, deviation_row, interrupt_row
-from agent_runtime.cli.words import asked, clipped
+from agent_runtime.cli.rows import Row, asked, candidate_row, clipped, deviation_row, interrupt_row
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import TurnkeeperError
 

@@ -5,14 +5,12 @@ from typing import Annotated
 
 import typer
 
-from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.chat.follow import Following, Found, Lost
-from agent_runtime.cli.chat.reader import Reader
+from agent_runtime.cli.chat.plain import Reader
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import LOST, follow_on_terminal
-from agent_runtime.cli.client import read
-from agent_runtime.cli.rows import channel_row, conversation_row
-from agent_runtime.cli.words import shown, waiting_line
+from agent_runtime.cli.client import complete_channel, read
+from agent_runtime.cli.rows import channel_row, conversation_row, shown, waiting_line
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, as_json, console, note, show_rows
 from turnkeeper.errors import NotFound, TurnkeeperError

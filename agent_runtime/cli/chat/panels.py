@@ -17,10 +17,21 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from agent_runtime.cli.chat.news import News
-from agent_runtime.cli.chat.plain import cause, standing, status_style
-from agent_runtime.cli.rows import Row, candidate_row, deviation_row, instant, interrupt_row
-from agent_runtime.cli.words import ID_DIGITS, answer_text, call_text, clipped, loaded, resolve_command, shown
+from agent_runtime.cli.chat.plain import News, cause, standing, status_style
+from agent_runtime.cli.rows import (
+    ID_DIGITS,
+    Row,
+    answer_text,
+    call_text,
+    candidate_row,
+    clipped,
+    deviation_row,
+    instant,
+    interrupt_row,
+    loaded,
+    resolve_command,
+    shown,
+)
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import plain
 

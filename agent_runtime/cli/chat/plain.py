@@ -1,16 +1,131 @@
-"""A turn on a terminal: its mark, what was said, called, proposed and asked, one line of text each."""
+"""A turn on a terminal: its mark, what was said, called, proposed and asked, one line of text each.
+
+What of a turn a reader has not been shown yet. Pure; the same for a turn shown whole and for one that goes on.
+
+Printing a conversation line by line, as a pipe or a dumb terminal takes it: what is new, and never twice.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from agent_runtime.cli.chat.news import News, news_of
-from agent_runtime.cli.rows import Row, candidate_row, deviation_row, instant, interrupt_row
-from agent_runtime.cli.words import ID_DIGITS, asked, call_text, clipped, loaded, resolve_command, shown, span
-from agent_runtime.service.messages import mark_text
+from agent_runtime.cli.rows import (
+    ID_DIGITS,
+    Row,
+    asked,
+    call_text,
+    candidate_row,
+    clipped,
+    deviation_row,
+    instant,
+    interrupt_row,
+    loaded,
+    resolve_command,
+    shown,
+    span,
+)
+from agent_runtime.model.conversation import mark_text
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import plain
+
+ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
+Kind = Literal["begun", "message", "candidate", "deviation", "interrupt", "ended"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """One thing to show of a turn.
+
+    Attributes:
+        kind: the turn itself, a message, something proposed, a contradiction, something asked, or how it stands now.
+        turn: the turn in its newest form.
+        at: which of the turn's messages, candidates, deviations or interrupts; 0 for the rest.
+    """
+
+    kind: Kind
+    turn: wire.ConversationTurn
+    at: int = 0
+
+    @property
+    def message(self) -> wire.Message:
+        """The message."""
+        return self.turn.messages[self.at]
+
+    @property
+    def candidate(self) -> wire.Candidate:
+        """The candidate."""
+        return self.turn.candidates[self.at]
+
+    @property
+    def deviation(self) -> wire.Deviation:
+        """The deviation."""
+        return self.turn.deviations[self.at]
+
+    @property
+    def interrupt(self) -> wire.Interrupt:
+        """The interrupt."""
+        return self.turn.interrupts[self.at]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a reader was shown of a turn.
+
+    Attributes:
+        status: how it stood; empty when nothing of it was shown.
+        messages: how many of its messages.
+        candidates: what became of each of its candidates, as far as that was shown.
+        deviations: likewise of the contradictions that it came upon.
+        interrupts: likewise of what it asked.
+    """
+
+    status: str = ""
+    messages: int = 0
+    candidates: dict[str, str] = field(default_factory=dict)
+    deviations: dict[str, str] = field(default_factory=dict)
+    interrupts: dict[str, str] = field(default_factory=dict)
+
+
+def news_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[News]:
+    """Return what of a turn is new to a reader, in the order in which to show it."""
+    known = known or Known()
+    found = [] if known.status else [News(kind="begun", turn=turn)]
+    found += [News(kind="message", turn=turn, at=at) for at in range(known.messages, len(turn.messages))]
+    # What is proposed is shown after the words that go with it.
+    proposed, found_out = (turn.candidates, turn.deviations) if turn.status != "running" else ((), ())
+    for at, candidate in enumerate(proposed):
+        if known.candidates.get(candidate.candidate_id) != candidate.lifecycle:
+            found.append(News(kind="candidate", turn=turn, at=at))
+    for at, deviation in enumerate(found_out):
+        if known.deviations.get(deviation.deviation_id) != deviation.lifecycle:
+            found.append(News(kind="deviation", turn=turn, at=at))
+    for at, interrupt in enumerate(turn.interrupts):
+        if known.interrupts.get(interrupt.interrupt_id) != _standing(interrupt):
+            found.append(News(kind="interrupt", turn=turn, at=at))
+    # A turn that waits for its author has just said so, and one that was shown whole began with how it ended.
+    if known.status not in {"", turn.status} and turn.status not in {"interrupted", "running"}:
+        found.append(News(kind="ended", turn=turn))
+    return found
+
+
+def known_of(turn: wire.ConversationTurn) -> Known:
+    """Return what a reader has been shown once all of this turn was."""
+    proposed, found_out = (turn.candidates, turn.deviations) if turn.status != "running" else ((), ())
+    return Known(
+        status=turn.status,
+        messages=len(turn.messages),
+        candidates={one.candidate_id: one.lifecycle for one in proposed},
+        deviations={one.deviation_id: one.lifecycle for one in found_out},
+        interrupts={one.interrupt_id: _standing(one) for one in turn.interrupts},
+    )
+
+
+def _standing(interrupt: wire.Interrupt) -> str:
+    return interrupt.decision or interrupt.status
+
 
 _LABEL = 11
 _NARROWEST = 60
@@ -177,3 +292,97 @@ def _labelled(label: str, text: str, label_style: str, style: str = "") -> Text:
 def _indented(text: str) -> Text:
     body = plain(text).replace("\n", "\n" + " " * (_LABEL + 4))
     return Text.assemble(" " * (_LABEL + 2), (body, "dim"))
+
+
+MOST_KNOWN = 2000  # turns of which it is remembered what was shown
+_MARGIN = 13
+
+
+@dataclass(kw_only=True)
+class _Saying:
+    """What was printed of the message that a turn is writing."""
+
+    message: str = ""
+    text: str = ""
+
+
+class Reader:
+    """Shows turns, and the pieces of what they say, on a console."""
+
+    def __init__(self, out: Console, *, wide: bool = False) -> None:
+        self._out = out
+        self._wide = wide
+        self._known: dict[str, Known] = {}
+        self._turn = ""  # whose lines were printed last
+        self._open = ""  # the turn whose line has no end yet
+        self._sayings: dict[str, _Saying] = {}
+
+    def take(self, turn: wire.ConversationTurn) -> None:
+        """Show what is new of a turn, or a piece of what it says."""
+        if turn.HasField("speech"):
+            self._hear(turn)
+            return
+        for news in news_of(turn, self._known.get(turn.turn_id)):
+            self._show(news)
+        self._known.pop(turn.turn_id, None)
+        self._known[turn.turn_id] = known_of(turn)
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        if turn.status != "running":
+            self._sayings.pop(turn.turn_id, None)
+
+    def _show(self, news: News) -> None:
+        if news.kind == "message" and news.message.role == "agent":
+            news = self._unprinted(news)
+        lines = news_lines(news, width=self._out.width, wide=self._wide)
+        if lines:
+            self._begin(news.turn.turn_id, again=news.kind != "begun")
+        for line in lines:
+            self._print(line)
+
+    def _unprinted(self, news: News) -> News:
+        """Print the end of a message whose beginning was printed; return what is left of it."""
+        turn_id, message = news.turn.turn_id, wire.Message()
+        message.CopyFrom(news.message)
+        saying = self._sayings.pop(turn_id, None)
+        said, text = saying.text.lstrip() if saying is not None else "", message.text.strip()
+        if said.strip() and text.startswith(said.rstrip()):
+            if len(text) > len(said):
+                self._piece(turn_id, text[len(said) :])
+            message.text = ""
+        turn = wire.ConversationTurn(turn_id=turn_id, messages=[message])
+        return News(kind="message", turn=turn)
+
+    def _hear(self, turn: wire.ConversationTurn) -> None:
+        speech, turn_id = turn.speech, turn.turn_id
+        saying = self._sayings.setdefault(turn_id, _Saying())
+        if saying.message != speech.message:
+            saying.message, saying.text = speech.message, ""
+        # One turn speaks at a time: what another says meanwhile comes when it is on record.
+        if speech.text and speech.offset == len(saying.text) and self._open in {"", turn_id}:
+            self._piece(turn_id, speech.text)
+            saying.text += speech.text
+
+    def _piece(self, turn_id: str, text: str) -> None:
+        if self._open != turn_id:
+            text = text.lstrip()
+            if not text:
+                return
+            self._begin(turn_id, again=True)
+            self._out.print(label_line("agent", ""), end="", soft_wrap=True)
+            self._open = turn_id
+        self._out.print(Text(plain(text).replace("\n", "\n" + " " * _MARGIN)), end="", soft_wrap=True)
+
+    def _print(self, line: Text) -> None:
+        self._out.print(hung(line, self._out), soft_wrap=True)
+
+    def _begin(self, turn_id: str, *, again: bool) -> None:
+        """Stand at the beginning of a line, under the turn's name where another turn's lines came between."""
+        if self._open:
+            self._out.print()
+            self._open = ""
+        if self._turn != turn_id and self._turn:
+            self._out.print()
+        if self._turn != turn_id and again:
+            self._out.print(Text(plain(f"{turn_id} goes on"), "dim"), soft_wrap=True)
+        self._turn = turn_id

@@ -13,8 +13,8 @@ from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
 from agent_runtime.cli.chat.commands import Waiting
-from agent_runtime.cli.chat.news import ENDED, Known, News, known_of, news_of
 from agent_runtime.cli.chat.panels import Safe, blocks, calling, heading, saying
+from agent_runtime.cli.chat.plain import ENDED, Known, News, known_of, news_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import plain
 

@@ -5,16 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.channels import complete_channel
-from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import conversation_row
-from agent_runtime.cli.words import asked, resolve_command
+from agent_runtime.cli.client import change, complete_channel, read
+from agent_runtime.cli.rows import asked, conversation_row, resolve_command
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.durations import parse_duration
 from turnkeeper.console import note, plain, status
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
+from turnkeeper.times import parse_duration
 
 Channel = Annotated[
     str,

@@ -6,12 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.chat.commands import REFUSED, Command, Item, Waiting, parse, perform
-from agent_runtime.cli.chat.news import News
 from agent_runtime.cli.chat.panels import Safe, blocks
-from agent_runtime.cli.chat.plain import news_lines
-from agent_runtime.cli.client import change
+from agent_runtime.cli.chat.plain import News, news_lines
+from agent_runtime.cli.client import change, complete_channel
 from agent_runtime.cli.rows import candidate_row, deviation_row, interrupt_row
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console, note

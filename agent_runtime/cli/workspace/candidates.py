@@ -8,8 +8,7 @@ import typer
 from rich.text import Text
 
 from agent_runtime.cli.client import Ask, change, pick, read
-from agent_runtime.cli.rows import Row, candidate_row, page_row
-from agent_runtime.cli.words import clipped, shown
+from agent_runtime.cli.rows import Row, candidate_row, clipped, page_row, shown
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, console, note, plain, show_record, show_rows
 from turnkeeper.errors import InvalidInput, NotFound

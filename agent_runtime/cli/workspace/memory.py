@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import Row, instant
-from agent_runtime.cli.words import clipped, shown
+from agent_runtime.cli.rows import Row, clipped, instant, shown
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import InvalidInput

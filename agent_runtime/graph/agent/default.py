@@ -1,7 +1,10 @@
-"""The default graph: LangChain's agent loop with our tools, our briefing, and the middleware that the engine adds."""
+"""The default graph: LangChain's agent loop with our tools, our briefing, and the middleware that the engine adds.
+
+What makes a graph: of tools, with the guard around them, on a checkpointer.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain.agents import create_agent
@@ -11,7 +14,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from agent_runtime.graph.agent.briefing import Briefing
 from agent_runtime.graph.models import make_model
-from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.model.values import TurnContext
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
@@ -52,3 +55,6 @@ def build_graph(
         context_schema=TurnContext,
         checkpointer=checkpointer,
     )
+
+
+Build = Callable[[Sequence[ToolSpec], Sequence[AgentMiddleware[Any, Any, Any]], BaseCheckpointSaver[Any]], Any]

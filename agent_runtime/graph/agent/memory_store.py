@@ -3,6 +3,8 @@
 The entries are those of our own tools, in the same table, behind the same scopes: each operation is put to the desk, as
 a tool call is, and asked again where it is carried out. A write of a node that is run again happens once. Without a
 turn around it there is nothing to read and nothing to write.
+
+What LangGraph's stores mean by a filter and by conditions on namespaces. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +17,7 @@ from langgraph.store.base import (
     GetOp,
     Item,
     ListNamespacesOp,
+    MatchCondition,
     Op,
     PutOp,
     Result,
@@ -23,13 +26,12 @@ from langgraph.store.base import (
 )
 from sqlalchemy import Connection
 
-from agent_runtime.graph.agent.matching import holds, listed
 from agent_runtime.graph.guard.call_ids import Alike, made_id, place
 from agent_runtime.graph.guard.desk import Desk, Refused, Wanted
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.judge import require
-from agent_runtime.store.effects import Call, Outcome
-from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.store.idempotency import Call, Outcome
+from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.memory.namespaces import (
     Spot,
@@ -44,6 +46,62 @@ from agent_runtime.workspace.memory.namespaces import (
 from agent_runtime.workspace.model import MemoryEntry
 from agent_runtime.workspace.workspace import World
 from turnkeeper.errors import Denied, InvalidInput
+
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "$eq": lambda held, wanted: bool(held == wanted),
+    "$ne": lambda held, wanted: bool(held != wanted),
+    "$gt": lambda held, wanted: float(held) > float(wanted),
+    "$gte": lambda held, wanted: float(held) >= float(wanted),
+    "$lt": lambda held, wanted: float(held) < float(wanted),
+    "$lte": lambda held, wanted: float(held) <= float(wanted),
+}
+
+
+def holds(value: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
+    """Return whether a value passes a filter: by field, a value, or operators such as `$gte`.
+
+    Raises:
+        InvalidInput: an operator that there is not, or one for numbers on what is no number.
+    """
+    return all(_fits(value.get(field), want) for field, want in (wanted or {}).items())
+
+
+def listed(op: ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the namespaces that an operation asks for, in their order, cut to its depth."""
+    fitting = {one for one in namespaces if all(_matches(condition, one) for condition in op.match_conditions or ())}
+    cut = {one[: op.max_depth] for one in fitting} if op.max_depth is not None else fitting
+    return sorted(cut)[op.offset : op.offset + op.limit]
+
+
+def _fits(held: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list | tuple):
+        same = isinstance(held, list | tuple) and len(held) == len(wanted)
+        return same and all(_fits(*pair) for pair in zip(held, wanted, strict=True))
+    if not isinstance(wanted, Mapping):
+        return bool(held == wanted)
+    if any(str(key).startswith("$") for key in wanted):
+        return all(_compare(held, str(operator), other) for operator, other in wanted.items())
+    return isinstance(held, Mapping) and all(_fits(held.get(key), want) for key, want in wanted.items())
+
+
+def _compare(held: Any, operator: str, wanted: Any) -> bool:
+    if operator not in _COMPARE:
+        raise InvalidInput(f"no operator {operator[:20]!r}", where="filter", hint=f"there are {', '.join(_COMPARE)}")
+    if held is None and operator not in {"$eq", "$ne"}:
+        return False
+    try:
+        return _COMPARE[operator](held, wanted)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{operator} compares numbers: {error}", where="filter") from error
+
+
+def _matches(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
+    path = condition.path
+    if len(namespace) < len(path):
+        return False
+    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[len(namespace) - len(path) :]
+    return all(want in {"*", held} for held, want in zip(part, path, strict=True))
+
 
 Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
 READ, SEARCH, PUT, FORGET = "memory.read", "memory.search", "memory.put", "memory.forget"
@@ -112,7 +170,7 @@ class TierStore(BaseStore):
             spot = spot_of(op.namespace, turn)
             _, _, args = self._ask(READ, "read", args_of(spot.shelf) | {"key": key_of(spot.below, op.key)}, turn)
             shelf, key = _shelf(args), str(args.get("key", ""))
-            return _Reading(run=lambda connection: _item(memory.find(connection, shelf, key)))
+            return _Reading(run=lambda connection: _item(entries.find(connection, shelf, key)))
         if isinstance(op, PutOp):
             return self._write(op, turn)
         if isinstance(op, SearchOp):
@@ -150,13 +208,13 @@ class TierStore(BaseStore):
 
     def _write(self, op: PutOp, turn: TurnContext) -> _Writing:
         spot = spot_of(op.namespace, turn)
-        key, scope = memory.check_key(key_of(spot.below, op.key)), FORGET if op.value is None else PUT
+        key, scope = entries.check_key(key_of(spot.below, op.key)), FORGET if op.value is None else PUT
         said = None if op.value is None else text_of(op.value)
         wanted = {"key": key} | ({} if op.value is None else {"value": dict(op.value)})
         name, context, args = self._ask(scope, "write", args_of(spot.shelf) | wanted, turn)
         shelf = _shelf(args)
         if {**args} != args_of(spot.shelf) | wanted:  # the author edited it
-            key, value = memory.check_key(str(args.get("key", ""))), args.get("value")
+            key, value = entries.check_key(str(args.get("key", ""))), args.get("value")
             if said is not None:
                 said = text_of(_object(value))
         text, form = said or (None, "text")
@@ -202,16 +260,16 @@ def _object(value: object) -> Mapping[str, Any]:
 def _shelf(args: Mapping[str, Any]) -> Shelf:
     """Return the shelf that admitted arguments name."""
     owner = {"channel": args.get("channel"), "conversation": args.get("thread")}.get(str(args.get("tier")))
-    return memory.check_shelf(str(args.get("tier")), str(owner or ""))
+    return entries.check_shelf(str(args.get("tier")), str(owner or ""))
 
 
 def _under(connection: Connection, spot: Spot, query: str | None) -> list[tuple[float | None, MemoryEntry]]:
     """Return the entries below a namespace: those that fit a query with their points, or all."""
     found: Sequence[tuple[float | None, MemoryEntry]]
     if query:
-        found = memory.ranked(connection, spot.shelf, query)
+        found = entries.ranked(connection, spot.shelf, query)
     else:
-        found = [(None, entry) for entry in memory.whole(connection, spot.shelf)]
+        found = [(None, entry) for entry in entries.whole(connection, spot.shelf)]
     root = len(namespace_of(spot.shelf, "")[0])
     depth = len(spot.below)
     return [
@@ -222,7 +280,7 @@ def _under(connection: Connection, spot: Spot, query: str | None) -> list[tuple[
 
 
 def _namespaces(connection: Connection, spots: Sequence[Spot]) -> set[tuple[str, ...]]:
-    return {namespace_of(spot.shelf, entry.key)[0] for spot in spots for entry in memory.whole(connection, spot.shelf)}
+    return {namespace_of(spot.shelf, entry.key)[0] for spot in spots for entry in entries.whole(connection, spot.shelf)}
 
 
 def _item(entry: MemoryEntry | None) -> Item | None:

@@ -15,12 +15,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from agent_runtime.graph.agent.briefing import Briefing
+from agent_runtime.graph.engine.inputs import tokens_of
 from agent_runtime.graph.engine.tokens import beside
-from agent_runtime.graph.engine.transcript import tokens_of
 from agent_runtime.graph.guard.desk import Desk
-from agent_runtime.model.subagents import SUBAGENTS
-from agent_runtime.model.tool_spec import ToolSpec
-from agent_runtime.model.values import TurnContext
+from agent_runtime.graph.tool_spec import ToolSpec
+from agent_runtime.model.values import SUBAGENTS, TurnContext
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 
 LONGEST_REPORT = 8_000  # characters

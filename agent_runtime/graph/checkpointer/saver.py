@@ -1,4 +1,7 @@
-"""LangGraph's checkpointer interface on a file that commits in groups."""
+"""LangGraph's checkpointer interface on a file that commits in groups.
+
+The checkpoints of the process: one SQLite file, write-ahead log, synced at every commit, only known types read.
+"""
 
 import asyncio
 import json
@@ -22,8 +25,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_runtime.graph.checkpointer import pruning, rows
 from agent_runtime.graph.checkpointer.file import CheckpointFile, Work
-from agent_runtime.graph.checkpointer.history import changes
-from agent_runtime.graph.checkpointer.rows import Found, Rows
+from agent_runtime.graph.checkpointer.rows import Found, Rows, changes
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.writer import Hands
 
@@ -289,3 +291,27 @@ def _matching(config: RunnableConfig | None, before: RunnableConfig | None, want
 
 def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequence[Found | None]:
     return [rows.get(connection, *place) for place in places]
+
+
+class Checkpoints:
+    """The open file and its saver.
+
+    Attributes:
+        saver: what graphs are compiled with.
+    """
+
+    def __init__(self, saver: GroupedSaver) -> None:
+        self.saver = saver
+
+    async def prune(self, thread_id: str) -> None:
+        """Keep of a thread at its end what its next turn needs: a long thread stays small."""
+        await self.saver.aprune_ended(thread_id)
+
+    async def close(self) -> None:
+        """Finish what is queued, then close the file."""
+        await asyncio.to_thread(self.saver.close)
+
+
+async def open_checkpoints(path: Path) -> Checkpoints:
+    """Open or make the file, mode 0600. Raises Corrupt if it is not one of ours."""
+    return Checkpoints(await asyncio.to_thread(GroupedSaver, path))

@@ -14,14 +14,24 @@ from langgraph.graph import END
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from agent_runtime.graph.checkpointer.checkpoints import Checkpoints
+from agent_runtime.graph.checkpointer.saver import Checkpoints
 from agent_runtime.graph.current_turn import turn_around
-from agent_runtime.graph.engine.history import OF_AUTHOR, OF_FIRE, outgrown
-from agent_runtime.graph.engine.inputs import dangling, messages_of, opening, read_schema, spoken
+from agent_runtime.graph.engine.inputs import (
+    OF_AUTHOR,
+    OF_FIRE,
+    after,
+    dangling,
+    messages_of,
+    opening,
+    outgrown,
+    read_schema,
+    said,
+    spoken,
+    tokens_of,
+)
 from agent_runtime.graph.engine.live import Live
 from agent_runtime.graph.engine.live_output import overheard
 from agent_runtime.graph.engine.tokens import Beside, Spending, counted_beside
-from agent_runtime.graph.engine.transcript import after, said, tokens_of
 from agent_runtime.graph.models.secrets import hide
 from agent_runtime.model.approval import Raised, canonical, read_interrupt
 from agent_runtime.model.decide import Position, ThreadState
@@ -168,7 +178,7 @@ class Engine:
         """Take a graph that was compiled with the saver of `checkpoints`.
 
         A foreign one knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the turn
-        by :func:`agent_runtime.graph.current_turn.current_turn`. `allow` is asked before each interval; what it raises fails
+        by `current_turn`. `allow` is asked before each interval; what it raises fails
         the turn. No error of the graph shows one of the `secrets`.
         """
         self._graph = graph

@@ -2,6 +2,14 @@
 
 A graph whose input has `messages` is talked to: the prompt is a human message whose id is the turn's. Any other graph
 is given the payload, which has to fit the input's fields; the prompt goes into `prompt` or `input` where there is one.
+
+How much of a thread its graph is given: its newest turns. The conversation keeps all of it, for tools to read.
+
+A thread that a task fires on every hour never ends. Were all of it given, each turn would cost more than the one
+before, in time, in tokens and on disk, until no model could take it. What a fire has to know of the fires before it
+stands in memory; so it is given few of them, and the fiftieth no more than the fifth.
+
+A graph's messages as the conversation keeps them.
 """
 
 import json
@@ -10,13 +18,99 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import isclass
 from typing import Any, get_args, get_type_hints
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from agent_runtime.graph.engine.transcript import said
-from agent_runtime.model.values import Said
+from agent_runtime.model.values import Said, ToolUse
 from turnkeeper.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The most of a thread that a new turn is given: whole turns, the newest.
+
+    Attributes:
+        messages: so many.
+        chars: so many characters of text, calls and answers.
+        turns: so many turns.
+        keeps_last: the newest turn stays whole, however long it is.
+    """
+
+    messages: int = 50
+    chars: int = 200_000
+    turns: int = 50
+    keeps_last: bool = True
+
+
+OF_AUTHOR = Window()
+OF_FIRE = Window(chars=40_000, turns=3, keeps_last=False)
+
+
+def outgrown(messages: Sequence[AnyMessage], window: Window = OF_AUTHOR) -> list[RemoveMessage]:
+    """Return the removals after which what is left fits the window: whole turns, the oldest first.
+
+    >>> said = [HumanMessage("a", id="1"), HumanMessage("b", id="2"), HumanMessage("c", id="3")]
+    >>> [removal.id for removal in outgrown(said, Window(messages=2))]
+    ['1']
+    """
+    begins = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
+    last = begins[-1:] if window.keeps_last else [len(messages)]
+    fits = [at for at in begins[-window.turns :] if _fits(messages[at:], window)]
+    kept_from = min([*fits, *last], default=0)
+    return [RemoveMessage(id=message.id) for message in messages[:kept_from] if message.id]
+
+
+def _fits(messages: Sequence[AnyMessage], window: Window) -> bool:
+    return len(messages) <= window.messages and sum(map(size, messages)) <= window.chars
+
+
+def size(message: AnyMessage) -> int:
+    """Return how many characters of a message a model reads."""
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    return len(message.text) + sum(len(call["name"]) + len(str(call["args"])) for call in calls)
+
+
+BESIDE = "turnkeeper_tokens"  # in the artifact of a subagent's report: tokens read and written
+
+
+def after(messages: Sequence[AnyMessage], mark: str) -> Sequence[AnyMessage] | None:
+    """Return the messages after the one with id `mark`; all for an empty mark; None where it is no longer there."""
+    if not mark:
+        return messages
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].id == mark:
+            return messages[index + 1 :]
+    return None
+
+
+def said(messages: Sequence[AnyMessage]) -> tuple[Said, ...]:
+    """Return what agents and tools said, in order."""
+    return tuple(line for line in map(_line, messages) if line is not None)
+
+
+def tokens_of(messages: Sequence[BaseMessage]) -> tuple[int, int]:
+    """Return the tokens that models read and wrote in these messages, where they tell; also those of subagents."""
+    told = [message.usage_metadata for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
+    used = [(usage["input_tokens"], usage["output_tokens"]) for usage in told]
+    used += [one for message in messages if isinstance(message, ToolMessage) and (one := _beside(message))]
+    return sum(one for one, _ in used), sum(other for _, other in used)
+
+
+def _beside(message: ToolMessage) -> tuple[int, int] | None:
+    """Return what the subagent used whose report this is; None for any other answer."""
+    found = message.artifact.get(BESIDE) if isinstance(message.artifact, dict) else None
+    return (int(found[0]), int(found[1])) if found else None
+
+
+def _line(message: AnyMessage) -> Said | None:
+    if isinstance(message, AIMessage):
+        calls = tuple(ToolUse(id=call["id"] or "", name=call["name"], args=call["args"]) for call in message.tool_calls)
+        return Said(role="agent", text=str(message.text), tool_calls=calls)
+    if isinstance(message, ToolMessage):
+        return Said(role="tool", text=str(message.text), tool_call_id=message.tool_call_id)
+    return None
+
 
 MESSAGES = "messages"
 PROMPT_FIELDS = ("prompt", "input")

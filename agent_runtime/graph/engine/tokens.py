@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from agent_runtime.graph.engine.transcript import tokens_of
+from agent_runtime.graph.engine.inputs import tokens_of
 
 
 class Spending(BaseCallbackHandler):

@@ -10,8 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import is_typeddict
 
 from agent_runtime.graph.foreign.inspect import Inspection, guard_graph, inspect
-from agent_runtime.graph.foreign.load import Graph, Loaded, load
-from agent_runtime.graph.foreign.reference import absolute_text, find_graph
+from agent_runtime.graph.foreign.load import Graph, Loaded, absolute_text, find_graph, load
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 __all__ = ["Opened", "absolute_text", "open_graph", "targets"]

@@ -17,7 +17,7 @@ from agent_runtime.graph.models.answers import Pieces, ending_of, examine, with_
 from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wait_before
 from agent_runtime.graph.models.secrets import hide, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
-from agent_runtime.model.tool_spec import ToolSpec
+from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.model.values import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import ModelSettings

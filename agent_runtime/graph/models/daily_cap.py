@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from agent_runtime.store.tokens import tokens_of_day
 from agent_runtime.store.turn_store import Store
-from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.clock import Clock
 from turnkeeper.errors import Exhausted
+from turnkeeper.times import rfc3339
 
 
 class Allowance:

@@ -11,8 +11,8 @@ from typing import Any
 
 from agent_runtime.graph.offline.digest import digest
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
-from agent_runtime.tools.loops import WAKEUP_TOOL
-from turnkeeper.config.durations import parse_duration
+from agent_runtime.graph.tool_spec import WAKEUP_TOOL
+from turnkeeper.times import parse_duration
 
 RULE_BASED = "(Done by the rule-based offline model.)"
 ENDLESS_PACE_S = 60

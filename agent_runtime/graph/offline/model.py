@@ -1,4 +1,7 @@
-"""The rules as a chat model: LangChain's messages in, tool calls or a text out, the same for the same turn."""
+"""The rules as a chat model: LangChain's messages in, tool calls or a text out, the same for the same turn.
+
+An answer of the rule-based model in pieces, as another model would stream it.
+"""
 
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -9,26 +12,68 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from agent_runtime.graph.offline.consolidate_part import consolidate
+from agent_runtime.graph.offline.consolidate import consolidate
 from agent_runtime.graph.offline.digest import digest
 from agent_runtime.graph.offline.loop import pace
-from agent_runtime.graph.offline.pieces import pieces
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.revalidate import walk
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
 from agent_runtime.graph.offline.subagents import SUBAGENTS
 from agent_runtime.graph.offline.sweep import sweep
+from agent_runtime.model.approval import canonical
 from agent_runtime.model.values import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy, SystemEntropy
+
+MOST_PIECES = 40
+_WORDS = re.compile(r"\S+\s*|\s+")
+
+
+def pieces(said: AIMessage) -> list[ChatGenerationChunk]:
+    """Return the answer cut at words, its calls and cost with the last piece; put together it is the same answer."""
+    texts = cut(str(said.text))
+    last = len(texts) - 1
+    return [
+        ChatGenerationChunk(
+            message=AIMessageChunk(
+                content=text,
+                id=said.id,
+                tool_call_chunks=_calls(said) if at == last else [],
+                usage_metadata=said.usage_metadata if at == last else None,
+                response_metadata=said.response_metadata if at == last else {},
+                chunk_position="last" if at == last else None,
+            )
+        )
+        for at, text in enumerate(texts)
+    ]
+
+
+def cut(text: str) -> Sequence[str]:
+    """Return a text cut at words, in at most so many pieces as are worth sending.
+
+    >>> cut("one two  three"), cut("")
+    (['one ', 'two  ', 'three'], [''])
+    """
+    words = _WORDS.findall(text) or [""]
+    many = -(-len(words) // MOST_PIECES)
+    return ["".join(words[at : at + many]) for at in range(0, len(words), many)]
+
+
+def _calls(said: AIMessage) -> list[ToolCallChunk]:
+    return [
+        tool_call_chunk(name=call["name"], args=canonical(call["args"]), id=call["id"], index=at)
+        for at, call in enumerate(said.tool_calls)
+    ]
+
 
 NAME = "offline"
 CHARS_PER_TOKEN = 4

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agent_runtime.graph.offline.extract import relevant
+from agent_runtime.graph.offline.digest import relevant
 from agent_runtime.graph.offline.loop import loop_orders, told_of_loops
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, orders, refusals, remember
 from agent_runtime.model.words import terms

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
-from agent_runtime.workspace.contradictions import Difference, differences
+from agent_runtime.workspace.deviations import Difference, differences
 
 RULE_BASED = "(Written by the rule-based offline model.)"
 MOST_ITEMS = 3  # of one fire; the others wait for the next

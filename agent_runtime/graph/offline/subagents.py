@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from agent_runtime.graph.offline.extract import relevant, salient
+from agent_runtime.graph.offline.digest import relevant, salient
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
 from agent_runtime.graph.offline.sweep import addresses
 from agent_runtime.model.words import sentences, terms, words

@@ -6,7 +6,7 @@ stands in the channel's memory. Where the prompt asks for a review, a reviewer h
 
 import re
 
-from agent_runtime.graph.offline.extract import relevant, salient
+from agent_runtime.graph.offline.digest import relevant, salient
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
 from agent_runtime.model.words import terms
 from agent_runtime.workspace.model import LONGEST_TITLE

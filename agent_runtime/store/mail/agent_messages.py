@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from agent_runtime.store.metadata import metadata
+from agent_runtime.store.schema import metadata
 from agent_runtime.store.statements import Prepared
 
 # One row a turn that an agent's message is about, written with the turn.

@@ -27,11 +27,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.trigger import Trigger
-from agent_runtime.store.metadata import metadata
-from agent_runtime.store.schema import cancels
+from agent_runtime.store.schema import cancels, metadata
 from agent_runtime.store.statements import Prepared
 from agent_runtime.store.turn_writes import About, Happened, add_event
-from turnkeeper.clock import to_us
+from turnkeeper.times import to_us
 
 deliveries = Table(
     "deliveries",

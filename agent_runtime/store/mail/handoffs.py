@@ -26,11 +26,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.text import sendable
-from agent_runtime.store.metadata import metadata
-from agent_runtime.store.schema import turns
+from agent_runtime.store.schema import metadata, turns
 from agent_runtime.store.statements import Prepared
-from turnkeeper.bus.wrapper import wrapped
-from turnkeeper.clock import to_us
+from turnkeeper.bus.envelope import wrapped
+from turnkeeper.times import to_us
 
 LONGEST_SHOWN = 24_000  # characters that one turn is shown, all handoffs together
 LARGEST = 4 * LONGEST_SHOWN + 16  # bytes that so many characters can have

@@ -36,8 +36,8 @@ from agent_runtime.model.words import score, terms, words
 from agent_runtime.permissions.judge import TIERS
 from agent_runtime.store.workspace_schema import memory
 from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_text
-from turnkeeper.clock import from_us, to_us
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
+from turnkeeper.times import from_us, to_us
 
 LARGEST_ENTRY = 4_000  # bytes
 READING_BUDGET = 8_000  # bytes of text that one reading gives

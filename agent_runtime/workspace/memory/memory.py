@@ -12,9 +12,8 @@ from sqlalchemy import Connection
 
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.judge import judge, require
-from agent_runtime.store.effects import Call, Outcome, once
-from agent_runtime.store.idempotency import refuse_ended
-from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
+from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Recollection, Shelf
 from agent_runtime.workspace.model import Author, MemoryEntry
 from turnkeeper.clock import Clock
@@ -53,18 +52,18 @@ class Remembering:
     ) -> Recollection:
         """Return entries of a tier within the reading budget, newest first. Raises Denied, InvalidInput."""
         shelf = _shelf("memory.read", "read", tier, channel, call.context)
-        return await self._books.read(lambda connection: memory.read(connection, shelf, skip=skip, oldest=oldest))
+        return await self._books.read(lambda connection: entries.read(connection, shelf, skip=skip, oldest=oldest))
 
     async def brief(self, context: TurnContext) -> list[MemoryEntry]:
         """Return what a turn is told of its thread's and channel's memory without asking: nothing out of its scopes."""
-        tiers = [tier for tier in memory.OWNED if judge("memory.read", "read", {"tier": tier}, context).allowed]
-        shelves = [memory.shelf_of(tier, context) for tier in tiers]
-        return await self._books.read(lambda connection: memory.brief(connection, shelves)) if shelves else []
+        tiers = [tier for tier in entries.OWNED if judge("memory.read", "read", {"tier": tier}, context).allowed]
+        shelves = [entries.shelf_of(tier, context) for tier in tiers]
+        return await self._books.read(lambda connection: entries.brief(connection, shelves)) if shelves else []
 
     async def search(self, call: Call, tier: str, query: str, channel: str = "", *, limit: int = 10) -> Recollection:
         """Return the entries of a tier that fit a query best. Raises Denied, InvalidInput."""
         shelf = _shelf("memory.search", "read", tier, channel, call.context)
-        return await self._books.read(lambda connection: memory.search(connection, shelf, query, limit=limit))
+        return await self._books.read(lambda connection: entries.search(connection, shelf, query, limit=limit))
 
     async def put(self, call: Call, *, tier: str, text: str, key: str = "", channel: str = "") -> Outcome:
         """Write an entry once. Raises Denied, InvalidInput, Exhausted."""
@@ -72,7 +71,7 @@ class Remembering:
         shelf = _shelf("memory.put", "write", tier, channel, context)
 
         def write(connection: Connection) -> Mapping[str, Any]:
-            return _told(memory.put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id))
+            return _told(entries.put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id))
 
         return await self._books.once(call, "memory.put", now, write)
 
@@ -82,7 +81,7 @@ class Remembering:
         shelf = _shelf("memory.update", "write", tier, channel, context)
 
         def write(connection: Connection) -> Mapping[str, Any]:
-            return _told(memory.replace_text(connection, context, shelf, key=key, text=text, at=now))
+            return _told(entries.replace_text(connection, context, shelf, key=key, text=text, at=now))
 
         return await self._books.once(call, "memory.update", now, write)
 
@@ -92,7 +91,7 @@ class Remembering:
         shelf = _shelf("memory.forget", "write", tier, channel, context)
 
         def write(connection: Connection) -> Mapping[str, Any]:
-            gone = memory.forget(connection, context, shelf, key)
+            gone = entries.forget(connection, context, shelf, key)
             return {**_told(gone), "forgotten": gone.text}
 
         return await self._books.once(call, "memory.forget", now, write)
@@ -113,10 +112,10 @@ class Remembering:
 
         def write(connection: Connection) -> Mapping[str, Any]:
             if text is not None:
-                entry = memory.put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id, form=form)
+                entry = entries.put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id, form=form)
                 return _told(entry)
-            there = memory.find(connection, shelf, key)
-            return {} if there is None else _told(memory.forget(connection, context, shelf, key))
+            there = entries.find(connection, shelf, key)
+            return {} if there is None else _told(entries.forget(connection, context, shelf, key))
 
         scope = "memory.forget" if text is None else "memory.put"
         return lambda connection: once(connection, call, scope, now, refuse_ended, lambda: write(connection))
@@ -129,8 +128,8 @@ class Remembering:
 
         def write(connection: Connection) -> MemoryEntry:
             if must_be_there:
-                return memory.replace_text(connection, by, shelf, key=key, text=text, at=now)
-            return memory.put(connection, by, shelf, key=key, text=text, at=now, new_id=new_id)
+                return entries.replace_text(connection, by, shelf, key=key, text=text, at=now)
+            return entries.put(connection, by, shelf, key=key, text=text, at=now, new_id=new_id)
 
         entry = await self._books.write(write)
         self._books.tell("memory.put", _named(entry))
@@ -138,7 +137,7 @@ class Remembering:
 
     async def author_forgets(self, shelf: Shelf, key: str) -> MemoryEntry:
         """Delete an entry, whoever wrote it; return what it was. Raises NotFound."""
-        entry = await self._books.write(lambda connection: memory.forget(connection, Author(), shelf, key))
+        entry = await self._books.write(lambda connection: entries.forget(connection, Author(), shelf, key))
         self._books.tell("memory.forgotten", _named(entry))
         return entry
 
@@ -149,7 +148,7 @@ class Remembering:
 def _shelf(scope: str, effect: str, tier: str, channel: str, context: TurnContext) -> Shelf:
     """Return the shelf that a turn means, if it may reach it. Raises Denied, InvalidInput."""
     require(scope, effect, {"tier": tier, "channel": channel}, context)
-    return memory.shelf_of(tier, context, channel)
+    return entries.shelf_of(tier, context, channel)
 
 
 def _told(entry: MemoryEntry) -> dict[str, Any]:

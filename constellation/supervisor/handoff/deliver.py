@@ -15,12 +15,13 @@ from constellation.supervisor.handoff.drafts import Draft, archive_of, drafts, p
 from constellation.supervisor.markers import clear_marker, read_marker, write_marker
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
-from turnkeeper.clock import Clock, rfc3339
+from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, InvalidInput
 from turnkeeper.failpoints import Failpoints
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.times import rfc3339
 
 AGENT = "agent0"
 SENDER = "watchdog"

@@ -9,8 +9,8 @@ from typing import Any
 
 from constellation.supervisor import markers
 from constellation.supervisor.markers import found, write_marker
-from turnkeeper.clock import parse_rfc3339, rfc3339
 from turnkeeper.config.home import Home
+from turnkeeper.times import parse_rfc3339, rfc3339
 
 
 @dataclass(frozen=True, kw_only=True)

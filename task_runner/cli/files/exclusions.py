@@ -9,9 +9,10 @@ from typing import Any
 from dateutil.rrule import rrulestr
 from icalendar import Calendar
 
-from turnkeeper.clock import SystemClock, rfc3339
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import rfc3339
 
 CALENDAR = ".ics"
 # A repeated event is written out for that long: a file can be read again before it runs out.

@@ -7,8 +7,8 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import runner
 from task_runner.cli.rows import events_lines, local, nominal_row, task_row, time
-from task_runner.cli.tasks.list import complete_channel
 from task_runner.cli.tasks.options import fill, flags, takes_task_options
+from task_runner.cli.tasks.show import complete_channel
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 

@@ -7,8 +7,8 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import runner
 from task_runner.cli.rows import local, nominal_row, task_row, time
-from task_runner.cli.tasks.list import complete_channel
 from task_runner.cli.tasks.options import fill, takes_task_options
+from task_runner.cli.tasks.show import complete_channel
 from task_runner.cli.tasks.state import NameArgument
 from turnkeeper import console
 from turnkeeper.entropy import SystemEntropy

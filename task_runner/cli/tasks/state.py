@@ -7,7 +7,7 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, runner
 from task_runner.cli.rows import fire_row
-from task_runner.cli.tasks.list import complete_name, show_task
+from task_runner.cli.tasks.show import complete_name, show_task
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy

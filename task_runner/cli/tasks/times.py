@@ -7,11 +7,10 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import runner
 from task_runner.cli.rows import fire_row, local, nominal_row
-from task_runner.cli.tasks.list import complete_name
+from task_runner.cli.tasks.show import complete_name
 from turnkeeper import console
-from turnkeeper.clock import parse_rfc3339
-from turnkeeper.config.durations import format_rough
 from turnkeeper.errors import InvalidInput
+from turnkeeper.times import format_rough, parse_rfc3339
 
 
 def next_(

@@ -4,8 +4,7 @@ from datetime import datetime, timedelta
 
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome
 from task_runner.planner.overlap import CANCELS
-from turnkeeper.clock import rfc3339
-from turnkeeper.config.durations import format_duration, format_rough
+from turnkeeper.times import format_duration, format_rough, rfc3339
 
 _SKIPPED = {
     "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs nothing that was missed.",

@@ -17,9 +17,8 @@ from task_runner.planner.event_triggers import (
     TOO_MANY,
 )
 from task_runner.service.explain.entry import account_of
-from task_runner.store.eventstore import Note
-from turnkeeper.clock import rfc3339
-from turnkeeper.config.durations import format_duration
+from task_runner.store.port import Note
+from turnkeeper.times import format_duration, rfc3339
 
 _SKIPPED = {
     OUTSIDE: "It lay outside start_at, end_at and expires_at.",

@@ -28,10 +28,8 @@ from task_runner.service.explain.events import event_account, newest_at, of_even
 from task_runner.service.explain.self_paced import paced_account
 from task_runner.service.task_spec import parse_instant
 from task_runner.service.views import show_fire, stamp
-from task_runner.store.eventstore import Note
-from task_runner.store.port import Session
-from turnkeeper.clock import rfc3339
-from turnkeeper.config.durations import format_duration
+from task_runner.store.port import Note, Session
+from turnkeeper.times import format_duration, rfc3339
 
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000

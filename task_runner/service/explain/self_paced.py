@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from task_runner.model.task import OPEN, Definition, Fire, FireKind, Task, TaskState
 from task_runner.service.explain.entry import account_of
-from turnkeeper.clock import rfc3339
-from turnkeeper.config.durations import format_duration, format_rough
+from turnkeeper.times import format_duration, format_rough, rfc3339
 
 _ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED})
 

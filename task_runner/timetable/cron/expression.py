@@ -16,7 +16,7 @@ from task_runner.timetable.cron.fields import (
     FieldValues,
     parse_field,
 )
-from task_runner.timetable.invalid import InvalidCron
+from task_runner.timetable.instants import InvalidCron
 from task_runner.timetable.local_times import DayTimes, LocalPattern
 
 LONGEST = 256

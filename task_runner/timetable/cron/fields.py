@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from task_runner.timetable.invalid import InvalidCron
+from task_runner.timetable.instants import InvalidCron
 
 LAST = -1
 _WEEKS = 5

@@ -7,7 +7,7 @@ import pytest
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 
-from agent_runtime.graph.checkpointer import GroupedSaver
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
 
 
 @pytest.mark.parametrize("capability", [each.value for each in Capability])

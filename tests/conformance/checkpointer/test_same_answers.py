@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from agent_runtime.graph.checkpointer import GroupedSaver
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from tests.support.saving import at, checkpoint
 
 Saver = BaseCheckpointSaver[Any]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from constellation.install.restoring import restore
+from constellation.install.backup import restore
 from constellation.restart.handoff_text import handoff_text
 from constellation.supervisor import markers
 from tests.support.constellation import AGENT_RUNTIME, Constellation

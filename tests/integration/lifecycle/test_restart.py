@@ -21,11 +21,11 @@ from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
-from turnkeeper.clock import rfc3339
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy, SystemEntropy
 from turnkeeper.failpoints import Failpoints
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.times import rfc3339
 
 STEPS = [
     "restart.begun",

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from sqlalchemy import text
 
 from agent_runtime.model.values import Category, TurnContext
-from agent_runtime.store.effects import Call
+from agent_runtime.store.idempotency import Call
 from agent_runtime.tools.loops import Loops, Wanted
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.daemon.assembly import Runner

@@ -22,8 +22,8 @@ from task_runner.service import changes
 from task_runner.service.explain.explain import explain
 from task_runner.store.port import Outgoing
 from tests.integration.runner.world import FINAL, Crash, World, open_store
-from turnkeeper.clock import rfc3339
 from turnkeeper.errors import Conflict
+from turnkeeper.times import rfc3339
 
 SECOND = timedelta(seconds=1)
 SPAN = st.sampled_from([1, 5, 31, 59, 60, 61, 299, 301, 900, 3600, 6 * 3600])

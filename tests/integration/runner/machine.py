@@ -18,7 +18,7 @@ from task_runner.planner.overlap import CANCELS, OVERLAP
 from task_runner.planner.schedule import timetable_of
 from task_runner.service.backfill import backfill
 from tests.integration.runner.life import SECOND, Life, many_runs
-from turnkeeper.clock import rfc3339
+from turnkeeper.times import rfc3339
 
 WHEN = st.sampled_from(
     [

@@ -9,7 +9,8 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from task_runner.model.task import COUNTED, OPEN, Fire, FireKind, Outcome, Pacing, TaskState
 from task_runner.planner.self_paced import LONGEST_DELAY
-from task_runner.scheduler.take_over import reschedule, take_over
+from task_runner.scheduler.take_over import take_over
+from task_runner.service.self_paced import reschedule
 from tests.integration.runner.life import SECOND, Life, many_runs
 
 HOW = st.fixed_dictionaries(

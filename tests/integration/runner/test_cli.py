@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from task_runner.cli import application
-from task_runner.cli.tasks.list import complete_channel, complete_name
+from task_runner.cli.tasks.show import complete_channel, complete_name
 from turnkeeper import console
 
 REST = ("--category", "loop", "--channel", "general", "--prompt", "p")

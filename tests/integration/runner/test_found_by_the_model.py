@@ -10,7 +10,7 @@ from task_runner.service import changes
 from task_runner.service.backfill import backfill
 from task_runner.service.explain.explain import explain
 from tests.integration.runner.world import START, World, open_store
-from turnkeeper.clock import rfc3339
+from turnkeeper.times import rfc3339
 
 
 @pytest.fixture(scope="module")

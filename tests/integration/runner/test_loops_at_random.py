@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from task_runner.model.task import OPEN, FireKind, Outcome, TaskState
-from task_runner.scheduler import take_over as wakes
 from task_runner.service import changes
+from task_runner.service.self_paced import reschedule
 from tests.integration.runner import world as worlds
 from turnkeeper.errors import TurnkeeperError
 
@@ -51,7 +51,7 @@ class Life:
                 session, id_, now, replay=False, states=frozenset({TaskState.DISABLED})
             ),
             "run": lambda session: changes.run_now(session, id_, f"r{self.requests}", now),
-            "reschedule": lambda session: wakes.reschedule(session, id_, 5, now),
+            "reschedule": lambda session: reschedule(session, id_, 5, now),
         }
         if name in change:
             self.requests += 1

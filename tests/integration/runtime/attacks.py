@@ -27,7 +27,7 @@ from agent_runtime.graph.guard.desk import Desk
 from agent_runtime.graph.guard.hooks import _Pass
 from agent_runtime.model.approval import binds
 from agent_runtime.model.values import ALLOWED, Category, TurnContext
-from agent_runtime.workspace import submit as boundary
+from agent_runtime.workspace import submit
 from agent_runtime.workspace.submit import Stamp
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
@@ -167,11 +167,11 @@ def _any_number_of_times(self: _Pass, tool: Any, call_id: str, _args: Any) -> bo
 
 def _canonical_on_request(connection: Any, draft: Any, caller: Any, mark: Any, **given: Any) -> Any:
     written = Stamp(origin="authored", lifecycle="canonical", by="author")
-    boundary._put_page(connection, draft, written, given["at"])
+    submit._put_page(connection, draft, written, given["at"])
     return PROPOSE(connection, draft, caller, mark, **given)
 
 
-PROPOSE = boundary._propose
+PROPOSE = submit._propose
 
 # The attacks.
 

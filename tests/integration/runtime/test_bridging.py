@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from agent_runtime.service import bridged_stream
-from agent_runtime.store import bridged
+from agent_runtime.service import streams
+from agent_runtime.store import turn_events
 from agent_runtime.store.turn_events import NAMES
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, soon
 from tests.support.scripted import calls
 from turnkeeper.errors import InvalidInput
-from turnkeeper.rpc.greeting import Greeting, read_greeting
+from turnkeeper.rpc.channel import Greeting, read_greeting
 
 Event = wire.BridgedEvent
 ALL_OF_ONE_TURN = [
@@ -70,7 +70,7 @@ def is_end(event: Event) -> bool:
 
 
 async def kept(bench: Bench) -> list[str]:
-    return [one.name for one in await bench.runtime.store.read(lambda c: bridged.after(c, 0, NAMES))]
+    return [one.name for one in await bench.runtime.store.read(lambda c: turn_events.after(c, 0, NAMES))]
 
 
 async def test_a_turn_is_told_from_its_start_to_its_end_with_names_and_ids_only(bench: Bench) -> None:
@@ -210,14 +210,14 @@ async def test_the_newest_call_is_served_and_one_that_was_sent_much_ends_by_itse
     newer: Any = bench.service.WatchEvents(request, Call())
     first = await soon(anext(newer), "the newer call's first event")
     assert await soon(older, "the end of the older call") == ["turn_start", "turn_end"]
-    monkeypatch.setattr(bridged_stream, "MOST_SENT", 3)
+    monkeypatch.setattr(streams, "MOST_SENT", 3)
     await bench.run(2)
     rest = await soon(all_of(newer), "the end of the newer call")
     assert [first.name, *rest] == ["turn_start", "turn_end"] * 2
 
 
 async def test_the_oldest_go_where_nobody_reads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridged, "MOST_KEPT", 3)
+    monkeypatch.setattr(turn_events, "MOST_KEPT", 3)
     monkeypatch.setattr("agent_runtime.store.turn_events.SWEEP_EVERY", 1)
     await ask(bench, "turn_start", "turn_end")
     for number in (1, 2, 3):

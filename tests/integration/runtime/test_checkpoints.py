@@ -19,9 +19,8 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 
-from agent_runtime.graph.checkpointer import GroupedSaver
-from agent_runtime.graph.checkpointer.checkpoints import open_checkpoints
 from agent_runtime.graph.checkpointer.rows import SCHEMA
+from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_checkpoints
 from tests.support.saving import at, checkpoint
 from turnkeeper.errors import Corrupt
 

@@ -13,7 +13,7 @@ from agent_runtime.graph.agent.briefing import Briefing
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
@@ -77,7 +77,7 @@ async def remembered(bench: Bench, **texts: str) -> None:
 
     def work(connection: Connection) -> None:
         for key, text in texts.items():
-            memory.put(connection, by, GENERAL, key=key, text=text, at=at, new_id=f"m-{key}")
+            entries.put(connection, by, GENERAL, key=key, text=text, at=at, new_id=f"m-{key}")
 
     await bench.runtime.world.write(work)
 
@@ -85,7 +85,7 @@ async def remembered(bench: Bench, **texts: str) -> None:
 async def test_fifty_fires_go_on_where_the_last_one_was_and_none_is_sent_more_than_the_fifth(bench: Recorded) -> None:
     await remembered(bench, **{"digest-a stands at": "100"})
     sent = [await bench.fires(number, category="loop", prompt="Keep counting.") for number in range(1, 51)]
-    entry = await bench.runtime.world.read(lambda connection: memory.get(connection, GENERAL, "digest-a stands at"))
+    entry = await bench.runtime.world.read(lambda connection: entries.get(connection, GENERAL, "digest-a stands at"))
     assert entry.text == "150", "each fire began with what the one before had left"
     assert max(sent[5:]) <= sent[4], "messages and characters, of the fullest call"
     assert len({messages for messages, _ in sent[4:]}) == 1

@@ -12,7 +12,7 @@ from agent_runtime.model.approval import Decided, Raised
 from agent_runtime.model.trigger import to_envelope
 from agent_runtime.model.values import Said, TurnContext
 from agent_runtime.service.requests import read_fire
-from agent_runtime.store.effects import Call
+from agent_runtime.store.idempotency import Call
 from agent_runtime.workspace.model import PageDraft, SummaryDraft
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from agent_runtime.graph.checkpointer.checkpoints import open_checkpoints
-from agent_runtime.store.open import open_database
+from agent_runtime.graph.checkpointer.saver import open_checkpoints
+from agent_runtime.store.schema import open_database
 from agent_runtime.store.turn_reads import list_turns
 from agent_runtime.turns.notify import Notice, Notifier
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

@@ -16,11 +16,11 @@ from langchain_core.outputs import ChatGenerationChunk
 from rich.console import Console
 
 from agent_runtime.cli import app
-from agent_runtime.cli.channels import complete_channel
 from agent_runtime.cli.chat.follow import Following, Found, Lost
-from agent_runtime.cli.chat.reader import Reader
+from agent_runtime.cli.chat.plain import Reader
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import Seat
+from agent_runtime.cli.client import complete_channel
 from agent_runtime.model.values import TurnContext
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

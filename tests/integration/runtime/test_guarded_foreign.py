@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
-from agent_runtime.graph.checkpointer.checkpoints import open_checkpoints
+from agent_runtime.graph.checkpointer.saver import open_checkpoints
 from agent_runtime.graph.guard import Desk, LimitReached
 from agent_runtime.model.values import Category
 from tests.integration.runtime.guarded import (

@@ -16,10 +16,10 @@ from sqlalchemy import delete
 
 from agent_runtime.graph.agent.briefing import HANDED_OVER, Briefing
 from agent_runtime.model.values import Category, TurnContext
-from agent_runtime.store.effects import Call
+from agent_runtime.permissions.judge import SCOPE as RESTARTS
+from agent_runtime.store.idempotency import Call
 from agent_runtime.store.mail.handoffs import LONGEST_SHOWN, Handoff, shown
 from agent_runtime.store.workspace_schema import effects
-from agent_runtime.tools.restart import SCOPE as RESTARTS
 from agent_runtime.tools.restart import Lifecycle
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.integration.runtime.test_foreign import AuthorsBench

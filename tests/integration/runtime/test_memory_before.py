@@ -2,8 +2,8 @@
 
 import sqlite3
 
-from agent_runtime.store.open import open_database
-from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.store.schema import open_database
+from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from turnkeeper.config.home import Home
 
@@ -35,7 +35,7 @@ def test_entries_of_before_are_kept_under_the_new_rules(home: Home) -> None:
     opened = open_database(home)
     try:
         shelf = Shelf(tier="channel", owner="general")
-        entry = opened.submit(lambda connection: memory.get(connection, shelf, "bucket")).result()
+        entry = opened.submit(lambda connection: entries.get(connection, shelf, "bucket")).result()
     finally:
         opened.close()
     assert (entry.text, entry.origin, entry.form, entry.turn_id) == ("blue", "agent-produced", "text", "turn-1")

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from agent_runtime.graph.checkpointer.checkpoints import open_checkpoints
+from agent_runtime.graph.checkpointer.saver import open_checkpoints
 from agent_runtime.graph.engine.engine import Engine, Input
 from agent_runtime.graph.engine.live import Heard, Live
 from agent_runtime.model.values import Category, TurnContext

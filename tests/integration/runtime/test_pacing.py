@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from agent_runtime.graph.agent.briefing import system_prompt
 from agent_runtime.model.trigger import from_envelope, identify, to_envelope
 from agent_runtime.model.values import Category, TurnContext
-from agent_runtime.store.effects import Call
+from agent_runtime.store.idempotency import Call
 from agent_runtime.tools.wakeup import Pacing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench

@@ -13,8 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from agent_runtime.graph.checkpointer.checkpoints import Checkpoints, open_checkpoints
-from agent_runtime.graph.engine.history import OF_FIRE, Window, outgrown
+from agent_runtime.graph.checkpointer.saver import Checkpoints, open_checkpoints
+from agent_runtime.graph.engine.inputs import OF_FIRE, Window, outgrown
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.saving import at
 from tests.support.scripted import calls

@@ -11,11 +11,11 @@ import pytest_asyncio
 from langchain_core.messages import AIMessage
 
 from agent_runtime.cli import app
-from agent_runtime.cli.past import past_turns
+from agent_runtime.cli.rehearse import past_turns
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
-from turnkeeper.clock import rfc3339
 from turnkeeper.console import run
+from turnkeeper.times import rfc3339
 
 WIDE = """
 name = "work"

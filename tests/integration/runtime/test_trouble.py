@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.model.decide import Asked
-from agent_runtime.turns import worker as worker_module
+from agent_runtime.turns import worker
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
@@ -37,7 +37,7 @@ def broken(times: int, work: Any, over: asyncio.Event) -> Any:
 async def test_a_trail_that_cannot_be_written_undoes_nothing(
     bench: Bench, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "TROUBLE_S", 0.001)
+    monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     bench.runtime.log.close()
     for path in bench.home.logs.glob("events-agent-runtime-*.jsonl"):
         path.unlink()
@@ -128,7 +128,7 @@ async def heard(bench: Bench) -> list[str]:
 async def test_a_fire_that_is_tried_in_vain_is_seen_by_its_author(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "TROUBLE_S", 0.001)
+    monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     await told(bench, bench.settings)
     store: Any = bench.runtime.store
     store.begin = broken(10_000, store.begin, asyncio.Event())
@@ -194,12 +194,12 @@ async def test_an_envelope_that_cannot_be_moved_aside_holds_up_nothing_and_is_tr
 
 
 async def test_a_decision_is_tried_until_it_is_carried_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "TROUBLE_S", 0.001)
+    monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     bench.script["go"] = [calls(("ask", {"question": "Which?"}))]
     event = await bench.run()
     (asked,) = await bench.pending()
     store: Any = bench.runtime.store
-    store.resume = broken(2 * worker_module.MOST_TROUBLE, store.resume, asyncio.Event())
+    store.resume = broken(2 * worker.MOST_TROUBLE, store.resume, asyncio.Event())
     await bench.resolve(asked.interrupt_id, "answer", message="this")
     assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
 
@@ -207,7 +207,7 @@ async def test_a_decision_is_tried_until_it_is_carried_out(bench: Bench, monkeyp
 async def test_a_fire_that_is_given_up_leaves_no_turn_to_be_continued(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "TROUBLE_S", 0.001)
+    monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     intervals: Any = bench.runtime.worker._intervals
     intervals.run = broken(10_000, intervals.run, asyncio.Event())
     store: Any = bench.runtime.store
@@ -225,7 +225,7 @@ async def test_a_fire_that_is_given_up_leaves_no_turn_to_be_continued(
 async def test_a_turn_that_ended_stays_as_it_is_when_its_envelope_cannot_be_archived(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "TROUBLE_S", 0.001)
+    monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     mailboxes: Any = bench.runtime.mailboxes
     mailboxes.archive = broken(10_000, mailboxes.archive, asyncio.Event())
     assert (await bench.run()).state == STATES.SUCCEEDED

@@ -10,7 +10,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, soon
 from tests.support.scripted import calls
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
-from turnkeeper.rpc.greeting import Greeting, read_greeting
+from turnkeeper.rpc.channel import Greeting, read_greeting
 
 
 async def test_a_fire_becomes_one_turn(bench: Bench) -> None:

@@ -126,9 +126,9 @@ def nurse() -> None:
 
 def be_daemon(home: str, failpoint: str, grace_s: float) -> None:
     """Be the daemon, until killed."""
-    from agent_runtime.daemon import serve as serving
+    from agent_runtime.daemon import serve
 
-    untyped: Any = serving
+    untyped: Any = serve
     untyped.DRAIN_GRACE_S = grace_s
     code = 1
     try:
@@ -355,7 +355,7 @@ class Kills:
             assert not self.lying(folder), folder
 
     def _history(self, thread: str) -> list[BaseMessage]:
-        from agent_runtime.graph.checkpointer import GroupedSaver
+        from agent_runtime.graph.checkpointer.saver import GroupedSaver
 
         saver = GroupedSaver(self.home.checkpoints_db)
         try:

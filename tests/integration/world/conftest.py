@@ -17,17 +17,16 @@ from agent_runtime.graph.agent.default import build_graph
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import approve_once, judge
-from agent_runtime.store.effects import Call
-from agent_runtime.store.open import open_database
-from agent_runtime.store.schema import messages, turns
+from agent_runtime.store.idempotency import Call
+from agent_runtime.store.schema import messages, open_database, turns
 from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.workspace.workspace import World
 from tests.support.clock import ManualClock
-from turnkeeper.clock import to_us
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.database import Database
+from turnkeeper.times import to_us
 
 Told = list[tuple[str, dict[str, Any]]]
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection
 
 from agent_runtime.model.values import TurnContext
-from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Agent, Begin, Told, call
@@ -129,6 +129,6 @@ def fill(database: Database, context: TurnContext, number: int) -> None:
         for each in range(number):
             text = f"Bed {each // 2} holds carrots and is watered daily."
             at = NOW - timedelta(seconds=number - each)
-            memory.put(connection, context, shelf, key=f"bed-{each}", text=text, at=at, new_id=f"m-{each}")
+            entries.put(connection, context, shelf, key=f"bed-{each}", text=text, at=at, new_id=f"m-{each}")
 
     database.submit(work).result()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent_runtime.model.values import TurnContext
-from agent_runtime.workspace.memory import entries as store
+from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import LARGEST_ENTRY, READING_BUDGET, Shelf
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Begin, call
@@ -106,7 +106,7 @@ async def test_what_cannot_be_stored_is_refused(world: World, begin: Begin, text
 async def test_a_full_tier_says_so_and_takes_replacements(
     world: World, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(entries, "MOST_ENTRIES", 2)
     context = begin(named="conversation")
     await put(world, context, 1, "channel", "a", key="a")
     await put(world, context, 2, "channel", "b", key="b")
@@ -185,7 +185,7 @@ async def test_what_an_author_wrote_no_agent_replaces_changes_or_forgets(world: 
 async def test_a_tier_has_room_for_so_many_bytes_and_an_entry_may_always_shrink(
     world: World, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MOST_BYTES", 10)
+    monkeypatch.setattr(entries, "MOST_BYTES", 10)
     context = begin(named="conversation")
     await put(world, context, 1, "channel", "é" * 4, key="a")
     with pytest.raises(Exhausted, match="8 bytes"):

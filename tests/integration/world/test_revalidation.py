@@ -9,10 +9,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import insert, select
 
 from agent_runtime.graph.agent.default import build_graph
-from agent_runtime.store.beside import page_links
+from agent_runtime.store.workspace_schema import page_links
 from agent_runtime.tools import toolbox
-from agent_runtime.workspace import deviations, revalidation
-from agent_runtime.workspace import review as reviewing
+from agent_runtime.workspace import deviations, revalidation, review
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolution
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.revalidation import Item, Settlement
@@ -83,7 +82,7 @@ async def test_a_change_doubts_every_one_of_very_many_pages_and_a_reader_is_told
     await database.run(lambda connection: connection.execute(insert(page_links), rows))
     put = await world.authors.put(page("garden", CHANGED))
     assert put.queued == 6_002
-    standing = await world.read(lambda connection: reviewing.standing(connection, "garden"))
+    standing = await world.read(lambda connection: review.standing(connection, "garden"))
     assert len(standing.derived) == revalidation.MOST_DEPENDENTS
 
 

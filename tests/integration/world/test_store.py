@@ -25,7 +25,7 @@ from agent_runtime.graph.current_turn import turn_around
 from agent_runtime.graph.guard.desk import Desk
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.judge import judge
-from agent_runtime.workspace.memory import entries as memory
+from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.workspace import World
 from tests.integration.world.conftest import Begin, Told, call
@@ -153,7 +153,7 @@ async def test_graphs_tools_and_authors_see_the_same_entries(
 async def test_a_batch_with_one_write_that_fails_writes_nothing(
     store: TierStore, turn: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(entries, "MOST_ENTRIES", 1)
     with pytest.raises(Exhausted):
         store.batch([PutOp(WORKSPACE, "a", {"text": "x"}), PutOp(WORKSPACE, "b", {"text": "x"})])
     assert store.search(WORKSPACE) == []

@@ -13,9 +13,18 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agent_runtime.model.values import TurnContext
-from agent_runtime.store.beside import attachments, deviations, page_links, revalidations
 from agent_runtime.store.schema import cancels
-from agent_runtime.store.workspace_schema import candidates, effects, memory, page_versions, pages
+from agent_runtime.store.workspace_schema import (
+    attachments,
+    candidates,
+    deviations,
+    effects,
+    memory,
+    page_links,
+    page_versions,
+    pages,
+    revalidations,
+)
 from agent_runtime.workspace.model import Acceptance, Author, PageDraft, Rejection, SummaryDraft
 from agent_runtime.workspace.submit import stamp, submit
 from agent_runtime.workspace.workspace import World

@@ -18,9 +18,19 @@ from sqlalchemy import Table, delete, insert, select, update
 
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES, approve_once, judge
-from agent_runtime.store.beside import attachments, deviations, page_links, revalidations
 from agent_runtime.store.schema import turns
-from agent_runtime.store.workspace_schema import candidates, derivations, effects, memory, page_versions, pages
+from agent_runtime.store.workspace_schema import (
+    attachments,
+    candidates,
+    derivations,
+    deviations,
+    effects,
+    memory,
+    page_links,
+    page_versions,
+    pages,
+    revalidations,
+)
 from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.workspace.attachments import AttachmentDraft
 from agent_runtime.workspace.model import PageDraft

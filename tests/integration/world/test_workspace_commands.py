@@ -12,15 +12,13 @@ import pytest
 from sqlalchemy import insert
 
 from agent_runtime.cli import app
-from agent_runtime.cli.workspace.import_pages import parse, read_folder
-from agent_runtime.cli.workspace.importing import batches
+from agent_runtime.cli.workspace.import_pages import batches, parse, read_folder
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.corpus_rpc import Corpus
 from agent_runtime.service.reads import list_candidates
-from agent_runtime.store.effects import Call
-from agent_runtime.store.open import open_database
-from agent_runtime.store.schema import turns
+from agent_runtime.store.idempotency import Call
+from agent_runtime.store.schema import open_database, turns
 from agent_runtime.workspace.deviations import DeviationDraft
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from constellation.install.backup import MANIFEST, back_up, back_up_among, check_backup, snapshots
-from constellation.install.restoring import restore
+from constellation.install.backup import MANIFEST, back_up, back_up_among, check_backup, restore, snapshots
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import SystemClock

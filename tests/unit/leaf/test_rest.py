@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import turnkeeper.clock
-import turnkeeper.config.durations
 import turnkeeper.config.toml_file
 import turnkeeper.console.render
+import turnkeeper.times
 from tests.support.clock import ManualClock
-from turnkeeper.config.durations import format_duration, parse_duration
 from turnkeeper.config.home import Home
 from turnkeeper.console import plain
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.event_log import EventLog, read_events
 from turnkeeper.storage.locking import ProcessLock, holder_pid, is_held
+from turnkeeper.times import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
     "module",
-    [turnkeeper.clock, turnkeeper.durations, turnkeeper.tomlfile, turnkeeper.console.render],
+    [turnkeeper.times, turnkeeper.config.toml_file, turnkeeper.console.render],
     ids=lambda m: m.__name__,
 )
 def test_the_examples_in_the_docstrings_hold(module: object) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.support.clock import ManualClock
 from tests.support.inboxes import message
 from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.whereabouts import Whereabouts, whereabouts
+from turnkeeper.bus.key_index import Whereabouts, whereabouts
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.files import SystemFiles
 

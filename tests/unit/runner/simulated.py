@@ -20,8 +20,8 @@ from task_runner.model.task import (
 )
 from task_runner.planner import ledger
 from task_runner.planner.ledger import TurnState
+from task_runner.planner.plan import Plan
 from task_runner.planner.planner import plan
-from task_runner.planner.plans import Plan
 from task_runner.planner.schedule import timetable_of
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

@@ -21,7 +21,7 @@ from task_runner.model.events import (
     matches,
     told,
 )
-from task_runner.scheduler.emitting import read_emitted
+from task_runner.scheduler.events import read_emitted
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper.errors import InvalidInput
 

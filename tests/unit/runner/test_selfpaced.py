@@ -7,7 +7,7 @@ import pytest
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.replace import replace
 from task_runner.model.task import Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState
-from task_runner.planner import self_paced as selfpaced
+from task_runner.planner import self_paced
 from task_runner.planner.budgets import Ended
 from task_runner.planner.planner import plan, withdraw
 from task_runner.planner.schedule import timetable_of
@@ -27,7 +27,7 @@ def spec(**fields) -> wire.TaskSpec:
 
 def task(**fields) -> Task:
     definition = parse_spec(spec(**fields), DEFAULTS, NOW)
-    pacing = selfpaced.begun(definition, NOW)
+    pacing = self_paced.begun(definition, NOW)
     return Task(id=ID, definition=definition, created_at=NOW, cursor_at=NOW, wake_at=pacing.armed_at, pacing=pacing)
 
 
@@ -49,7 +49,7 @@ def ended(
 def after(one: Task, *args, seconds: float = 2.0, **kwargs) -> tuple[Task, str]:
     """Let a task wake, and its turn end some seconds later."""
     one, wake = woken(one)
-    return selfpaced.heard(one, [ended(wake, *args, at=wake.nominal_at + timedelta(seconds=seconds), **kwargs)])
+    return self_paced.heard(one, [ended(wake, *args, at=wake.nominal_at + timedelta(seconds=seconds), **kwargs)])
 
 
 def in_s(one: Task) -> float | None:
@@ -74,7 +74,7 @@ def test_a_wake_is_a_fire_of_its_own_kind_with_its_iteration_in_its_name() -> No
 
 def test_nothing_wakes_while_a_wake_is_open_whatever_is_armed() -> None:
     one, wake = woken(task(first="0s"))
-    one = selfpaced.rescheduled(one, NOW, timedelta(0))
+    one = self_paced.rescheduled(one, NOW, timedelta(0))
     for outcome in (Outcome.PENDING, Outcome.SENT, Outcome.RUNNING, Outcome.INTERRUPTED, Outcome.HELD):
         snapshot = Snapshot(task=one, open=(replace(wake, outcome=outcome),))
         planned = plan(snapshot, timetable_of(one.definition), NOW + timedelta(hours=1))
@@ -112,10 +112,10 @@ def test_a_silent_turn_that_asks_is_not_silence() -> None:
 
 def test_silence_leaves_what_was_rescheduled_while_the_turn_ran() -> None:
     one, wake = woken(task(first="0s", if_silent="end"))
-    one = selfpaced.rescheduled(one, NOW, timedelta(minutes=5))
-    silent, _ = selfpaced.heard(one, [ended(wake, at=NOW + timedelta(seconds=9))])
+    one = self_paced.rescheduled(one, NOW, timedelta(minutes=5))
+    silent, _ = self_paced.heard(one, [ended(wake, at=NOW + timedelta(seconds=9))])
     assert (silent.state, in_s(silent)) == (TaskState.ACTIVE, 300)
-    asking, _ = selfpaced.heard(one, [ended(wake, at=NOW + timedelta(seconds=9), asks=1)])
+    asking, _ = self_paced.heard(one, [ended(wake, at=NOW + timedelta(seconds=9), asks=1)])
     assert in_s(asking) == 10
 
 
@@ -135,7 +135,7 @@ def test_three_failed_or_cancelled_turns_in_a_row_pause_it_and_a_good_one_begins
     bad, why = after(one, Outcome.FAILED, reason="it broke")
     assert why == "3 turns in a row failed or were cancelled, the last: it broke"
     assert bad.pacing.armed_at is not None
-    assert selfpaced.resumed(bad).pacing.setbacks == 0
+    assert self_paced.resumed(bad).pacing.setbacks == 0
 
 
 def test_how_many_failures_pause_it_can_be_said() -> None:
@@ -145,7 +145,7 @@ def test_how_many_failures_pause_it_can_be_said() -> None:
 
 def test_a_failed_turn_that_is_tried_again_arms_nothing() -> None:
     one, wake = woken(task(first="0s"))
-    again, _ = selfpaced.heard(one, [ended(wake, Outcome.PENDING, at=NOW)])
+    again, _ = self_paced.heard(one, [ended(wake, Outcome.PENDING, at=NOW)])
     assert again == one
 
 
@@ -165,15 +165,15 @@ def test_a_manual_run_arms_what_it_asks_for_and_its_silence_nothing() -> None:
     manual = Fire(
         task_id=ID, kind=FireKind.MANUAL, nominal_at=NOW, due_at=NOW, first_at=NOW, last_at=NOW, outcome=Outcome.RUNNING
     )
-    assert selfpaced.heard(one, [ended(manual, at=NOW)])[0] == one
-    assert selfpaced.heard(one, [ended(manual, Outcome.FAILED, at=NOW)])[0] == one
-    assert in_s(selfpaced.heard(one, [ended(manual, at=NOW, asks=60)])[0]) == 60
+    assert self_paced.heard(one, [ended(manual, at=NOW)])[0] == one
+    assert self_paced.heard(one, [ended(manual, Outcome.FAILED, at=NOW)])[0] == one
+    assert in_s(self_paced.heard(one, [ended(manual, at=NOW, asks=60)])[0]) == 60
 
 
 def test_an_ended_task_is_armed_by_no_turn() -> None:
     one, wake = woken(task(first="0s"))
     over = replace(one, state=TaskState.DONE)
-    assert selfpaced.heard(over, [ended(wake, at=NOW, asks=1)])[0] == over
+    assert self_paced.heard(over, [ended(wake, at=NOW, asks=1)])[0] == over
 
 
 def test_a_wake_asked_for_at_once_for_ever_is_put_off_and_then_paused() -> None:
@@ -219,26 +219,26 @@ def test_a_paused_task_keeps_what_is_armed_and_a_withdrawn_wake_is_armed_again()
 
 
 def test_rescheduling_moves_the_wake_and_lets_an_ended_task_go_on() -> None:
-    one = selfpaced.rescheduled(task(), NOW, timedelta(seconds=300))
+    one = self_paced.rescheduled(task(), NOW, timedelta(seconds=300))
     assert in_s(one) == 300
     over, _ = after(task(first="0s", if_silent="end"))
-    again = selfpaced.rescheduled(over, NOW, timedelta(0))
+    again = self_paced.rescheduled(over, NOW, timedelta(0))
     assert (again.state, again.reason, in_s(again)) == (TaskState.ACTIVE, "", 0)
     with pytest.raises(InvalidInput, match="later than the task's end"):
-        selfpaced.rescheduled(task(expires_at="1h"), NOW, timedelta(hours=2))
+        self_paced.rescheduled(task(expires_at="1h"), NOW, timedelta(hours=2))
     for wrong in (timedelta(seconds=-1), timedelta(days=367)):
         with pytest.raises(InvalidInput, match="from 0 to"):
-            selfpaced.rescheduled(task(), NOW, wrong)
+            self_paced.rescheduled(task(), NOW, wrong)
 
 
 def test_an_edit_leaves_the_pace_as_it_is_unless_the_pace_is_what_changes() -> None:
     one, _ = after(task(first="0s"), asks=60)
     other = parse_spec(spec(first="0s", prompt="q"), DEFAULTS, NOW, previous=one.definition)
-    assert selfpaced.edited(one, other, NOW) == one.pacing
+    assert self_paced.edited(one, other, NOW) == one.pacing
     every = parse_spec(wire.TaskSpec(name="pace", category="c", channel="c", prompt="p", every="1m"), DEFAULTS, NOW)
-    fixed = replace(one, definition=every, pacing=selfpaced.edited(one, every, NOW))
+    fixed = replace(one, definition=every, pacing=self_paced.edited(one, every, NOW))
     assert (fixed.pacing.armed_at, fixed.pacing.iteration) == (None, 1)
-    back = selfpaced.edited(fixed, other, NOW)
+    back = self_paced.edited(fixed, other, NOW)
     assert (back.armed_at, back.iteration) == (NOW, 1)
 
 

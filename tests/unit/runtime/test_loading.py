@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.graph.foreign.load import Loaded, load
-from agent_runtime.graph.foreign.reference import absolute_text, find_graph
+from agent_runtime.graph.foreign.load import Loaded, absolute_text, find_graph, load
 from turnkeeper.errors import InvalidInput
 
 BUILDER = """

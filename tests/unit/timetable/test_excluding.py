@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from task_runner.timetable import Timetable, check_excluded, parse_cron, parse_every, zone
-from task_runner.timetable import exclusions as excluding
+from task_runner.timetable import Timetable, check_excluded, excluding, parse_cron, parse_every, zone
 from turnkeeper.errors import InvalidInput
 
 T0 = datetime(2026, 12, 20, tzinfo=UTC)

@@ -10,8 +10,8 @@ from agent_runtime.permissions.categories import Categories, lint
 from agent_runtime.permissions.judge import REQUEST, SCOPES
 from agent_runtime.tools import toolbox
 from agent_runtime.tools.agents import agent_tools
-from agent_runtime.tools.lifecycle import lifecycle_tools
 from agent_runtime.tools.loops import loop_tools
+from agent_runtime.tools.restart import lifecycle_tools
 from agent_runtime.tools.subagents import subagent_tools
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_runtime.model.words import sentences
-from agent_runtime.workspace.contradictions import MOST_DIFFERENCES, differences, quotes
+from agent_runtime.workspace.deviations import MOST_DIFFERENCES, differences, quotes
 from agent_runtime.workspace.model import LARGEST_BODY
 
 OPEN = "The garden opens every Saturday from April to October."

@@ -13,14 +13,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from agent_runtime.cli.chat.commands import Item, Waiting, parse, perform
-from agent_runtime.cli.chat.keys import Typed
-from agent_runtime.cli.chat.news import known_of, news_of
 from agent_runtime.cli.chat.panels import Safe, blocks
-from agent_runtime.cli.chat.reader import Reader
+from agent_runtime.cli.chat.plain import Reader, known_of, news_of
 from agent_runtime.cli.chat.screen import Screen
+from agent_runtime.cli.chat.terminal import Typed
 from agent_runtime.cli.rows import conversation_row
 from agent_runtime.graph.engine.live import LONGEST_MESSAGE, Call, Ear, Live
-from agent_runtime.service.messages import project
+from agent_runtime.model.conversation import project
 from agent_runtime.service.reads import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.unit.world.test_conversation import ASKED, FIRE, PROMPT, says

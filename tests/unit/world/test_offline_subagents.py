@@ -8,7 +8,7 @@ import pytest
 from agent_runtime.graph.offline.rules import Brief, Exchange
 from agent_runtime.graph.offline.subagents import borne, claims, research, review
 from agent_runtime.graph.offline.sweep import sweep
-from agent_runtime.model.subagents import SUBAGENTS
+from agent_runtime.model.values import SUBAGENTS
 from agent_runtime.tools import toolbox
 
 URL = "https://example.org/pump"

@@ -2,8 +2,7 @@
 
 from alembic import op
 
-from agent_runtime.store import schema as runtime_tables
-from agent_runtime.store import workspace_schema as world_tables
+from agent_runtime.store import schema, workspace_schema
 
 revision = "0001"
 down_revision = None
@@ -11,5 +10,5 @@ down_revision = None
 
 def upgrade() -> None:
     """Make every table."""
-    assert runtime_tables.metadata is world_tables.metadata
-    runtime_tables.metadata.create_all(op.get_bind())
+    assert schema.metadata is workspace_schema.metadata
+    schema.metadata.create_all(op.get_bind())

@@ -3,8 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from agent_runtime.store.mail import agent_messages as delegating
-from agent_runtime.store.mail import deliveries
+from agent_runtime.store.mail import agent_messages, deliveries
 
 revision = "0004"
 down_revision = "0003"
@@ -12,6 +11,6 @@ down_revision = "0003"
 
 def upgrade() -> None:
     """Add the tables where they are missing: the baseline may have made them."""
-    for table in (deliveries.deliveries, delegating.delegations):
+    for table in (deliveries.deliveries, agent_messages.delegations):
         if not sa.inspect(op.get_bind()).has_table(table.name):
             table.create(op.get_bind())

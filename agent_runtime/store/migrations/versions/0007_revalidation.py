@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from agent_runtime.store import beside as tables
+from agent_runtime.store import workspace_schema
 
 revision = "0007"
 down_revision = "0006"
@@ -19,7 +19,12 @@ WHERE pages.candidate_id <> '' AND derivations.source <> pages.page_id
 
 def upgrade() -> None:
     """Add the tables where they are missing: the baseline may have made them."""
-    for table in (tables.page_links, tables.deviations, tables.revalidations, tables.attachments):
+    for table in (
+        workspace_schema.page_links,
+        workspace_schema.deviations,
+        workspace_schema.revalidations,
+        workspace_schema.attachments,
+    ):
         if not sa.inspect(op.get_bind()).has_table(table.name):
             table.create(op.get_bind())
     op.execute(_INHERITED)

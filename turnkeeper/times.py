@@ -1,10 +1,12 @@
-"""Durations as people write them: `15m`, `90s`, `1h30m`, `every 2 hours`, `1d`."""
+"""Instants and durations, as integers and as people write them. Nothing here reads a clock."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from turnkeeper.errors import InvalidInput
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAMES = {
     "s": ("s", "sec", "secs", "second", "seconds"),
@@ -16,6 +18,46 @@ _NAMES = {
 _UNIT_OF = {name: unit for unit, names in _NAMES.items() for name in names}
 _PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*", re.ASCII)
 LONGEST = timedelta(days=36_525)
+
+
+def to_us(at: datetime) -> int:
+    """Convert an aware datetime to integer microseconds since 1970 in UTC, exactly.
+
+    >>> to_us(datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC))
+    1000005
+    """
+    return (at - EPOCH) // _MICROSECOND
+
+
+def from_us(us: int) -> datetime:
+    """Convert microseconds since 1970 to an aware datetime in UTC, exactly.
+
+    >>> from_us(1000005).isoformat()
+    '1970-01-01T00:00:01.000005+00:00'
+    """
+    return EPOCH + timedelta(microseconds=us)
+
+
+def rfc3339(at: datetime) -> str:
+    """Format an instant as RFC 3339 in UTC with `Z`; fractions only where there are any.
+
+    >>> rfc3339(from_us(0)), rfc3339(from_us(1_500_000))
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500000Z')
+    """
+    text = (at if at.tzinfo is UTC else at.astimezone(UTC)).isoformat()
+    return f"{text[:-6]}Z"  # without +00:00
+
+
+def parse_rfc3339(text: str) -> datetime:
+    """Parse an RFC 3339 instant; it must carry an offset. Raises ValueError.
+
+    >>> parse_rfc3339("2026-11-20T09:00:00Z").hour
+    9
+    """
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"{text!r} has no offset")
+    return at.astimezone(UTC)
 
 
 def parse_duration(text: str, *, field: str = "duration") -> timedelta:

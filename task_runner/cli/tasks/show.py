@@ -1,4 +1,7 @@
-"""`list` and `show`."""
+"""`list` and `show`.
+
+Showing a list again and again.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -9,11 +12,23 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NOT_RUNNING, runner
 from task_runner.cli.rows import local, task_row, time
-from task_runner.cli.tasks import watching
 from task_runner.cli.tasks.options import tags_of
 from turnkeeper import console
-from turnkeeper.clock import SystemClock, parse_rfc3339
-from turnkeeper.config.durations import format_rough
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import Conflict, Unreachable
+from turnkeeper.times import format_rough, parse_rfc3339
+
+
+def repeat(show: Callable[[], None], clock: SystemClock, every_s: float) -> None:
+    """Show something again every few seconds, until interrupted; a runner that is away for a moment ends nothing."""
+    while True:
+        clock.block(every_s)
+        console.console().clear()
+        try:
+            show()
+        except (Unreachable, Conflict) as away:  # Conflict: another process opened the store just now
+            console.note(str(away))
+
 
 _REFRESH_S = 2.0
 _LONGEST_PROMPT = 60
@@ -53,7 +68,7 @@ def list_(
     clock = SystemClock()
     _show_list(request, clock, output)
     if watch:
-        watching.watch(lambda: _show_list(request, clock, output), clock, _REFRESH_S)
+        repeat(lambda: _show_list(request, clock, output), clock, _REFRESH_S)
 
 
 def show(

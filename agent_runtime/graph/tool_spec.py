@@ -20,3 +20,6 @@ class ToolSpec:
     tool: BaseTool
     scope: str
     effect: Effect
+
+
+WAKEUP_TOOL = "schedule_loop_wakeup"

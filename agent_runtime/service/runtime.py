@@ -1,0 +1,41 @@
+from dataclasses import dataclass
+
+from agent_runtime.graph.engine.live import Live
+from agent_runtime.mailbox.acceptor import Acceptor
+from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.permissions.categories import Categories
+from agent_runtime.store.turn_store import Store
+from agent_runtime.turns.worker import Worker
+from agent_runtime.workspace.workspace import World
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.event_log import EventLog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """The parts that the service is made from; nothing runs until `worker` is started.
+
+    Attributes:
+        store: the turn table.
+        acceptor: takes fires and messages.
+        worker: runs turns.
+        mailboxes: where envelopes lie.
+        categories: what may be granted.
+        world: what tools act on.
+        live: what running turns say, for who follows them.
+        log: the event trail.
+        clock: the machine's, or a test's.
+        entropy: likewise.
+    """
+
+    store: Store
+    acceptor: Acceptor
+    worker: Worker
+    mailboxes: Mailboxes
+    categories: Categories
+    world: World
+    live: Live
+    log: EventLog
+    clock: Clock
+    entropy: Entropy
