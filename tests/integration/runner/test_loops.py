@@ -10,7 +10,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import FireKind, Outcome
 from task_runner.service.service import Serving
-from tests.integration.runner import world as worlds
+from tests.integration.runner import simulation as worlds
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.peer import Peer, State
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound

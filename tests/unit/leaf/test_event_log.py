@@ -1,0 +1,25 @@
+"""The event log: whole lines, one file a day."""
+
+from tests.support.clock import ManualClock
+from turnkeeper.config.home import Home
+from turnkeeper.event_log import EventLog, read_events
+
+
+def test_the_trail_is_whole_lines_by_day(home: Home, clock: ManualClock) -> None:
+    log = EventLog(home.logs, "task-runner", clock)
+    log.emit("task.created", task_id="task-1", durable=True)
+    clock.advance(86_400)
+    log.emit("task.paused", task_id="task-1")
+    assert [record["event"] for record in read_events(home.logs)] == ["task.created", "task.paused"]
+    assert sorted(path.name for path in home.logs.iterdir()) == [
+        "events-task-runner-2026-03-02.jsonl",
+        "events-task-runner-2026-03-03.jsonl",
+    ]
+
+
+def test_a_torn_last_line_is_passed_over(home: Home, clock: ManualClock) -> None:
+    EventLog(home.logs, "task-runner", clock).emit("task.created")
+    (path,) = home.logs.iterdir()
+    with path.open("ab") as file:
+        file.write(b'{"at":"2026')
+    assert [record["event"] for record in read_events(home.logs)] == ["task.created"]
