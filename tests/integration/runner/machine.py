@@ -17,7 +17,7 @@ from task_runner.model.task import OPEN, UNDER_WAY, CatchUp, Fire, FireKind, Out
 from task_runner.planner.overlap import CANCELS, OVERLAP
 from task_runner.planner.schedule import timetable_of
 from task_runner.service.backfill import backfill
-from tests.integration.runner.life import SECOND, Life, many_runs
+from tests.integration.runner.task_machine import SECOND, Life, many_runs
 from turnkeeper.times import rfc3339
 
 WHEN = st.sampled_from(

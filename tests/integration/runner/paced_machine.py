@@ -11,7 +11,7 @@ from task_runner.model.task import COUNTED, OPEN, Fire, FireKind, Outcome, Pacin
 from task_runner.planner.self_paced import LONGEST_DELAY
 from task_runner.scheduler.take_over import take_over
 from task_runner.service.self_paced import reschedule
-from tests.integration.runner.life import SECOND, Life, many_runs
+from tests.integration.runner.task_machine import SECOND, Life, many_runs
 
 HOW = st.fixed_dictionaries(
     {

@@ -12,7 +12,7 @@ from task_runner.dispatcher.runtime_client import batches
 from task_runner.planner import ledger
 from task_runner.store.port import Session
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State, accept, break_stream, refuse
+from tests.integration.runner.scripted_runtime import Peer, State, accept, break_stream, refuse
 
 
 async def test_a_due_fire_is_sent_and_its_receipt_recorded(rig: Rig, peer: Peer) -> None:

@@ -7,7 +7,7 @@ import pytest
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.scheduler.planning import quarantine
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State
+from tests.integration.runner.scripted_runtime import Peer, State
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

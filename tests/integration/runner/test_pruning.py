@@ -5,7 +5,7 @@ from datetime import timedelta
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.scheduler.pruner import Pruner, prune_batch
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State
+from tests.integration.runner.scripted_runtime import Peer, State
 
 KEEP = timedelta(days=90)
 

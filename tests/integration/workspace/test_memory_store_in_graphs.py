@@ -23,7 +23,7 @@ from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.workspace import World
 from tests.integration.runtime.guarded import CONFIG, Thread, plain
-from tests.integration.world.conftest import Begin, call
+from tests.integration.workspace.conftest import Begin, call
 from tests.support.scripted import calls
 from turnkeeper.errors import Denied, InvalidInput
 

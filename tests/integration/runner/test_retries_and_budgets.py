@@ -6,7 +6,7 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State
+from tests.integration.runner.scripted_runtime import Peer, State
 
 
 @pytest.fixture(autouse=True)

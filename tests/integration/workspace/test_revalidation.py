@@ -16,7 +16,7 @@ from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolu
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.revalidation import Item, Settlement
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import Agent, AskingGuard, Begin, Told, call
+from tests.integration.workspace.conftest import Agent, AskingGuard, Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings

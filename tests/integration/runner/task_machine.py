@@ -21,7 +21,7 @@ from task_runner.model.task import OPEN, Fire, FireKind, Outcome, Overlap, TaskS
 from task_runner.service import changes
 from task_runner.service.explain.explain import explain
 from task_runner.store.port import Outgoing
-from tests.integration.runner.world import FINAL, Crash, World, open_store
+from tests.integration.runner.simulation import FINAL, Crash, World, open_store
 from turnkeeper.errors import Conflict
 from turnkeeper.times import rfc3339
 

@@ -28,7 +28,7 @@ from agent_runtime.store.workspace_schema import (
 from agent_runtime.workspace.model import Acceptance, Author, PageDraft, Rejection, SummaryDraft
 from agent_runtime.workspace.submit import stamp, submit
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import Begin, Told, call
+from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
 from turnkeeper.storage.database import Database

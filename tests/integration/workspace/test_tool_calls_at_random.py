@@ -35,7 +35,7 @@ from agent_runtime.tools import ToolSpec, toolbox
 from agent_runtime.workspace.attachments import AttachmentDraft
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import row_of
+from tests.integration.workspace.conftest import row_of
 from tests.support.clock import ManualClock
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.database import Database

@@ -17,7 +17,7 @@ from task_runner.model.task import COUNTED, OPEN, UNDER_WAY, FireKind, TaskState
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.events import hear
 from task_runner.service import changes
-from tests.integration.runner.world import FINAL, Crash, World, open_store
+from tests.integration.runner.simulation import FINAL, Crash, World, open_store
 from turnkeeper.entropy import SeededEntropy
 
 T = TypeVar("T")

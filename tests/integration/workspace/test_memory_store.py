@@ -28,7 +28,7 @@ from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import Begin, Told, call
+from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import Denied, Exhausted, InvalidInput
 

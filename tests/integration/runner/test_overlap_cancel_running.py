@@ -7,7 +7,7 @@ from task_runner.dispatcher.canceller import WHY
 from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.planner.ledger import TurnState
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State
+from tests.integration.runner.scripted_runtime import Peer, State
 
 
 @pytest.fixture(autouse=True)

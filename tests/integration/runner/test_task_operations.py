@@ -6,7 +6,7 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer
+from tests.integration.runner.scripted_runtime import Peer
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
 

@@ -9,8 +9,8 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer
-from tests.integration.runner.test_daemon import start
+from tests.integration.runner.scripted_runtime import Peer
+from tests.integration.runner.test_daemon_process import start
 from tests.support.clock import ManualClock
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home

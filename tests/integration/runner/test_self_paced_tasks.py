@@ -12,7 +12,7 @@ from task_runner.model.task import FireKind, Outcome
 from task_runner.service.service import Serving
 from tests.integration.runner import simulation as worlds
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State
+from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 from turnkeeper.rpc.errors import AlreadyExists
 

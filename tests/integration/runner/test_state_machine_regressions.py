@@ -9,7 +9,7 @@ from task_runner.model.task import Fire, Outcome, TaskState
 from task_runner.service import changes
 from task_runner.service.backfill import backfill
 from task_runner.service.explain.explain import explain
-from tests.integration.runner.world import START, World, open_store
+from tests.integration.runner.simulation import START, World, open_store
 from turnkeeper.times import rfc3339
 
 

@@ -14,7 +14,7 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.tools import toolbox
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import Agent, AskingGuard, Begin, call
+from tests.integration.workspace.conftest import Agent, AskingGuard, Begin, call
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import ModelSettings, Settings
@@ -230,6 +230,6 @@ def test_keys_that_others_can_read_are_refused(home: Home) -> None:
 
 
 def _call(context: Any) -> Any:
-    from tests.integration.world.conftest import call
+    from tests.integration.workspace.conftest import call
 
     return call(context, 99)

@@ -1,6 +1,6 @@
 """Both daemons, forked from a process that has imported everything and started nothing: real ones, and soon there.
 
-`python -m tests.integration.loops.nursery` reads a JSON object a line and answers each by one.
+`python -m tests.integration.loops.forked_daemons` reads a JSON object a line and answers each by one.
 """
 
 import gc
@@ -61,7 +61,7 @@ class Nursery:
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        argv = [sys.executable, "-m", "tests.integration.loops.nursery"]
+        argv = [sys.executable, "-m", "tests.integration.loops.forked_daemons"]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._pids: dict[str, int] = {}
         self.runtime = Caller(home.socket(RUNTIME), AgentRuntimeStub, RUNTIME)

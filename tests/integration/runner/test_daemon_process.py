@@ -10,7 +10,7 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
-from tests.integration.runner.peer import Peer
+from tests.integration.runner.scripted_runtime import Peer
 from turnkeeper.rpc.channel import connect
 
 pytestmark = pytest.mark.process

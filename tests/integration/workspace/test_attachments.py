@@ -13,7 +13,7 @@ from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.submit import submit
 from agent_runtime.workspace.workspace import World
 from constellation.install.backup import back_up
-from tests.integration.world.conftest import Begin, Told, call
+from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound

@@ -8,7 +8,7 @@ from agent_runtime.model.values import TurnContext
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import Agent, Begin, Told, call
+from tests.integration.workspace.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.storage.database import Database
 

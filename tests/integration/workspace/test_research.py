@@ -10,7 +10,7 @@ from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.web.addresses import refuse_private
 from agent_runtime.workspace.web.page import WebReader
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import Agent, Begin, Told, call
+from tests.integration.workspace.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
 from tests.support.pages import Answer, Site, serving
 from turnkeeper.config.home import Home

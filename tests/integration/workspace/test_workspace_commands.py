@@ -22,7 +22,7 @@ from agent_runtime.store.schema import open_database, turns
 from agent_runtime.workspace.deviations import DeviationDraft
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import row_of
+from tests.integration.workspace.conftest import row_of
 from tests.support.clock import ManualClock
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home

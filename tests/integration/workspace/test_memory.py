@@ -9,7 +9,7 @@ from agent_runtime.model.values import TurnContext
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import LARGEST_ENTRY, READING_BUDGET, Shelf
 from agent_runtime.workspace.workspace import World
-from tests.integration.world.conftest import Begin, call
+from tests.integration.workspace.conftest import Begin, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 

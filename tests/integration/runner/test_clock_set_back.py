@@ -7,8 +7,8 @@ import pytest
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import Outcome
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State, refuse
-from tests.integration.runner.world import World, open_store
+from tests.integration.runner.scripted_runtime import Peer, State, refuse
+from tests.integration.runner.simulation import World, open_store
 
 HOURS = 3 * 3600.0
 

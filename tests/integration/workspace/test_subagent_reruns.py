@@ -17,7 +17,7 @@ from agent_runtime.permissions.judge import judge
 from agent_runtime.tools import toolbox
 from agent_runtime.workspace.workspace import World
 from tests.integration.runtime.guarded import CONFIG
-from tests.integration.world.conftest import Begin, Told, call
+from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 
 KEEPER = Category(name="keeper", tools=frozenset({"memory.put"}), memory=frozenset({"channel"}), autonomous=True)

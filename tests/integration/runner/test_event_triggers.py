@@ -19,7 +19,7 @@ from task_runner.scheduler.events import hear
 from task_runner.scheduler.pruner import Pruner
 from task_runner.store.events import _LISTENERS, _WANTED
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.peer import Peer, State
+from tests.integration.runner.scripted_runtime import Peer, State
 from tests.support.clock import START
 
 Entry = tuple[str, str, int]

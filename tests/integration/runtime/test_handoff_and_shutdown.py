@@ -22,7 +22,7 @@ from agent_runtime.store.mail.handoffs import LONGEST_SHOWN, Handoff, shown
 from agent_runtime.store.workspace_schema import effects
 from agent_runtime.tools.restart import Lifecycle
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
-from tests.integration.runtime.test_foreign import AuthorsBench
+from tests.integration.runtime.test_foreign_graphs import AuthorsBench
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox
