@@ -1,0 +1,42 @@
+"""The documents name files that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES.append(ROOT / "docs" / "adr" / "README.md")
+# A path of the repository in backquotes; one with a wildcard or a placeholder is a pattern, not a path.
+IN_CODE = re.compile(
+    r"`((?:task_runner|agent_runtime|constellation|turnkeeper|protos|tests|docs|examples|benchmarks)/[\w./-]*)(?:::\w+)?`"
+)
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    named = {ROOT / path for path in IN_CODE.findall(text)} | {page.parent / path for path in LINK.findall(text)}
+    assert sorted(str(path) for path in named if not path.exists()) == []
+
+
+def test_the_architecture_page_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    packages = {path.parent.name for path in ROOT.glob("[act]*_*/*/__init__.py")}
+    packages |= {path.parent.name for path in ROOT.glob("constellation/*/__init__.py")}
+    packages |= {path.parent.name for path in ROOT.glob("turnkeeper/*/__init__.py")}
+    assert len(packages) > 20
+    assert sorted(package for package in packages if f"`{package}`" not in text) == []
+
+
+def test_every_decision_record_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    for page in (ROOT / "docs" / "adr").glob("[0-9]*.md"):
+        title = page.read_text().split("\n", 1)[0].partition(". ")[2]
+        assert f"]({page.name}) {title}" in " ".join(index.split()), page.name
