@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import BigInteger, Column, Connection, String, Table, select, update
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.values import Said
 from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.schema import metadata, turns
+from turnkeeper.storage.statements import upsert
 
 # What a turn has said, or None where only its cost is known, and the tokens that it read and wrote.
 Told = tuple[Sequence[Said] | None, tuple[int, int]]
@@ -61,9 +61,8 @@ def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, in
         )
     new = sum(tokens) - turn.tokens_in - turn.tokens_out
     if new > 0:
-        row = upsert(token_days).values(day=_day(at), tokens=new)
-        total = token_days.c.tokens + new
-        connection.execute(row.on_conflict_do_update(index_elements=[token_days.c.day], set_={"tokens": total}))
+        row = upsert(token_days, [token_days.c.day], {"tokens": token_days.c.tokens + new})
+        connection.execute(row.values(day=_day(at), tokens=new))
 
 
 def tokens_of_day(connection: Connection, now: datetime) -> int:

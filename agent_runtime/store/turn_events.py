@@ -33,7 +33,6 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.bell import Bell
 from agent_runtime.model.decide import FINISHED
@@ -41,7 +40,7 @@ from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.values import Said
 from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.schema import metadata, turns
-from agent_runtime.store.statements import Prepared
+from turnkeeper.storage.statements import Statement, among, listed, upsert
 from turnkeeper.times import from_us, to_us
 
 LARGEST_PAGE = 500
@@ -109,7 +108,7 @@ def add(
 
 def after(connection: Connection, sequence: int, names: Collection[str]) -> Sequence[BridgedRecord]:
     """Return the events of these names after a number, in order, at most a page of them."""
-    rows = _AFTER.rows(connection, sequence=sequence, names=json.dumps(sorted(names)), most=LARGEST_PAGE)
+    rows = _AFTER.dicts(connection, sequence=sequence, names=listed(sorted(names)), most=LARGEST_PAGE)
     return [BridgedRecord(at=from_us(row.pop("at_us")), **row) for row in rows]
 
 
@@ -132,17 +131,14 @@ def drop_beyond(connection: Connection, most: int) -> int:
     return connection.execute(delete(bridged_events).where(bridged_events.c.sequence <= last - most)).rowcount
 
 
-_ADD = Prepared(
-    upsert(bridged_events).on_conflict_do_nothing(index_elements=[bridged_events.c.key]),
-    columns=[name for name in bridged_events.c.keys() if name != "sequence"],  # noqa: SIM118  a collection of columns
-)
+_ADD = Statement(upsert(bridged_events, [bridged_events.c.key]))
 _OWN = [column for column in bridged_events.c if column.name != "key"]
 _OF_TURN = [turns.c[name] for name in ("thread_id", "fire_id", "task_id", "task_name", "channel", "category", "agent")]
-_AFTER = Prepared(
+_AFTER = Statement(
     select(*_OWN, *_OF_TURN)
     .join(turns, turns.c.turn_id == bridged_events.c.turn_id)
     .where(bridged_events.c.sequence > bindparam("sequence"))
-    .where(text("bridged_events.name IN (SELECT value FROM json_each(:names))"))
+    .where(among(bridged_events.c.name, "names"))
     .order_by(bridged_events.c.sequence)
     .limit(bindparam("most"))
 )

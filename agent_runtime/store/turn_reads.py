@@ -24,8 +24,8 @@ from agent_runtime.model.records import (
 from agent_runtime.model.values import Category, Said, ToolUse
 from agent_runtime.store.mail.agent_messages import delegations
 from agent_runtime.store.schema import cancels, interrupts, keys, messages, meta, turn_events, turns
-from agent_runtime.store.statements import Prepared
 from turnkeeper.errors import Conflict
+from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us
 
 LARGEST_PAGE = 1000
@@ -46,7 +46,7 @@ def check_lease(connection: Connection, epoch: int) -> None:
 
 def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
     """Return a turn by its id."""
-    row = _TURN.row(connection, turn_id=turn_id)
+    row = _TURN.first_dict(connection, turn_id=turn_id)
     return _turn(row) if row is not None else None
 
 
@@ -68,7 +68,7 @@ def unfinished_turns(connection: Connection) -> list[TurnRecord]:
 
 def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
     """Return the newest turn on a thread."""
-    row = _NEWEST_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    row = _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides)
     return _turn(row) if row is not None else None
 
 
@@ -77,8 +77,8 @@ def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = 
 
     A turn that was cancelled before it began may have a later row than one that waits for its author.
     """
-    row = _UNFINISHED_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
-    row = row or _NEWEST_ON_THREAD.row(connection, thread_id=thread_id, besides=besides)
+    row = _UNFINISHED_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides)
+    row = row or _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides)
     return _turn(row) if row is not None else None
 
 
@@ -108,7 +108,7 @@ def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, li
 def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[InterruptRecord]]:
     """Return what turns asked, in order, by turn; a turn that asked nothing has an empty list."""
     found: dict[str, list[InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
-    for row in _INTERRUPTS_OF.rows(connection, wanted=json.dumps(list(turn_ids))):
+    for row in _INTERRUPTS_OF.dicts(connection, wanted=listed(turn_ids)):
         found[row["turn_id"]].append(_interrupt(row))
     return found
 
@@ -141,7 +141,7 @@ def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord 
 
 def open_interrupts(connection: Connection, thread_id: str) -> list[InterruptRecord]:
     """Return a thread's interrupts that are pending, or decided and not yet given to the graph, oldest first."""
-    return [_interrupt(row) for row in _OPEN_INTERRUPTS.rows(connection, thread_id=thread_id)]
+    return [_interrupt(row) for row in _OPEN_INTERRUPTS.dicts(connection, thread_id=thread_id)]
 
 
 def list_channels(connection: Connection) -> list[ChannelRecord]:
@@ -162,7 +162,7 @@ def list_channels(connection: Connection) -> list[ChannelRecord]:
 
 def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
     """Return what these keys became, by key; one that has not been taken is left out."""
-    return {row["key"]: _key(row) for row in _KEYS.rows(connection, wanted=json.dumps(list(wanted)))}
+    return {row["key"]: _key(row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
 
 
 def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
@@ -183,7 +183,7 @@ def cancel_reason(connection: Connection, turn_id: str) -> str:
 
 def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[EventRecord]:
     """Return turn events after a number, in order."""
-    return [_event(row) for row in _EVENTS_AFTER.rows(connection, sequence=sequence, most=limit)]
+    return [_event(row) for row in _EVENTS_AFTER.dicts(connection, sequence=sequence, most=limit)]
 
 
 def newest_sequence(connection: Connection) -> int:
@@ -259,28 +259,24 @@ def _instant(value: int | None) -> datetime | None:
     return None if value is None else from_us(value)
 
 
-_META = Prepared(select(meta.c.value).where(meta.c.key == bindparam("key")))
-_TURN = Prepared(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
+_META = Statement(select(meta.c.value).where(meta.c.key == bindparam("key")))
+_TURN = Statement(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
 _ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
-_NEWEST_ON_THREAD = Prepared(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
+_NEWEST_ON_THREAD = Statement(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
 # The plus keeps SQLite from going through all of a long thread: few turns anywhere have one of these states.
-_UNFINISHED_ON_THREAD = Prepared(
+_UNFINISHED_ON_THREAD = Statement(
     _ANY.where(text("+turns.thread_id = :thread_id AND turns.status IN ('running', 'interrupted', 'paused')"))
 )
-_INTERRUPTS_OF = Prepared(
-    _interrupts()
-    .where(text("interrupts.turn_id IN (SELECT value FROM json_each(:wanted))"))
-    .order_by(interrupts.c.number)
-)
-_OPEN_INTERRUPTS = Prepared(
+_INTERRUPTS_OF = Statement(_interrupts().where(among(interrupts.c.turn_id, "wanted")).order_by(interrupts.c.number))
+_OPEN_INTERRUPTS = Statement(
     _interrupts()
     .where(interrupts.c.thread_id == bindparam("thread_id"), text("interrupts.status <> 'void'"))
     .where(text("NOT interrupts.applied"))
     .order_by(interrupts.c.number)
 )
-_KEYS = Prepared(select(keys).where(text("keys.key IN (SELECT value FROM json_each(:wanted))")))
-_CANCEL = Prepared(select(cancels.c.reason).where(cancels.c.turn_id == bindparam("turn_id")))
-_EVENTS_AFTER = Prepared(
+_KEYS = Statement(select(keys).where(among(keys.c.key, "wanted")))
+_CANCEL = Statement(select(cancels.c.reason).where(cancels.c.turn_id == bindparam("turn_id")))
+_EVENTS_AFTER = Statement(
     select(turn_events)
     .where(turn_events.c.sequence > bindparam("sequence"))
     .order_by(turn_events.c.sequence)

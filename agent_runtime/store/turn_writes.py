@@ -7,11 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.approval import Decided, Raised, canonical
@@ -20,8 +18,8 @@ from agent_runtime.model.trigger import Trigger, Unread
 from agent_runtime.model.values import Said
 from agent_runtime.store.mail.agent_messages import Delegation, add_delegation
 from agent_runtime.store.schema import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
-from agent_runtime.store.statements import Prepared
 from agent_runtime.store.workspace_schema import candidates
+from turnkeeper.storage.statements import Statement, upsert
 from turnkeeper.times import to_us
 
 LONGEST_SUMMARY = 200
@@ -71,8 +69,7 @@ def started_by(turn: TurnRecord) -> str:
 
 def set_meta(connection: Connection, key: str, value: str) -> None:
     """Write a fact about the store."""
-    row = upsert(meta).values(key=key, value=value)
-    connection.execute(row.on_conflict_do_update(index_elements=[meta.c.key], set_={"value": value}))
+    connection.execute(upsert(meta, [meta.c.key], ["value"]).values(key=key, value=value))
 
 
 def add_event(connection: Connection, what: About, happened: Happened) -> None:
@@ -143,7 +140,7 @@ def add_turn(
     }
     blank = {"summary": "", "error": "", "answers_json": "", "resumes": "", "tries": 0, "tokens_in": 0, "tokens_out": 0}
     values = row | blank | _as_asked(trigger) | changes
-    _add_turn(tuple(values)).run(connection, **values)
+    _ADD_TURN.run(connection, **values)
     put_message(connection, trigger.turn_id, 0, _opening(trigger), at)
     if trigger.source == "agent":
         add_delegation(connection, delegation_of(trigger, over=status != "running"))
@@ -179,7 +176,7 @@ def _as_asked(trigger: Trigger) -> dict[str, Any]:
 
 def change_turn(connection: Connection, turn_id: str, **changes: Any) -> None:
     """Change columns of a turn's row."""
-    _change_turn(tuple(changes)).run(connection, of=turn_id, **changes)
+    _CHANGE_TURN.run(connection, of=turn_id, **changes)
 
 
 def put_message(connection: Connection, turn_id: str, position: int, line: Said, at: datetime) -> None:
@@ -217,7 +214,7 @@ def add_interrupts(connection: Connection, turn: TurnRecord, raised: Sequence[Ra
     """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
     fresh = []
     for item in raised:
-        row = upsert(interrupts).values(
+        row = _ASK.values(
             interrupt_id=item.interrupt_id,
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
@@ -237,11 +234,7 @@ def add_interrupts(connection: Connection, turn: TurnRecord, raised: Sequence[Ra
             applied=False,
             created_at_us=to_us(at),
         )
-        anew = {column.name: row.excluded[column.name] for column in interrupts.columns if column.name != "number"}
-        answered = interrupts.c.applied.is_(True)  # and asked again nevertheless
-        again = row.on_conflict_do_update(index_elements=[interrupts.c.interrupt_id], set_=anew, where=answered)
-        done = connection.execute(again)
-        if done.rowcount:
+        if connection.execute(row).rowcount:
             fresh.append(item.interrupt_id)
     return fresh
 
@@ -283,27 +276,27 @@ def add_cancel(
     status = connection.execute(select(turns.c.status).where(turns.c.turn_id == turn_id)).scalar()
     if unless_waiting and status in {"interrupted", "paused"}:
         return False
-    row = upsert(cancels).values(turn_id=turn_id, reason=reason, at_us=to_us(at))
-    connection.execute(row.on_conflict_do_nothing(index_elements=[cancels.c.turn_id]))
+    row = upsert(cancels, [cancels.c.turn_id]).values(turn_id=turn_id, reason=reason, at_us=to_us(at))
+    connection.execute(row)
     return True
 
 
 def keep_message(connection: Connection, trigger: Trigger, at: datetime) -> None:
     """Store an author's message until its thread is released."""
-    row = upsert(kept_messages).values(
+    row = upsert(kept_messages, [kept_messages.c.key]).values(
         key=trigger.key, thread_id=trigger.thread_id, trigger_json=json.dumps(trigger.to_meta()), at_us=to_us(at)
     )
-    connection.execute(row.on_conflict_do_nothing(index_elements=[kept_messages.c.key]))
+    connection.execute(row)
 
 
 def kept(connection: Connection, thread_id: str = "") -> list[Mapping[str, Any]]:
     """Return the metas of messages that are kept back, on one thread or on all, oldest first."""
-    return [json.loads(row["trigger_json"]) for row in _KEPT.rows(connection, thread_id=thread_id)]
+    return [json.loads(row["trigger_json"]) for row in _KEPT.dicts(connection, thread_id=thread_id)]
 
 
 def release_held(connection: Connection, thread_id: str) -> list[About]:
     """Mark the fires that were held on a thread as released; return them in the order in which they came."""
-    found = [About(**row) for row in _HELD.rows(connection, thread_id=thread_id)]
+    found = [About(**row) for row in _HELD.dicts(connection, thread_id=thread_id)]
     if found:
         _RELEASE.run(connection, of=thread_id)
     return found
@@ -324,61 +317,47 @@ def last_words(connection: Connection, turn_id: str) -> str:
     return _LAST_WORDS.value(connection, turn_id=turn_id) or ""
 
 
-@cache
-def _add_turn(columns: tuple[str, ...]) -> Prepared:
-    return Prepared(insert(turns), columns=columns)
-
-
-@cache
-def _change_turn(columns: tuple[str, ...]) -> Prepared:
-    return Prepared(update(turns).where(turns.c.turn_id == bindparam("of")), columns=columns)
-
-
-_ADD_EVENT = Prepared(insert(turn_events), columns=[name for name in turn_events.c.keys() if name != "sequence"])  # noqa: SIM118  a collection of columns
-_key = upsert(keys)
-_ADD_KEY = Prepared(
-    _key.on_conflict_do_update(
-        index_elements=[keys.c.key],
-        set_={"became": _key.excluded.became, "into": _key.excluded.into},
-        where=keys.c.became == "kept",
-    ),
-    columns=list(keys.c.keys()),
-)
-_DROP_KEPT = Prepared(delete(kept_messages).where(kept_messages.c.key == bindparam("key")))
-_KEPT = Prepared(
+_ADD_TURN = Statement(insert(turns))
+_CHANGE_TURN = Statement(update(turns).where(turns.c.turn_id == bindparam("of")))
+_ADD_EVENT = Statement(insert(turn_events))
+_ADD_KEY = Statement(upsert(keys, [keys.c.key], ["became", "into"], where=keys.c.became == "kept"))
+_DROP_KEPT = Statement(delete(kept_messages).where(kept_messages.c.key == bindparam("key")))
+_KEPT = Statement(
     select(kept_messages.c.trigger_json)
     .where(text(":thread_id IN ('', kept_messages.thread_id)"))
     .order_by(kept_messages.c.number)
 )
-_said = upsert(messages)
-_PUT_MESSAGE = Prepared(
-    _said.on_conflict_do_update(
-        index_elements=[messages.c.turn_id, messages.c.position],
-        set_={name: _said.excluded[name] for name in ("role", "text", "tool_calls_json", "tool_call_id")},
-    ),
-    columns=list(messages.c.keys()),
+_PUT_MESSAGE = Statement(
+    upsert(messages, [messages.c.turn_id, messages.c.position], ["role", "text", "tool_calls_json", "tool_call_id"])
 )
 _MINE = messages.c.turn_id == bindparam("turn_id")
-_DROP_BEYOND = Prepared(
+_DROP_BEYOND = Statement(
     delete(messages).where(_MINE, messages.c.position > bindparam("position"), text("role IN ('agent', 'tool')"))
 )
-_LAST_WORDS = Prepared(
+_LAST_WORDS = Statement(
     select(messages.c.text)
     .where(_MINE, messages.c.role == "agent", func.trim(messages.c.text) != "")
     .order_by(messages.c.position.desc())
     .limit(1)
 )
 _OF_TURN = interrupts.c.turn_id == bindparam("of")
-_VOID = Prepared(
+# An answered question that is asked again is asked anew.
+_ASK = upsert(
+    interrupts,
+    [interrupts.c.interrupt_id],
+    [column.name for column in interrupts.columns if column.name != "number"],
+    where=interrupts.c.applied.is_(True),
+)
+_VOID = Statement(
     update(interrupts)
     .where(_OF_TURN, interrupts.c.status == "pending")
     .values(status="void", resolved_at_us=bindparam("at_us"))
 )
-_APPLY = Prepared(update(interrupts).where(_OF_TURN).values(applied=True))
+_APPLY = Statement(update(interrupts).where(_OF_TURN).values(applied=True))
 _WAITS = text("keys.became = 'held' AND NOT keys.released")
-_HELD = Prepared(
+_HELD = Statement(
     select(keys.c.turn_id, keys.c.thread_id, keys.c.fire_id, keys.c.attempt)
     .where(keys.c.thread_id == bindparam("thread_id"), _WAITS)
     .order_by(keys.c.at_us)
 )
-_RELEASE = Prepared(update(keys).where(keys.c.thread_id == bindparam("of"), _WAITS).values(released=True))
+_RELEASE = Statement(update(keys).where(keys.c.thread_id == bindparam("of"), _WAITS).values(released=True))

@@ -7,10 +7,10 @@ from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.store.workspace_schema import attachments
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound
+from turnkeeper.storage.statements import upsert
 from turnkeeper.times import from_us, to_us
 
 LARGEST = 2 * 1024 * 1024  # bytes
@@ -89,7 +89,7 @@ def put_attachment(
         "added_at_us": to_us(at),
     }
     same = [attachments.c.page_id, attachments.c.name]
-    connection.execute(upsert(attachments).values(row).on_conflict_do_update(index_elements=same, set_=row))
+    connection.execute(upsert(attachments, same, row.keys()).values(row))
     return get_attachment(connection, draft.page_id, draft.name)[0]
 
 

@@ -6,8 +6,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, bindparam, delete, select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from task_runner.model.events import Event
 from task_runner.model.task import UNDER_WAY, Fire, Snapshot, Task, TaskState
@@ -15,6 +14,7 @@ from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
 from task_runner.store.port import Note
 from task_runner.store.rows import fire_of, task_of
 from task_runner.store.schema import events, fires, follow, tasks, triggers
+from turnkeeper.storage.statements import upsert
 from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
@@ -38,8 +38,7 @@ class SqliteEvents:
     def move(self, incarnation: str, sequence: int) -> None:
         """Record a new position."""
         values = {"peer": _PEER, "incarnation": incarnation, "sequence": sequence}
-        statement = insert(follow).values(values)
-        self._connection.execute(statement.on_conflict_do_update(index_elements=["peer"], set_=values))
+        self._connection.execute(upsert(follow, [follow.c.peer], ["incarnation", "sequence"]).values(values))
 
     def wanted(self) -> frozenset[str]:
         """Return the names of events that any task listens for."""
@@ -96,7 +95,7 @@ class SqliteEvents:
             for fire, trigger in entries
         ]
         if rows:
-            self._connection.execute(insert(triggers).prefix_with("OR REPLACE"), rows)
+            self._connection.execute(upsert(triggers, [triggers.c.entry_id], triggers.c.keys()), rows)
 
     def notes(self, entry_ids: Collection[int]) -> dict[int, Note]:
         """Return what triggered those entries that an event did."""

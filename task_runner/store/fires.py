@@ -14,8 +14,8 @@ from task_runner.planner.plan import Plan
 from task_runner.store.port import Glance, Outgoing
 from task_runner.store.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
 from task_runner.store.schema import fires, outbox, tasks
-from task_runner.store.statements import Prepared, among, listed, one_of
 from task_runner.store.tasks import LARGEST_LOOKUP
+from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
 
@@ -264,38 +264,38 @@ def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
     return next(mine.entry_id for mine, theirs in zip(numbered, plan.new, strict=True) if theirs is plan.tail)
 
 
-_LAST_ENTRY = Prepared(select(func.max(fires.c.entry_id)))
-_ADD = Prepared(insert(fires))
-_REPLACE = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
-_RECORD_SENT = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
-_RECORD_ACCEPTED = Prepared(update(fires).where(fires.c.entry_id == bindparam("number")))
-_LET_GO = Prepared(delete(outbox).where(outbox.c.entry_id == bindparam("number")))
-_FREEZE_NEW = Prepared(insert(outbox))
-_FREEZE = Prepared(insert(outbox).prefix_with("OR IGNORE"))
-_MOVE_TASK = Prepared(update(tasks).where(tasks.c.id == bindparam("task")).values(tail_entry=bindparam("tail")))
-_BY_IDS = Prepared(select(fires).where(among(fires.c.fire_id, "ids")))
+_LAST_ENTRY = Statement(select(func.max(fires.c.entry_id)))
+_ADD = Statement(insert(fires))
+_REPLACE = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
+_RECORD_SENT = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
+_RECORD_ACCEPTED = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
+_LET_GO = Statement(delete(outbox).where(outbox.c.entry_id == bindparam("number")))
+_FREEZE_NEW = Statement(insert(outbox))
+_FREEZE = Statement(upsert(outbox, [outbox.c.entry_id]))
+_MOVE_TASK = Statement(update(tasks).where(tasks.c.id == bindparam("task")).values(tail_entry=bindparam("tail")))
+_BY_IDS = Statement(select(fires).where(among(fires.c.fire_id, "ids")))
 _SENDABLE = select(fires, outbox.c.request).join(outbox, outbox.c.entry_id == fires.c.entry_id)
-_READY = Prepared(
+_READY = Statement(
     _SENDABLE.where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
     .where(fires.c.ready_us <= bindparam("now"))
     .order_by(fires.c.ready_us, fires.c.entry_id)
     .limit(bindparam("limit"))
 )
-_NEXT_READY = Prepared(
+_NEXT_READY = Statement(
     select(func.min(fires.c.ready_us)).where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
 )
-_UNANSWERED = Prepared(
+_UNANSWERED = Statement(
     _SENDABLE.where(fires.c.is_open, fires.c.outcome == Outcome.SENT.value, fires.c.entry_id > bindparam("after"))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )
-_CATCHING_UP = Prepared(
+_CATCHING_UP = Statement(
     select(func.count())
     .select_from(fires)
     .where(fires.c.is_open, fires.c.caught_up, one_of(fires.c.outcome, UNDER_WAY))
 )
 _REACHED = OPEN - {Outcome.WAITING, Outcome.PENDING, Outcome.SENT}
-_OPEN = Prepared(
+_OPEN = Statement(
     select(fires)
     .where(fires.c.is_open, one_of(fires.c.outcome, _REACHED), fires.c.entry_id > bindparam("after"))
     .order_by(fires.c.entry_id)

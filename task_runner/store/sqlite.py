@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection, select
-from sqlalchemy.dialects.sqlite import insert
 
 from task_runner.store.events import SqliteEvents
 from task_runner.store.fires import SqliteFires
@@ -13,6 +12,7 @@ from task_runner.store.port import Session
 from task_runner.store.schema import follow
 from task_runner.store.tasks import SqliteTasks
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.statements import upsert
 
 T = TypeVar("T")
 MIGRATIONS = "task_runner.store:migrations"
@@ -72,5 +72,4 @@ class SqliteFollow:
     def move(self, incarnation: str, sequence: int) -> None:
         """Record a new position."""
         values = {"peer": _PEER, "incarnation": incarnation, "sequence": sequence}
-        statement = insert(follow).values(values)
-        self._connection.execute(statement.on_conflict_do_update(index_elements=["peer"], set_=values))
+        self._connection.execute(upsert(follow, [follow.c.peer], ["incarnation", "sequence"]).values(values))

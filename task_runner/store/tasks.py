@@ -14,8 +14,8 @@ from task_runner.store.definition_json import decode_definition
 from task_runner.store.port import Totals
 from task_runner.store.rows import fire_of, row_of_task, task_of
 from task_runner.store.schema import fires, revisions, tasks
-from task_runner.store.statements import Prepared, among, listed
 from turnkeeper.rpc.errors import AlreadyExists
+from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us, to_us
 
 LARGEST_LOOKUP = 500
@@ -213,19 +213,19 @@ def _taken_name(task: Task | None) -> AlreadyExists:
 
 
 _Row: Any = make_dataclass("_Row", tasks.c.keys(), slots=True)
-_ADD = Prepared(insert(tasks))
-_ADD_REVISION = Prepared(insert(revisions))
-_DUE = Prepared(
+_ADD = Statement(insert(tasks))
+_ADD_REVISION = Statement(insert(revisions))
+_DUE = Statement(
     select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
 )
 _NAMED = select(tasks).where(tasks.c.name.in_(bindparam("names", expanding=True)), tasks.c.state != "deleted")
-_NEXT_WAKE = Prepared(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)))
-_BY_IDS = Prepared(select(tasks).where(among(tasks.c.id, "ids")))
-_OPEN_OF = Prepared(
+_NEXT_WAKE = Statement(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)))
+_BY_IDS = Statement(select(tasks).where(among(tasks.c.id, "ids")))
+_OPEN_OF = Statement(
     select(fires).where(fires.c.is_open, among(fires.c.task_id, "ids")).order_by(fires.c.nominal_us, fires.c.entry_id)
 )
-_ENTRIES = Prepared(select(fires).where(among(fires.c.entry_id, "numbers")))
-_RECORD_ACCEPTED = Prepared(
+_ENTRIES = Statement(select(fires).where(among(fires.c.entry_id, "numbers")))
+_RECORD_ACCEPTED = Statement(
     update(tasks)
     .where(tasks.c.id == bindparam("task"))
     .values(fires=tasks.c.fires + bindparam("all"), accepted=tasks.c.accepted + bindparam("scheduled"))

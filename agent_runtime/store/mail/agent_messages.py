@@ -15,10 +15,9 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.store.schema import metadata
-from agent_runtime.store.statements import Prepared
+from turnkeeper.storage.statements import Statement, upsert
 
 # One row a turn that an agent's message is about, written with the turn.
 delegations = Table(
@@ -50,8 +49,7 @@ class Delegation:
 
 def add_delegation(connection: Connection, item: Delegation) -> None:
     """Write who sent what a turn is about; written again it stays as it is."""
-    row = upsert(delegations).values(**item.__dict__)
-    connection.execute(row.on_conflict_do_nothing(index_elements=[delegations.c.turn_id]))
+    connection.execute(upsert(delegations, [delegations.c.turn_id]).values(**item.__dict__))
 
 
 def get_delegation(connection: Connection, turn_id: str) -> Delegation | None:
@@ -77,7 +75,7 @@ def answered(connection: Connection, turn_id: str) -> None:
     connection.execute(update(delegations).where(mine).values(state="answered"))
 
 
-_OWE = Prepared(
+_OWE = Statement(
     update(delegations)
     .where(delegations.c.turn_id == bindparam("of"), text("delegations.state = 'open'"))
     .values(state="owed")

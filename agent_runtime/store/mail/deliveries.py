@@ -4,7 +4,6 @@ The row is written once the envelope is on disk and before the fire is answered 
 agent's reader has archived the envelope, cancelled when it was withdrawn before, failed when it was set aside or lost.
 """
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,15 +20,13 @@ from sqlalchemy import (
     Text,
     delete,
     select,
-    text,
     update,
 )
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.store.schema import cancels, metadata
-from agent_runtime.store.statements import Prepared
 from agent_runtime.store.turn_writes import About, Happened, add_event
+from turnkeeper.storage.statements import Statement, among, listed, upsert
 from turnkeeper.times import to_us
 
 deliveries = Table(
@@ -73,12 +70,12 @@ class Laid:
 
 
 _COLUMNS = [deliveries.c[name] for name in Laid.__dataclass_fields__]
-_BY_KEY = Prepared(select(*_COLUMNS).where(text("deliveries.key IN (SELECT value FROM json_each(:wanted))")))
+_BY_KEY = Statement(select(*_COLUMNS).where(among(deliveries.c.key, "wanted")))
 
 
 def lay_out(connection: Connection, trigger: Trigger, name: str, at: datetime) -> None:
     """Write that a fire's envelope lies in its agent's inbox; one that is written already stays as it is."""
-    row = upsert(deliveries).values(
+    row = upsert(deliveries, [deliveries.c.key]).values(
         key=trigger.key,
         digest=trigger.digest,
         turn_id=trigger.turn_id,
@@ -93,12 +90,12 @@ def lay_out(connection: Connection, trigger: Trigger, name: str, at: datetime) -
         reason="",
         at_us=to_us(at),
     )
-    connection.execute(row.on_conflict_do_nothing(index_elements=[deliveries.c.key]))
+    connection.execute(row)
 
 
 def laid_by_key(connection: Connection, keys: Collection[str]) -> dict[str, Laid]:
     """Return what was laid out, by key."""
-    return {row["key"]: Laid(**row) for row in _BY_KEY.rows(connection, wanted=json.dumps(list(keys)))}
+    return {row["key"]: Laid(**row) for row in _BY_KEY.dicts(connection, wanted=listed(keys))}
 
 
 def laid_by_turn(connection: Connection, turn_id: str) -> Laid | None:

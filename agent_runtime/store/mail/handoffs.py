@@ -23,12 +23,11 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agent_runtime.model.text import sendable
 from agent_runtime.store.schema import metadata, turns
-from agent_runtime.store.statements import Prepared
 from turnkeeper.bus.envelope import wrapped
+from turnkeeper.storage.statements import Statement, upsert
 from turnkeeper.times import to_us
 
 LONGEST_SHOWN = 24_000  # characters that one turn is shown, all handoffs together
@@ -69,8 +68,8 @@ class Handoff:
 
 def add_handoff(connection: Connection, item: Handoff, at: datetime) -> bool:
     """Keep a handoff; False if it is kept already, which changes nothing."""
-    row = upsert(handoffs).values(**item.__dict__, at_us=to_us(at), turn_id="")
-    return bool(connection.execute(row.on_conflict_do_nothing(index_elements=[handoffs.c.key])).rowcount)
+    row = upsert(handoffs, [handoffs.c.key]).values(**item.__dict__, at_us=to_us(at), turn_id="")
+    return bool(connection.execute(row).rowcount)
 
 
 def put_notes(connection: Connection, item: Handoff, at: datetime) -> None:
@@ -87,7 +86,7 @@ def give(connection: Connection, agent: str, turn_id: str) -> list[Handoff]:
 
 def given(connection: Connection, turn_id: str) -> list[Handoff]:
     """Return what a turn is shown, oldest first."""
-    return [Handoff(**row) for row in _GIVEN.rows(connection, of=turn_id)]
+    return [Handoff(**row) for row in _GIVEN.dicts(connection, of=turn_id)]
 
 
 def given_to_unfinished(connection: Connection) -> set[str]:
@@ -115,12 +114,12 @@ def shown(found: Sequence[Handoff]) -> str:
     return "\n".join([*([f"({left_out} older left out.)"] if left_out else []), *reversed(lines)])
 
 
-_GIVE = Prepared(
+_GIVE = Statement(
     update(handoffs)
     .where(handoffs.c.agent == bindparam("of"), text("handoffs.turn_id = ''"))
     .values(turn_id=bindparam("to"))
 )
-_GIVEN = Prepared(
+_GIVEN = Statement(
     select(*(handoffs.c[name] for name in Handoff.__dataclass_fields__))
     .where(handoffs.c.turn_id == bindparam("of"))
     .order_by(handoffs.c.at_us, handoffs.c.key)
