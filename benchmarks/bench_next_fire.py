@@ -12,7 +12,7 @@ from typing import Any
 from croniter import croniter
 
 from task_runner.timetable import parse_cron, zone
-from task_runner.timetable.cron.expression import forget_parsed
+from task_runner.timetable.cron import forget_parsed
 
 PLACE = "America/New_York"
 EXPRESSIONS = ("* * * * *", "*/15 * * * *", "0 9 * * 1-5", "30 2 * * *", "0 0 1 * *")

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.task import Fire
-from task_runner.planner import facts
-from task_runner.planner.facts import Trail
+from task_runner.planner import log_records
 from task_runner.planner.overlap import CANCELS
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.event_log import EventLog
 
 LONGEST_WAIT_S = 30.0
 WHY = f"the next fire of its task is due (overlap {CANCELS})"
@@ -31,7 +31,7 @@ class _Key(NamedTuple):
 class Canceller:
     """Carries out what waiting fires ask for."""
 
-    def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, trail: Trail, work: asyncio.Event) -> None:
+    def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, trail: EventLog, work: asyncio.Event) -> None:
         """Take what it works on; `work` is set when there may be something to ask."""
         self._store, self._runtime, self._clock, self._trail = store, runtime, clock, trail
         self._work = work
@@ -61,7 +61,7 @@ class Canceller:
             except TurnkeeperError:
                 return False
             self._answered.add(key)
-            self._trail.emit_all([facts.of_fire("fire.asked_to_end", fire, reason=WHY)])
+            self._trail.emit_all([log_records.of_fire("fire.asked_to_end", fire, reason=WHY)])
         return True
 
 

@@ -17,18 +17,17 @@ from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import FireStream, Runtime
-from task_runner.model.replace import replace
-from task_runner.model.task import Fire, Outcome
-from task_runner.planner import facts, ledger
-from task_runner.planner.facts import Event, Trail
+from task_runner.model.task import Fire, Outcome, replace
+from task_runner.planner import ledger, log_records
+from task_runner.planner.log_records import LogRecord
 from task_runner.planner.planner import withdraw
 from task_runner.planner.schedule import timetable_of
-from task_runner.scheduler.fire_request import complete_request
-from task_runner.scheduler.planning import Planned, plan_tasks, quarantine, write_plans
+from task_runner.scheduler.planning import Planned, complete_request, plan_tasks, quarantine, write_plans
 from task_runner.store.port import Outgoing, Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 
 LARGEST_BATCH = 256
@@ -69,7 +68,7 @@ class Dispatcher:
         *,
         clock: Clock,
         entropy: Entropy,
-        trail: Trail,
+        trail: EventLog,
         failpoints: Failpoints,
         pace: Pace,
         changed: asyncio.Event,
@@ -170,7 +169,7 @@ class Dispatcher:
 
     async def _write(self, stream: FireStream, batch: list[Outgoing]) -> None:
         self._failpoints.reach("runner.sent")
-        self._trail.emit_all([facts.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
+        self._trail.emit_all([log_records.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
         self._unanswered.extend(_Key(outgoing.fire.fire_id, outgoing.fire.attempt) for outgoing in batch)
         await stream.write([complete_request(outgoing) for outgoing in batch])
 
@@ -233,9 +232,9 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
 def record_receipts(
     session: Session, receipts: list[wire.FireReceipt], keys: list[_Key | None], now: datetime
 ) -> Planned:
-    """Take receipts in: accept, or make unsent again and plan anew; return the facts."""
+    """Take receipts in: accept, or make unsent again and plan anew; return the log_records."""
     fires = session.fires.by_ids({receipt.fire_id for receipt in receipts})
-    before, events = dict(fires), list[Event]()
+    before, events = dict(fires), list[LogRecord]()
     refused: list[tuple[Fire, wire.FireError]] = []
     for receipt, key in zip(receipts, keys, strict=True):
         fire = fires.get(receipt.fire_id)
@@ -249,7 +248,7 @@ def record_receipts(
         else:
             now_fire = ledger.accepted(fire, now, attempt=attempt, turn_id=receipt.turn_id)
             disposition = wire.FireReceipt.Disposition.Name(receipt.disposition)
-            events.append(facts.of_fire("fire.accepted", fire, disposition=disposition))
+            events.append(log_records.of_fire("fire.accepted", fire, disposition=disposition))
         fires[receipt.fire_id] = now_fire
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
     were_refused = {fire.fire_id for fire, _ in refused}
@@ -263,7 +262,9 @@ def record_receipts(
 
 def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]], now: datetime) -> Planned:
     done = Planned(
-        events=[facts.of_fire("fire.refused", fire, code=error.code, field=error.field) for fire, error in refused]
+        events=[
+            log_records.of_fire("fire.refused", fire, code=error.code, field=error.field) for fire, error in refused
+        ]
     )
     hopeless = {fire.task_id: error for fire, error in refused if error.code in _HOPELESS and error.field}
     for task_id, error in hopeless.items():

@@ -18,17 +18,18 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.task import OPEN, Fire, Outcome
-from task_runner.planner import facts, ledger
+from task_runner.planner import ledger, log_records
 from task_runner.planner.budgets import Ended
-from task_runner.planner.facts import Event, Trail
 from task_runner.planner.ledger import TurnState
-from task_runner.scheduler.events import Moved, tell
-from task_runner.scheduler.planning import Planned, plan_tasks
-from task_runner.scheduler.take_over import TAKEN_OVER, take_over
+from task_runner.planner.log_records import LogRecord
+from task_runner.planner.self_paced import TAKEN_OVER
+from task_runner.scheduler.events import Moved, emit_outcomes
+from task_runner.scheduler.planning import Planned, plan_tasks, take_over
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.event_log import EventLog
 
 LARGEST_BATCH = 256
 _ASKED_AT_ONCE = 100
@@ -70,7 +71,7 @@ class Follower:
     """Takes in the runtime's turn events, in order, each exactly once."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: Trail, wakes: Wakes
+        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: EventLog, wakes: Wakes
     ) -> None:
         """Take what it works on."""
         self._store, self._runtime = store, runtime
@@ -164,9 +165,9 @@ class Follower:
 
 
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
-    """Move fires on by turn events, then plan the tasks that this frees or stops; return the facts."""
+    """Move fires on by turn events, then plan the tasks that this frees or stops; return the log_records."""
     fires = session.fires.by_ids({item.fire_id for item in news})
-    before, events, told = dict(fires), list[Event](), list[Moved]()
+    before, events, told = dict(fires), list[LogRecord](), list[Moved]()
     asked = set[str]()  # the fires whose turn waited for its author, also where the answer came since
     ended: dict[str, list[Ended]] = {}
     for item in news:
@@ -195,7 +196,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     resumed = {fire.task_id for fire in changed if fire.outcome is Outcome.RUNNING and fire.fire_id in asked}
     concerned = sorted({fire.task_id for fire in changed if fire.outcome is not Outcome.RUNNING} | resumed)
     done = Planned(events=events) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
-    return done + tell(session, told, now)
+    return done + emit_outcomes(session, told, now)
 
 
 def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime) -> Planned:
@@ -207,14 +208,14 @@ def _open(session: Session, after: int) -> list[Fire]:
     return session.fires.open_fires(after, _ASKED_AT_ONCE)
 
 
-def _fact(before: Fire, after: Fire, state: TurnState) -> Event:
+def _fact(before: Fire, after: Fire, state: TurnState) -> LogRecord:
     if after.outcome not in OPEN:
-        return facts.settled(after)
+        return log_records.settled(after)
     if state is TurnState.RELEASED:
-        return facts.of_fire("fire.released", before, next_attempt=after.attempt)
+        return log_records.of_fire("fire.released", before, next_attempt=after.attempt)
     if state is TurnState.FAILED:
-        return facts.of_fire("fire.retried", before, next_attempt=after.attempt, reason=after.reason)
-    return facts.of_fire(f"fire.{after.outcome}", after)
+        return log_records.of_fire("fire.retried", before, next_attempt=after.attempt, reason=after.reason)
+    return log_records.of_fire(f"fire.{after.outcome}", after)
 
 
 def news_of(event: wire.TurnEvent, now: datetime) -> News:

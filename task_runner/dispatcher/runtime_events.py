@@ -13,12 +13,12 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.outcomes import Wakes
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.events import LIFECYCLE, Event, id_of
-from task_runner.planner.facts import Trail
-from task_runner.scheduler.events import Heard, hear
+from task_runner.scheduler.events import TakenIn, take_in
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.event_log import EventLog
 
 LARGEST_BATCH = 256
 LONGEST_WAIT_S = 30.0
@@ -29,7 +29,7 @@ class Bridge:
     """Takes in the runtime's events, in order, each exactly once."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: Trail, wakes: Wakes
+        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: EventLog, wakes: Wakes
     ) -> None:
         """Take what it works on."""
         self._store, self._runtime = store, runtime
@@ -69,13 +69,13 @@ class Bridge:
             with suppress(TurnkeeperError):
                 await asyncio.gather(following, others, return_exceptions=True)
 
-    async def take_in(self, told: Sequence[wire.BridgedEvent]) -> Heard:
+    async def take_in(self, told: Sequence[wire.BridgedEvent]) -> TakenIn:
         """Take events in, and record the position behind the last of them, in one transaction."""
         now = self._clock.now()
         events, last = [event_of(each, now) for each in told if each.name], told[-1]
 
-        def record(session: Session) -> Heard:
-            heard = hear(session, events, now)
+        def record(session: Session) -> TakenIn:
+            heard = take_in(session, events, now)
             session.events.move(last.incarnation, last.sequence)
             return heard
 

@@ -3,20 +3,56 @@
 Plain frozen values; time is always an aware datetime in UTC. Nothing here reads a clock or does I/O.
 """
 
+import dataclasses
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import StrEnum
-from typing import NewType
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType, TypeVar
 
-from task_runner.model.declaration import CreatedBy, EventTrigger
 from turnkeeper.errors import InvalidInput
 
+T = TypeVar("T")
 TaskId = NewType("TaskId", str)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 LONGEST_REASON = 300
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreatedBy:
+    """The turn that made a task: a part of it for ever, set when it is created.
+
+    Attributes:
+        turn_id: which turn.
+        category: the permissions it ran under.
+        agent: whose it was.
+    """
+
+    turn_id: str
+    category: str
+    agent: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventTrigger:
+    """Which events a task fires for, beside its schedule or without one.
+
+    Attributes:
+        event: their name.
+        filters: what all has to hold of one, as :func:`task_runner.model.events.check_filters` takes them.
+        debounce: how long after one the others go into its fire.
+        since: from when on the task waits for them; what happened before is none of its business.
+    """
+
+    event: str
+    filters: tuple[str, ...] = ()
+    debounce: timedelta = timedelta(0)
+    since: datetime
 
 
 class ScheduleKind(StrEnum):
@@ -375,3 +411,40 @@ def fire_id(task_id: str, nominal_at: datetime, suffix: str = "") -> str:
     at = nominal_at
     stamp = f"{at.year:04}{at.month:02}{at.day:02}T{at.hour:02}{at.minute:02}{at.second:02}Z"
     return f"{task_id}@{stamp}{suffix}"
+
+
+class _Slots(NamedTuple):
+    read: Callable[[Any], tuple[Any, ...]]
+    write: tuple[Callable[[Any, Any], None], ...]
+    by_name: Mapping[str, Callable[[Any, Any], None]]
+
+
+@cache
+def _slots_of(kind: type) -> _Slots | None:
+    names = [each.name for each in dataclasses.fields(kind)]
+    if hasattr(kind, "__post_init__") or "__dict__" in dir(kind) or len(names) < 2:
+        return None
+    by_name = {name: getattr(kind, name).__set__ for name in names}
+    return _Slots(attrgetter(*names), tuple(by_name.values()), by_name)
+
+
+def _replace(value: T, /, **changes: Any) -> T:
+    """Return a copy of a dataclass value with some fields changed. Raises TypeError for a field it does not have."""
+    kind: Any = type(value)
+    slots = _slots_of(kind)
+    if slots is None:
+        return dataclasses.replace(value, **changes)  # type: ignore[type-var]
+    copy: T = object.__new__(kind)
+    for write, item in zip(slots.write, slots.read(value), strict=True):
+        write(copy, item)
+    for name, item in changes.items():
+        if name not in slots.by_name:
+            raise TypeError(f"{type(value).__name__} has no field {name!r}")
+        slots.by_name[name](copy, item)
+    return copy
+
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # noqa: PLC0414  the checker knows the fields of this one
+else:
+    replace = _replace

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from task_runner.model.replace import replace
-from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, Usage
+from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, Usage, replace
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from task_runner.model.replace import replace
-from task_runner.model.task import CatchUp, Fire, Outcome, Task
+from task_runner.model.task import CatchUp, Fire, Outcome, Task, replace
 from task_runner.planner.plan import (
     Due,
     Run,

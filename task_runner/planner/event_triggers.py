@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from task_runner.model.declaration import EventTrigger
 from task_runner.model.events import LIFECYCLE, Event
-from task_runner.model.replace import replace
 from task_runner.model.task import (
     COUNTED,
     HALTED,
     OPEN,
     UNDER_WAY,
     Definition,
+    EventTrigger,
     Fire,
     FireKind,
     Outcome,
@@ -30,6 +29,7 @@ from task_runner.model.task import (
     Task,
     TaskState,
     fire_id,
+    replace,
 )
 from task_runner.planner import self_paced
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more

@@ -7,8 +7,7 @@ is hearing it once.
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from task_runner.model.replace import replace
-from task_runner.model.task import LONGEST_REASON, OPEN, Fire, Outcome
+from task_runner.model.task import LONGEST_REASON, OPEN, Fire, Outcome, replace
 
 _SHORTEST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 60.0

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from task_runner.model.replace import replace
-from task_runner.model.task import Fire, Outcome, Overlap, Task
+from task_runner.model.task import Fire, Outcome, Overlap, Task, replace
 from task_runner.planner.plan import (
     covering,
     is_queued,

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from task_runner.model.replace import replace
-from task_runner.model.task import COUNTED, CatchUp, Fire, FireKind, Outcome, Snapshot, Task, fire_id
+from task_runner.model.task import COUNTED, CatchUp, Fire, FireKind, Outcome, Snapshot, Task, fire_id, replace
 from task_runner.timetable import Timetable
 
 

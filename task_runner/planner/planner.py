@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from task_runner.model.replace import replace
 from task_runner.model.task import (
     COUNTED,
     HALTED,
@@ -24,11 +23,10 @@ from task_runner.model.task import (
     Snapshot,
     Task,
     TaskState,
+    replace,
 )
 from task_runner.planner import event_triggers, self_paced
 from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
-from task_runner.planner.fast_path import plan_alone
-from task_runner.planner.jitter import due_of, put_off
 from task_runner.planner.overlap import OVERLAP, QUEUE_FULL, Lined, asking, asks_no_more, coalesce, queue, skip
 from task_runner.planner.plan import (
     Due,
@@ -44,8 +42,10 @@ from task_runner.planner.plan import (
     run_between,
     run_of,
     settled_skipped,
+    single,
     skipped_run,
 )
+from task_runner.planner.schedule import due_of, put_off
 from task_runner.timetable import Timetable
 
 _LEAST = timedelta(microseconds=1)
@@ -407,3 +407,26 @@ def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fir
         return caught, ()
     fresh = tuple(fire for fire in caught.fires if fire.nominal_at not in snapshot.taken)
     return replace(caught, fires=fresh), tuple(fire for fire in caught.fires if fire.nominal_at in snapshot.taken)
+
+
+_LEAST = timedelta(microseconds=1)
+
+
+def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan | None:
+    """Return the plan of an active task of which nothing is open and one time is due, on time; None for any other."""
+    task, definition = snapshot.task, snapshot.task.definition
+    if snapshot.open or snapshot.taken or task.rewound_until or definition.on or definition.jitter:
+        return None
+    if definition.max_fires is not None or definition.catch_up_window is not None:
+        return None
+    due_at = timetable.next_after(task.cursor_at)
+    if due_at is None or not due_at <= now <= due_at + definition.grace:
+        return None
+    following = timetable.next_after(due_at)
+    if following is not None and following <= now:
+        return None
+    fire = replace(fresh(task, due_at, single(due_at), caught_up=False), ready_at=now)
+    late = fire.send_by + _LEAST if fire.send_by and definition.catch_up is CatchUp.SKIP else None
+    return Plan(
+        task=replace(task, cursor_at=due_at, wake_at=earliest(following, late)), new=(fire,), tail=snapshot.tail
+    )

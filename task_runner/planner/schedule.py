@@ -1,11 +1,14 @@
 """From a definition to its timetable. Pure."""
 
-from datetime import datetime
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from functools import lru_cache
+from hashlib import blake2b
 
-from task_runner.model.task import Definition, Schedule, ScheduleKind
+from task_runner.model.task import Definition, Fire, FireKind, Outcome, Schedule, ScheduleKind, Task, replace
 from task_runner.planner.plan import earliest
 from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, parse_cron, parse_every, parse_rrule, zone
+from task_runner.timetable.timetable import to_seconds
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_rfc3339
 
@@ -67,3 +70,35 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
             return Never()
         case ScheduleKind.AT:
             return Once(parse_rfc3339(schedule.text))
+
+
+_STEP = timedelta(milliseconds=1)
+_YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
+
+
+def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[datetime], datetime]:
+    """Return the function from a nominal time of a task to when its fire is due."""
+    if not jitter:
+        return _at_once
+
+    def due(nominal_at: datetime) -> datetime:
+        following = timetable.next_after(nominal_at)
+        span = jitter if following is None else min(jitter, following - nominal_at - _STEP)
+        digest = blake2b(f"{task_id}\0{to_seconds(nominal_at)}".encode(), digest_size=8).digest()
+        return nominal_at + _STEP * (int.from_bytes(digest) % (span // _STEP + 1))
+
+    return due
+
+
+def put_off(fire: Fire, task: Task, due: Callable[[datetime], datetime]) -> Fire:
+    """Return an unsent fire that is ready no earlier than it is due, and on time as long after that as ever."""
+    if fire.outcome not in _YET_TO_GO or fire.kind is not FireKind.SCHEDULED:
+        return fire
+    due_at = due(fire.nominal_at)
+    send_by = None if fire.send_by is None else max(fire.send_by, due_at + task.definition.grace)
+    ready_at = None if fire.ready_at is None else max(fire.ready_at, due_at)
+    return replace(fire, due_at=due_at, send_by=send_by, ready_at=ready_at)
+
+
+def _at_once(nominal_at: datetime) -> datetime:
+    return nominal_at

@@ -8,7 +8,6 @@ that no wake comes in the middle of a turn, and hearing of one end twice arms on
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from task_runner.model.replace import replace
 from task_runner.model.task import (
     COUNTED,
     Definition,
@@ -17,18 +16,21 @@ from task_runner.model.task import (
     Outcome,
     Pacing,
     ScheduleKind,
+    Snapshot,
     Task,
     TaskState,
     fire_id,
+    replace,
 )
 from task_runner.planner.budgets import Ended
-from task_runner.planner.jitter import due_of
-from task_runner.planner.plan import earliest
+from task_runner.planner.plan import Plan, earliest, settled_skipped
+from task_runner.planner.schedule import due_of
 from task_runner.timetable import Never
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration
 
 END, WAIT = "end", "wait"
+TAKEN_OVER = "its author took over: a message on its thread"
 DEFAULT_DELAY = timedelta(seconds=1500)
 LONGEST_DELAY = timedelta(days=366)
 MOST_SETBACKS = 3
@@ -67,18 +69,18 @@ def begun(definition: Definition, now: datetime, iteration: int = 0) -> Pacing:
     return Pacing(iteration=iteration, armed_at=_from_now(definition, now, first), why=why)
 
 
-def heard(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
+def turns_ended(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
     """Return a self-paced task after turns of it ended, and why it has to pause; empty if it need not."""
     reason = ""
     for turn in ended:
         if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # it is tried again, or is over
             continue
-        task, why = _heard_of(task, turn)
+        task, why = _turn_ended(task, turn)
         reason = reason or why
     return task, reason
 
 
-def _heard_of(task: Task, turn: Ended) -> tuple[Task, str]:
+def _turn_ended(task: Task, turn: Ended) -> tuple[Task, str]:
     fire, who = turn.fire, f"turn {turn.fire.turn_id or turn.fire.fire_id}"
     if fire.outcome is Outcome.SUCCEEDED and turn.wake_after_s is not None:
         asked = timedelta(seconds=max(0, min(turn.wake_after_s, int(LONGEST_DELAY.total_seconds()))))
@@ -172,6 +174,24 @@ def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
     if before.iteration == 0 and definition.first != old.definition.first:
         return begun(definition, now)
     return before
+
+
+def taken_over(snapshot: Snapshot, now: datetime) -> tuple[Plan, list[Fire]]:
+    """End a self-paced task on whose thread its author wrote; return the plan, and the fires that need not start."""
+    pacing = snapshot.task.pacing and replace(snapshot.task.pacing, armed_at=None, why=TAKEN_OVER)
+    task = replace(snapshot.task, state=TaskState.DONE, reason=TAKEN_OVER, pacing=pacing, wake_at=None)
+    wakes = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE]
+    unsent = [fire for fire in wakes if fire.outcome in {Outcome.PENDING, Outcome.HELD}]
+    # The runtime can still leave out what has not started.
+    not_started = [fire for fire in wakes if fire.outcome in {Outcome.SENT, Outcome.ACCEPTED}]
+    return without_wakes(snapshot, task, unsent, "taken over", now), not_started
+
+
+def without_wakes(snapshot: Snapshot, task: Task, unsent: Sequence[Fire], reason: str, now: datetime) -> Plan:
+    """Return the plan that stores `task` and settles wakes of it that were not sent as skipped for `reason`."""
+    returned = sum(fire.accepted_at is not None for fire in unsent)
+    settled = tuple(settled_skipped(fire, reason, now) for fire in unsent)
+    return Plan(task=replace(task, accepted=task.accepted - returned), changed=settled, tail=snapshot.tail)
 
 
 def withdrawn(task: Task, fires: Sequence[Fire], reason: str) -> Pacing | None:

@@ -31,14 +31,12 @@ from task_runner.model.events import (
     matches,
     told,
 )
-from task_runner.model.replace import replace
-from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState, check_request_id
-from task_runner.planner import facts as trail
+from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState, check_request_id, replace
+from task_runner.planner import log_records
 from task_runner.planner.event_triggers import TAKEN, Decided, Trigger, decide
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.overlap import CANCELS
-from task_runner.scheduler.fire_request import frozen_request
-from task_runner.scheduler.planning import Planned, plan_tasks, quarantine
+from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, quarantine
 from task_runner.store.port import Session
 from turnkeeper.times import rfc3339, to_us
 
@@ -46,7 +44,7 @@ _LONGEST_PROMPT = 1 << 20  # bytes; what is longer the runtime refuses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Heard:
+class TakenIn:
     """What events led to.
 
     Attributes:
@@ -60,7 +58,7 @@ class Heard:
     matched: int = 0
 
 
-def hear(session: Session, events: Sequence[Event], now: datetime) -> Heard:
+def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn:
     """Take events in, in order; those that were taken in before change nothing.
 
     A task whose triggers cannot be decided over is quarantined with the error; the others go on.
@@ -76,12 +74,12 @@ def hear(session: Session, events: Sequence[Event], now: datetime) -> Heard:
     done = Planned(events=facts) + (_write(session, decisions) if decisions else Planned())
     # Without a schedule beside it there is nothing that would give way to a fire.
     done += plan_tasks(session, [task.id for task, made in decisions if made.fires and task.definition.is_hybrid], now)
-    return Heard(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())))
+    return TakenIn(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())))
 
 
 def _triggers(
     session: Session, events: Sequence[Event], now: datetime
-) -> tuple[dict[str, list[Trigger]], list[trail.Event]]:
+) -> tuple[dict[str, list[Trigger]], list[log_records.LogRecord]]:
     """Return, by task id, the events that trigger a task; and the facts about tasks that cannot tell."""
     names = {event.name for event in events}
     listeners: dict[str, list[Task]] = defaultdict(list)
@@ -89,7 +87,7 @@ def _triggers(
         assert task.definition.on is not None
         listeners[task.definition.on.event].append(task)
     pairs: list[tuple[str, Event]] = []
-    facts: list[trail.Event] = []
+    facts: list[log_records.LogRecord] = []
     for task in (task for tasks in listeners.values() for task in tasks):
         try:
             pairs += [(task.id, each) for each in events if _triggers_task(task, each, now)]
@@ -133,10 +131,10 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
     session.fires.update([*(record for record, _ in grown), *withdrawn])
     session.events.note([*zip(written, (trigger for _, trigger, _ in new), strict=True), *grown])
     fires = [fire for fire in written if fire.fire_id]
-    facts = [trail.committed(fire) for fire in fires if fire.outcome is Outcome.PENDING]
-    facts += [trail.settled(fire) for fire in (*fires, *withdrawn) if fire.outcome is Outcome.SKIPPED]
+    facts = [log_records.committed(fire) for fire in fires if fire.outcome is Outcome.PENDING]
+    facts += [log_records.settled(fire) for fire in (*fires, *withdrawn) if fire.outcome is Outcome.SKIPPED]
     facts += [
-        trail.Event(f"trigger.{outcome}", {"task_id": task.id, "reason": reason, "count": count})
+        log_records.LogRecord(f"trigger.{outcome}", {"task_id": task.id, "reason": reason, "count": count})
         for task, decided in decisions
         for (outcome, reason), count in decided.counts.items()
     ]
@@ -169,14 +167,14 @@ class Moved(NamedTuple):
     at: datetime
 
 
-def tell(session: Session, moved: Sequence[Moved], now: datetime) -> Planned:
+def emit_outcomes(session: Session, moved: Sequence[Moved], now: datetime) -> Planned:
     """Take in the events that fires make by moving on; return what they lead to."""
     named = [(name, each) for each in moved if (name := _name(each))]
     if not named or not session.events.listeners({name for name, _ in named}):
         return Planned()
     ids = list(dict.fromkeys(each.fire.task_id for _, each in named))
     tasks = {snapshot.task.id: snapshot.task for snapshot in session.tasks.snapshots(ids)}
-    return hear(session, [_event(name, each, tasks[each.fire.task_id]) for name, each in named], now).planned
+    return take_in(session, [_event(name, each, tasks[each.fire.task_id]) for name, each in named], now).planned
 
 
 def _name(moved: Moved) -> str:
@@ -230,7 +228,7 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
     )
 
 
-def emit(session: Session, event: Event, now: datetime) -> Heard:
+def emit(session: Session, event: Event, now: datetime) -> TakenIn:
     """Take an event in that somebody tells of; one told by a running turn is an effect of that turn's fire."""
     # What only names its turn may be told before the receipt of that turn's fire came in.
     fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
@@ -241,4 +239,4 @@ def emit(session: Session, event: Event, now: datetime) -> Heard:
             known = task.definition
             thread_id, channel = known.thread_id or task.id, known.channel
             event = replace(event, task_name=known.name, thread_id=thread_id, channel=channel)
-    return hear(session, [event], now)
+    return take_in(session, [event], now)

@@ -8,11 +8,12 @@ from functools import partial
 
 from sqlalchemy.exc import OperationalError
 
-from task_runner.planner.facts import Event, Trail
+from task_runner.planner.log_records import LogRecord
 from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, prepare, quarantine
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
+from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 from turnkeeper.times import rfc3339
 
@@ -30,7 +31,7 @@ class Loop:
         store: Store,
         *,
         clock: Clock,
-        trail: Trail,
+        trail: EventLog,
         failpoints: Failpoints,
         changed: asyncio.Event,
         planned: asyncio.Event,
@@ -162,5 +163,5 @@ def _first_trouble(error: OperationalError) -> str:
     return str(first.orig)
 
 
-def _quarantining(task_id: str, error: Exception) -> Callable[[Session], Event]:
+def _quarantining(task_id: str, error: Exception) -> Callable[[Session], LogRecord]:
     return lambda session: quarantine(session, task_id, f"cannot be planned: {error}")

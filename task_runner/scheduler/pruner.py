@@ -7,10 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome
-from task_runner.planner.facts import Trail
 from task_runner.planner.plan import merged, run_of
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
+from turnkeeper.event_log import EventLog
 
 LARGEST_BATCH = 500
 FIRST_AFTER_S = 60.0
@@ -34,7 +34,7 @@ class Pruned(NamedTuple):
 class Pruner:
     """Goes through the ledger once an hour, oldest entries first, and prunes what settled longer ago than is kept."""
 
-    def __init__(self, store: Store, *, clock: Clock, trail: Trail, keep: timedelta) -> None:
+    def __init__(self, store: Store, *, clock: Clock, trail: EventLog, keep: timedelta) -> None:
         """Take what it works on, and how long settled entries are kept."""
         self._store, self._clock, self._trail, self._keep = store, clock, trail, keep
 

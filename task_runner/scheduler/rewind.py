@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from task_runner.model.replace import replace
-from task_runner.model.task import Fire, FireKind, Revision, TaskState
-from task_runner.planner.facts import Event
+from task_runner.model.task import Fire, FireKind, Revision, TaskState, replace
+from task_runner.planner.log_records import LogRecord
 from task_runner.planner.plan import Plan, run_between
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import is_self_paced, whole
@@ -22,13 +21,13 @@ _LARGEST_REWIND = 10_000
 _LEAST = timedelta(microseconds=1)
 
 
-def rewind(session: Session, now: datetime) -> list[Event]:
+def rewind(session: Session, now: datetime) -> list[LogRecord]:
     """Set cursors that lie far ahead of `now` back to it, and cut what their entries cover beyond it.
 
     Fires that exist keep their ids, so that none fires twice when its nominal time comes again. Works on one batch of
     tasks; returns the facts, none when there is nothing left to do.
     """
-    events: list[Event] = []
+    events: list[LogRecord] = []
     ids = session.tasks.ahead_of(now + LARGEST_LEAD, LARGEST_BATCH)
     for snapshot in session.tasks.snapshots(ids) if ids else ():
         task, revisions = snapshot.task, session.tasks.revisions(snapshot.task.id)
@@ -45,8 +44,8 @@ def rewind(session: Session, now: datetime) -> list[Event]:
             moved = replace(moved, rewound_until=None)  # no time of it comes again
         session.fires.write_plans([Plan(task=moved)], {})
         events += [
-            Event("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
-            Event("cursor.moved", {"task_id": task.id, "to": rfc3339(now)}),
+            LogRecord("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
+            LogRecord("cursor.moved", {"task_id": task.id, "to": rfc3339(now)}),
         ]
     return events
 

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState, fire_id
-from task_runner.planner.facts import Event, committed
+from task_runner.planner.log_records import LogRecord, committed
 from task_runner.planner.schedule import describe, timetable_of
-from task_runner.scheduler.fire_request import frozen_request
+from task_runner.scheduler.planning import frozen_request
 from task_runner.service.changes import find_living
 from task_runner.service.task_spec import parse_instant
 from task_runner.service.views import stamp
@@ -23,7 +23,7 @@ _BESIDE = frozenset({FireKind.MANUAL, FireKind.EVENT})
 
 def backfill(
     session: Session, asked: wire.BackfillTaskRequest, now: datetime
-) -> tuple[wire.BackfillTaskResponse, list[Event]]:
+) -> tuple[wire.BackfillTaskResponse, list[LogRecord]]:
     """Commit a fire for each nominal time in [from, to) that never had an accepted one, or for every one with `all`.
 
     The times are those of the schedule in force then, before the task was created those of its first. The fires wait

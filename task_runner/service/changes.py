@@ -21,13 +21,12 @@ from task_runner.model.task import (
     is_task_id,
 )
 from task_runner.planner.event_triggers import supersede
-from task_runner.planner.facts import Event, committed
+from task_runner.planner.log_records import LogRecord, committed
 from task_runner.planner.plan import Plan
 from task_runner.planner.planner import pass_over, plan, withdraw
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import begun, edited, is_self_paced, resumed
-from task_runner.scheduler.fire_request import frozen_request
-from task_runner.scheduler.planning import Planned, plan_tasks, write_plans
+from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, write_plans
 from task_runner.service.loop_spec import MOST_PER_AGENT, as_loop
 from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.store.port import Session
@@ -52,7 +51,7 @@ class Changed:
     """
 
     task: Task
-    events: list[Event] = field(default_factory=list)
+    events: list[LogRecord] = field(default_factory=list)
     action: str = ""
     fields: tuple[str, ...] = ()
     before: Definition | None = None
@@ -119,7 +118,8 @@ def update(
         events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now, old.on))]).events
     events += plan_tasks(session, [task.id], now).events
     changed = changed_fields(task.definition, definition)
-    events.append(Event("task.updated", {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}))
+    fields = {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}
+    events.append(LogRecord("task.updated", fields))
     return Changed(
         task=_snapshot(session, task.id).task,
         events=events,
@@ -204,12 +204,12 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
         plan_ = pass_over(replace(snapshot, task=active), timetable, task.state.value, now)
     events = [event for event in write_plans(session, [(snapshot, plan_)]).events if event.name != "task.active"]
     name_ = "task.enabled" if task.state is TaskState.DISABLED else "task.resumed"
-    events.append(Event(name_, {"task_id": task.id, "replay": replay}))
+    events.append(LogRecord(name_, {"task_id": task.id, "replay": replay}))
     events += plan_tasks(session, [task.id], now).events
     return Changed(task=_snapshot(session, task.id).task, events=events)
 
 
-def run_now(session: Session, name: str, request_id: str, now: datetime) -> tuple[Fire, list[Event], Task]:
+def run_now(session: Session, name: str, request_id: str, now: datetime) -> tuple[Fire, list[LogRecord], Task]:
     """Commit a manual fire; the same request again returns the same fire."""
     task = find_living(session, name)
     existing = session.fires.by_request(task.id, request_id)
@@ -361,9 +361,9 @@ def _waits_for(definition: Definition) -> tuple[object, ...]:
     return definition.schedule, definition.timezone, definition.on and definition.on.event
 
 
-def _created(task: Task) -> Event:
+def _created(task: Task) -> LogRecord:
     fields_ = {"task_id": task.id, "name": task.definition.name, "category": task.definition.category}
-    return Event("task.created", fields_)
+    return LogRecord("task.created", fields_)
 
 
 def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:

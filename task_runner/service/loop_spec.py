@@ -8,8 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model.declaration import CreatedBy
-from task_runner.model.task import CatchUp, Definition, Overlap, ScheduleKind
+from task_runner.model.task import CatchUp, CreatedBy, Definition, Overlap, ScheduleKind
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import DEFAULT_DELAY, END, LONGEST_DELAY, WAIT, check_if_silent, is_self_paced
 from turnkeeper.errors import InvalidInput

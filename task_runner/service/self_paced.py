@@ -1,11 +1,9 @@
 from datetime import datetime, timedelta
 
-from task_runner.model.replace import replace
 from task_runner.model.task import FireKind, Outcome, TaskState
 from task_runner.planner import self_paced
-from task_runner.planner.facts import Event
-from task_runner.scheduler.planning import plan_tasks
-from task_runner.scheduler.take_over import _settle
+from task_runner.planner.log_records import LogRecord
+from task_runner.scheduler.planning import plan_tasks, write_plans
 from task_runner.service.changes import Changed, find_living, stop
 from task_runner.store.port import Session
 from turnkeeper.errors import Conflict
@@ -34,14 +32,15 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
     (snapshot,) = session.tasks.snapshots([task.id])
     armed = self_paced.rescheduled(snapshot.task, now, delay)
     unsent = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE and fire.outcome is Outcome.PENDING]
-    done = _settle(session, snapshot, replace(snapshot, task=armed), unsent, "rescheduled", now)
+    plan = self_paced.without_wakes(snapshot, armed, unsent, "rescheduled", now)
+    done = write_plans(session, [(snapshot, plan)])
     done += plan_tasks(session, [task.id], now)
     return Changed(task=session.tasks.snapshots([task.id])[0].task, events=done.events)
 
 
-def end_ephemeral(session: Session, now: datetime) -> list[Event]:
+def end_ephemeral(session: Session, now: datetime) -> list[LogRecord]:
     """Delete the tasks that last as long as the daemon; return the facts."""
-    events: list[Event] = []
+    events: list[LogRecord] = []
     for task in session.tasks.ephemeral():
         events += stop(session, task.id, TaskState.DELETED, OVER_WITH_DAEMON, now).events
     return events

@@ -13,7 +13,7 @@ from functools import partial
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.task import UNDER_WAY, Task, TaskState, check_request_id
-from task_runner.planner.facts import Event, Trail
+from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
 from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
@@ -31,6 +31,7 @@ from turnkeeper import __version__
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.event_log import EventLog
 
 
 def within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
@@ -75,7 +76,7 @@ class Service:
         *,
         clock: Clock,
         entropy: Entropy,
-        trail: Trail,
+        trail: EventLog,
         defaults: Defaults,
         tick: Callable[[], Awaitable[Planned]],
         changed: Callable[[], None],
@@ -345,7 +346,7 @@ class Service:
         self._tell(done.events)
         return shown
 
-    def _tell(self, events: list[Event]) -> None:
+    def _tell(self, events: list[LogRecord]) -> None:
         self._trail.emit_all(events)
         if events:
             self._changed()

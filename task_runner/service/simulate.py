@@ -18,8 +18,7 @@ from typing import NamedTuple
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model.replace import replace
-from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId
+from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId, replace
 from task_runner.planner import ledger, self_paced
 from task_runner.planner.budgets import Ended
 from task_runner.planner.ledger import TurnState
@@ -184,7 +183,7 @@ class _Life:
         if self.task.pacing is not None:
             done = ledger.turned(fire, TurnState.SUCCEEDED, now, attempt=fire.attempt)
             turn = Ended(fire=done, at=ended_at, spent=self.span.turn, tokens=0)
-            self.task, _ = self_paced.heard(self.task, [turn])
+            self.task, _ = self_paced.turns_ended(self.task, [turn])
             pacing = self.task.pacing
             self.task = replace(self.task, wake_at=pacing.armed_at if pacing else None)
 

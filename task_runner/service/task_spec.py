@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model.declaration import EventTrigger
 from task_runner.model.events import check_event_name, check_filters
-from task_runner.model.task import CatchUp, Definition, Overlap, Schedule, ScheduleKind, check_name
+from task_runner.model.task import CatchUp, Definition, EventTrigger, Overlap, Schedule, ScheduleKind, check_name
 from task_runner.planner.budgets import check_budget
 from task_runner.planner.schedule import timetable_of
 from task_runner.service.loop_spec import completed, write_loop

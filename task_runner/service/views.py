@@ -8,8 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
-from task_runner.planner.jitter import due_of
-from task_runner.planner.schedule import describe, kind_of, timetable_of
+from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
 from task_runner.planner.self_paced import begun, edited, is_self_paced, wake_due
 from task_runner.service.task_spec import write_spec
 from task_runner.store.port import Glance

@@ -5,8 +5,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from task_runner.model.declaration import CreatedBy, EventTrigger
-from task_runner.model.task import CatchUp, Definition, Overlap, Schedule, ScheduleKind
+from task_runner.model.task import CatchUp, CreatedBy, Definition, EventTrigger, Overlap, Schedule, ScheduleKind
 from turnkeeper.times import from_us, to_us
 
 _INSTANTS = ("start_at", "end_at", "expires_at")

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from task_runner.model.replace import replace
-from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome
+from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, replace
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.plan import Plan
 from task_runner.store.port import Glance, Outgoing

@@ -3,14 +3,10 @@
 Nothing here reads a clock or does I/O of its own; time is an argument. Nominal times are whole seconds in UTC.
 """
 
-from task_runner.timetable.bounds import Bounded
-from task_runner.timetable.cron.cron import CronTimetable, parse_cron
+from task_runner.timetable.cron import CronTimetable, parse_cron
 from task_runner.timetable.exclusions import check_excluded, excluding
-from task_runner.timetable.instants import InvalidCron
-from task_runner.timetable.interval import EveryTimetable, parse_every
-from task_runner.timetable.once import Never, Once
-from task_runner.timetable.protocol import Timetable
-from task_runner.timetable.rrule.rrule import RruleTimetable, parse_rrule
+from task_runner.timetable.rrule import RruleTimetable, parse_rrule
+from task_runner.timetable.timetable import Bounded, EveryTimetable, InvalidCron, Never, Once, Timetable, parse_every
 from task_runner.timetable.zones import zone
 
 __all__ = [

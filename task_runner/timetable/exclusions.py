@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from task_runner.timetable.instants import EPOCH, SECONDS_PER_DAY, from_seconds, to_seconds
-from task_runner.timetable.offsets import offsets_of
-from task_runner.timetable.protocol import Sliced, Timetable
+from task_runner.timetable.timetable import EPOCH, SECONDS_PER_DAY, Sliced, Timetable, from_seconds, to_seconds
 from task_runner.timetable.wall_clock import first_shown
+from task_runner.timetable.zones import offsets_of
 from turnkeeper.errors import InvalidInput
 
 MOST_EXCLUDED = 2000

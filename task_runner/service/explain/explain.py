@@ -18,8 +18,7 @@ from task_runner.model.task import (
     Task,
     TaskState,
 )
-from task_runner.planner.jitter import due_of
-from task_runner.planner.schedule import describe, timetable_of
+from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.backfill import in_force
 from task_runner.service.changes import find

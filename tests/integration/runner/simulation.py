@@ -20,8 +20,7 @@ from task_runner.dispatcher.dispatcher import _Key, claim, record_receipts
 from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.model.task import Fire, Task
 from task_runner.planner.ledger import TurnState
-from task_runner.scheduler.fire_request import complete_request
-from task_runner.scheduler.planning import plan_due, plan_tasks
+from task_runner.scheduler.planning import complete_request, plan_due, plan_tasks
 from task_runner.scheduler.rewind import bring_back, rewind
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults, parse_spec

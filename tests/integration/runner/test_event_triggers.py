@@ -15,7 +15,7 @@ from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.dispatcher.runtime_events import event_of
 from task_runner.model.events import Event
 from task_runner.planner.ledger import TurnState
-from task_runner.scheduler.events import hear
+from task_runner.scheduler.events import take_in
 from task_runner.scheduler.pruner import Pruner
 from task_runner.store.events import _LISTENERS, _WANTED
 from tests.integration.runner.conftest import Rig
@@ -524,9 +524,9 @@ async def test_a_thousand_events_in_a_second_come_to_what_the_rules_say(rig: Rig
                     matched[name] += 1
         rig.clock.advance(0.05)
         now = rig.clock.now()
-        heard = await rig.store.run(partial(hear, events=events, now=now))
+        heard = await rig.store.run(partial(take_in, events=events, now=now))
         assert heard.fresh == 50
-        assert (await rig.store.run(partial(hear, events=events, now=now))).fresh == 0, "told twice, taken once"
+        assert (await rig.store.run(partial(take_in, events=events, now=now))).fresh == 0, "told twice, taken once"
         await turns_pass(rig)
         for rules in tasks.values():
             rules.passes((first + 50) / 1000)

@@ -15,7 +15,7 @@ import pytest
 from task_runner.model.events import Event
 from task_runner.model.task import COUNTED, OPEN, UNDER_WAY, FireKind, TaskState
 from task_runner.planner.schedule import timetable_of
-from task_runner.scheduler.events import hear
+from task_runner.scheduler.events import take_in
 from task_runner.service import changes
 from tests.integration.runner.simulation import FINAL, Crash, World, open_store
 from turnkeeper.entropy import SeededEntropy
@@ -69,11 +69,11 @@ class Walk:
         if self.entropy.uniform(0, 1) < 0.2:
             self.world.dies = True
             with pytest.raises(Crash):
-                self.world.run(lambda session: hear(session, events, now))
+                self.world.run(lambda session: take_in(session, events, now))
             self.world.crash()
-        heard = self.world.run(lambda session: hear(session, events, now))
+        heard = self.world.run(lambda session: take_in(session, events, now))
         self.matched += heard.matched
-        assert not self.world.run(lambda session: hear(session, events, now)).fresh
+        assert not self.world.run(lambda session: take_in(session, events, now)).fresh
 
     def time(self) -> None:
         self.world.now += timedelta(seconds=self.pick([1, 7, 31, 61, 400]))

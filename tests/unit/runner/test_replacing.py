@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from task_runner.model.replace import replace
-from task_runner.model.task import Outcome, Usage
+from task_runner.model.task import Outcome, Usage, replace
 from tests.unit.runner.simulated import Simulated, at, definition
 
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model.replace import replace
-from task_runner.model.task import Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState
+from task_runner.model.task import Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, replace
 from task_runner.planner import self_paced
 from task_runner.planner.budgets import Ended
 from task_runner.planner.planner import plan, withdraw
@@ -49,7 +48,7 @@ def ended(
 def after(one: Task, *args, seconds: float = 2.0, **kwargs) -> tuple[Task, str]:
     """Let a task wake, and its turn end some seconds later."""
     one, wake = woken(one)
-    return self_paced.heard(one, [ended(wake, *args, at=wake.nominal_at + timedelta(seconds=seconds), **kwargs)])
+    return self_paced.turns_ended(one, [ended(wake, *args, at=wake.nominal_at + timedelta(seconds=seconds), **kwargs)])
 
 
 def in_s(one: Task) -> float | None:
@@ -113,9 +112,9 @@ def test_a_silent_turn_that_asks_is_not_silence() -> None:
 def test_silence_leaves_what_was_rescheduled_while_the_turn_ran() -> None:
     one, wake = woken(task(first="0s", if_silent="end"))
     one = self_paced.rescheduled(one, NOW, timedelta(minutes=5))
-    silent, _ = self_paced.heard(one, [ended(wake, at=NOW + timedelta(seconds=9))])
+    silent, _ = self_paced.turns_ended(one, [ended(wake, at=NOW + timedelta(seconds=9))])
     assert (silent.state, in_s(silent)) == (TaskState.ACTIVE, 300)
-    asking, _ = self_paced.heard(one, [ended(wake, at=NOW + timedelta(seconds=9), asks=1)])
+    asking, _ = self_paced.turns_ended(one, [ended(wake, at=NOW + timedelta(seconds=9), asks=1)])
     assert in_s(asking) == 10
 
 
@@ -145,7 +144,7 @@ def test_how_many_failures_pause_it_can_be_said() -> None:
 
 def test_a_failed_turn_that_is_tried_again_arms_nothing() -> None:
     one, wake = woken(task(first="0s"))
-    again, _ = self_paced.heard(one, [ended(wake, Outcome.PENDING, at=NOW)])
+    again, _ = self_paced.turns_ended(one, [ended(wake, Outcome.PENDING, at=NOW)])
     assert again == one
 
 
@@ -165,15 +164,15 @@ def test_a_manual_run_arms_what_it_asks_for_and_its_silence_nothing() -> None:
     manual = Fire(
         task_id=ID, kind=FireKind.MANUAL, nominal_at=NOW, due_at=NOW, first_at=NOW, last_at=NOW, outcome=Outcome.RUNNING
     )
-    assert self_paced.heard(one, [ended(manual, at=NOW)])[0] == one
-    assert self_paced.heard(one, [ended(manual, Outcome.FAILED, at=NOW)])[0] == one
-    assert in_s(self_paced.heard(one, [ended(manual, at=NOW, asks=60)])[0]) == 60
+    assert self_paced.turns_ended(one, [ended(manual, at=NOW)])[0] == one
+    assert self_paced.turns_ended(one, [ended(manual, Outcome.FAILED, at=NOW)])[0] == one
+    assert in_s(self_paced.turns_ended(one, [ended(manual, at=NOW, asks=60)])[0]) == 60
 
 
 def test_an_ended_task_is_armed_by_no_turn() -> None:
     one, wake = woken(task(first="0s"))
     over = replace(one, state=TaskState.DONE)
-    assert self_paced.heard(over, [ended(wake, at=NOW, asks=1)])[0] == over
+    assert self_paced.turns_ended(over, [ended(wake, at=NOW, asks=1)])[0] == over
 
 
 def test_a_wake_asked_for_at_once_for_ever_is_put_off_and_then_paused() -> None:

@@ -5,9 +5,19 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from task_runner.model.declaration import EventTrigger
 from task_runner.model.events import Event
-from task_runner.model.task import Fire, FireKind, Outcome, Overlap, Schedule, ScheduleKind, Task, TaskId, TaskState
+from task_runner.model.task import (
+    EventTrigger,
+    Fire,
+    FireKind,
+    Outcome,
+    Overlap,
+    Schedule,
+    ScheduleKind,
+    Task,
+    TaskId,
+    TaskState,
+)
 from task_runner.planner.event_triggers import LONGEST_CHAIN, MOST_AN_HOUR, Decided, Standing, Trigger, decide
 from tests.unit.runner.simulated import T0, at, definition
 

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import task_runner.timetable
-from task_runner.timetable.instants import EARLIEST_S, LATEST_S
-from task_runner.timetable.offsets import PROBE_S, Stretch, ZoneOffsets, offsets_of
-from task_runner.timetable.zones import zone_names
+from task_runner.timetable.timetable import EARLIEST_S, LATEST_S
+from task_runner.timetable.zones import PROBE_S, Stretch, ZoneOffsets, offsets_of, zone_names
 
 NAMES = sorted(zone_names())
 

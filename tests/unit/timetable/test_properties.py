@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from task_runner.timetable import Bounded, CronTimetable, InvalidCron, Once, Timetable, parse_cron, parse_every, zone
-from task_runner.timetable.offsets import Stretch, ZoneOffsets
+from task_runner.timetable.zones import Stretch, ZoneOffsets
 
 SECOND = timedelta(seconds=1)
 PLACES = (

@@ -8,7 +8,7 @@ from task_runner.planner.plan import Plan
 from turnkeeper.times import rfc3339
 
 
-class Event(NamedTuple):
+class LogRecord(NamedTuple):
     """One fact.
 
     Attributes:
@@ -26,11 +26,11 @@ class Trail(Protocol):
     def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
         """Append one event."""
 
-    def emit_all(self, events: Sequence[Event]) -> None:
+    def emit_all(self, events: Sequence[LogRecord]) -> None:
         """Append events in order, in one write."""
 
 
-def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[Event]:
+def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[LogRecord]:
     """Return the facts of a plan that was written; `entries` are its entries with their numbers."""
     before = {fire.entry_id: fire.outcome for fire in snapshot.open}
     events = [skipped(run) for run in plan.skipped]
@@ -42,19 +42,19 @@ def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[Eve
         elif fire.outcome in {Outcome.SKIPPED, Outcome.COALESCED} and fire.entry_id in before:
             events.append(settled(fire))
     if plan.task.cursor_at != snapshot.task.cursor_at:
-        events.append(Event("cursor.moved", {"task_id": plan.task.id, "to": rfc3339(plan.task.cursor_at)}))
+        events.append(LogRecord("cursor.moved", {"task_id": plan.task.id, "to": rfc3339(plan.task.cursor_at)}))
     armed = plan.task.pacing
     if armed is not None and armed.armed_at is not None and armed != snapshot.task.pacing:
         told = {"task_id": plan.task.id, "at": rfc3339(armed.armed_at), "iteration": armed.iteration + 1}
-        events.append(Event("task.armed", told | {"reason": armed.why}))
+        events.append(LogRecord("task.armed", told | {"reason": armed.why}))
     if plan.task.state is not snapshot.task.state:
-        events.append(Event(f"task.{plan.task.state}", {"task_id": plan.task.id, "reason": plan.task.reason}))
+        events.append(LogRecord(f"task.{plan.task.state}", {"task_id": plan.task.id, "reason": plan.task.reason}))
     return events
 
 
-def committed(fire: Fire) -> Event:
+def committed(fire: Fire) -> LogRecord:
     """Return that a fire and its request are on disk."""
-    return Event(
+    return LogRecord(
         "fire.committed",
         {
             "fire_id": fire.fire_id,
@@ -71,9 +71,9 @@ def committed(fire: Fire) -> Event:
     )
 
 
-def skipped(fire: Fire) -> Event:
+def skipped(fire: Fire) -> LogRecord:
     """Return that a run of nominal times does not fire."""
-    return Event(
+    return LogRecord(
         "fire.skipped",
         {
             "task_id": fire.task_id,
@@ -86,11 +86,11 @@ def skipped(fire: Fire) -> Event:
     )
 
 
-def settled(fire: Fire) -> Event:
+def settled(fire: Fire) -> LogRecord:
     """Return that a fire came to its end."""
     return of_fire("fire.settled", fire, outcome=fire.outcome.value, reason=fire.reason)
 
 
-def of_fire(name: str, fire: Fire, **fields: Any) -> Event:
+def of_fire(name: str, fire: Fire, **fields: Any) -> LogRecord:
     """Return a fact about one attempt of a fire."""
-    return Event(name, {"fire_id": fire.fire_id, "task_id": fire.task_id, "attempt": fire.attempt} | fields)
+    return LogRecord(name, {"fire_id": fire.fire_id, "task_id": fire.task_id, "attempt": fire.attempt} | fields)
