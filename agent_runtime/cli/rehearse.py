@@ -25,11 +25,10 @@ from agent_runtime.permissions.rehearsal import (
 )
 from agent_runtime.store.schema import open_database, turns
 from agent_runtime.store.turn_reads import interrupts_of, messages_of
-from agent_runtime.tools import toolbox
-from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.restart import lifecycle_tools
-from agent_runtime.tools.subagents import subagent_tools
+from agent_runtime.tools.workspace import workspace_tools
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
@@ -122,7 +121,7 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     turns = _past(place, channel=channel, task=task, since=_since(since), limit=limit)
     nowhere: Any = None  # the tools are asked for their scopes and never called
     foreign = any(agent.graph for agent in settings.agents.values())  # its tools are in no scope map
-    own = [*toolbox(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere, nowhere)]
+    own = [*workspace_tools(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere)]
     specs = [] if foreign else [*own, *subagent_tools(nowhere)]
     tools = {spec.tool.name: ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
     outcome = rehearse(category, turns, tools)

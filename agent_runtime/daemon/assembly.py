@@ -5,19 +5,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
-from agent_runtime.graph.agent.briefing import Recalling
-from agent_runtime.graph.agent.default import Build, build_graph
+from agent_runtime.graph.agent.default import Build, Recalling, build_graph
 from agent_runtime.graph.agent.memory_store import TierStore, lend
 from agent_runtime.graph.agent.subagents import Subagents
 from agent_runtime.graph.checkpointer.saver import Checkpoints, open_checkpoints
+from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine
-from agent_runtime.graph.engine.live import Live
+from agent_runtime.graph.engine.live_output import Live
 from agent_runtime.graph.foreign.open import Opened, open_graph, targets
 from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.guard.tool_events import ToolUses
 from agent_runtime.graph.models import make_model, take_keys
-from agent_runtime.graph.models.call import Surroundings, model_calls
-from agent_runtime.graph.models.daily_cap import Allowance
+from agent_runtime.graph.models.call import Allowance, Surroundings, model_calls
 from agent_runtime.graph.models.secrets import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor
@@ -33,12 +32,10 @@ from agent_runtime.service.requests import FIRST_AGENT
 from agent_runtime.service.runtime import Runtime
 from agent_runtime.store.schema import open_database
 from agent_runtime.store.turn_store import Store
-from agent_runtime.tools import ToolSpec, toolbox
-from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
-from agent_runtime.tools.subagents import subagent_tools
-from agent_runtime.tools.wakeup import Pacing
+from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.turns.handoff import Handing
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.notify import Notifier
@@ -185,10 +182,10 @@ def _tools(
     loops = Loops(store, categories, home=home, clock=clock)
     stack.push_async_callback(loops.close)
     return [
-        *toolbox(world),
+        *workspace_tools(world),
         *agent_tools(courier),
         *lifecycle_tools(Lifecycle(store, home=home, clock=clock)),
-        *loop_tools(loops, Pacing(store, clock)),
+        *loop_tools(loops),
         *subagent_tools(subagents),
     ]
 

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from agent_runtime.graph.engine.live import Live
+from agent_runtime.graph.engine.live_output import Live
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.permissions.categories import Categories

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 from sqlalchemy import Connection
 
-from agent_runtime.graph.engine.live import Ear, Heard, Live
+from agent_runtime.graph.engine.live_output import Ear, Heard, Live
 from agent_runtime.model.conversation import stamp
 from agent_runtime.model.records import EventRecord
 from agent_runtime.service.conversation_reads import Changed, changed_turns, newest_turns

@@ -1,22 +1,67 @@
-"""The tool by which agent0 reaches other agents. Its docstring is what a model reads."""
+"""The tools that reach other agents: `agent_send` writes to one, `subagent_run` starts one inside the turn.
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+The docstrings and annotations of the functions inside are what a model reads.
+"""
 
-from agent_runtime.graph.tool_spec import ToolSpec
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool
+
+from agent_runtime.graph.context import ToolSpec
+from agent_runtime.graph.engine.tokens import SUBAGENT_TOKENS, subagent_usage
 from agent_runtime.mailbox.agent_messages import SCOPE, Courier
-from agent_runtime.tools.call import Runtime, call_of, spec
+from agent_runtime.tools.call import Result, Runtime, call_of, spec
+from turnkeeper.errors import TurnkeeperError
+
+if TYPE_CHECKING:  # a rehearsal asks for the tools only, and need not wait until agents can be built
+    from agent_runtime.graph.agent.subagents import Subagents
+
+SUBAGENT_SCOPE = "subagent.run"
+SUBAGENT_TOOL = SUBAGENT_SCOPE.replace(".", "_")
 
 
 def agent_tools(courier: Courier) -> list[ToolSpec]:
-    """Return the tools that reach other agents."""
+    """Return the tool that writes to other agents."""
 
     async def agent_send(
         worker: Annotated[str, "the agent to send to, such as agent1"],
         text: Annotated[str, "what it is to do, with all that it needs to know: it sees nothing of this thread"],
         runtime: Runtime,
-    ) -> Mapping[str, Any]:
+    ) -> Result:
         """Send a message to another agent. Its answer comes later, as a message to you; do not wait for it."""
         return await courier.send(call_of(runtime), worker, text)
 
     return [spec(agent_send, scope=SCOPE, effect="write")]
+
+
+def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
+    """Return the tool that starts a subagent. Each call of a subagent is judged; starting it changes nothing."""
+
+    async def subagent_run(
+        name: Annotated[
+            str, "researcher: reads sources and reports what they say; reviewer: checks a text against its sources"
+        ],
+        brief: Annotated[str, "what it is to do, with all that it needs to know: it sees nothing of this thread"],
+        runtime: Runtime,
+    ) -> tuple[str | ToolMessage, dict[str, Any]]:
+        """Have a subagent do a part of the work, and wait for its report."""
+        call, call_id = call_of(runtime), str(runtime.tool_call_id)
+        try:
+            report = await subagents.run(name, brief, call_id=call_id, admitted=call.context)
+        except TurnkeeperError as error:
+            # What a stopped subagent used counts as well; an exception could not carry it.
+            cost = {SUBAGENT_TOKENS: list(subagent_usage().used(call_id))}
+            failed = ToolMessage(str(error), artifact=cost, tool_call_id=call_id, name=SUBAGENT_TOOL, status="error")
+            return failed, cost
+        answer = {"subagent": report.name, "report": report.text, "calls": report.calls}
+        return json.dumps(answer, ensure_ascii=False), {SUBAGENT_TOKENS: list(report.tokens)}
+
+    made = StructuredTool.from_function(
+        coroutine=subagent_run,
+        name=SUBAGENT_TOOL,
+        handle_tool_error=True,
+        response_format="content_and_artifact",
+    )
+    return [ToolSpec(tool=made, scope=SUBAGENT_SCOPE, effect="read")]

@@ -1,4 +1,4 @@
-"""What every tool shares: the call's identity, answers as JSON, and failures that the planner gets to see."""
+"""What every tool shares: the call's identity, answers as JSON, and failures that the model gets to see."""
 
 import json
 from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -10,13 +10,14 @@ from typing import Any, ParamSpec
 from langchain.tools import ToolRuntime
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
-from agent_runtime.graph.tool_spec import ToolSpec
+from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.values import Effect, TurnContext
-from agent_runtime.store.idempotency import Call
+from agent_runtime.store.idempotency import Call, Outcome
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.times import rfc3339
 
 Runtime = ToolRuntime[TurnContext, Any]
+Result = Mapping[str, Any]
 P = ParamSpec("P")
 # Reading a signature takes longer than all else about a tool: each is read once, however often its tool is made.
 _SCHEMAS: dict[Hashable, Any] = {}
@@ -34,21 +35,22 @@ def call_of(runtime: Runtime) -> Call:
     return Call(context=context, key=f"{context.thread_id}|{info.checkpoint_ns}|{runtime.tool_call_id}")
 
 
-def spec(body: Callable[P, Awaitable[Mapping[str, Any]]], *, scope: str, effect: Effect, name: str = "") -> ToolSpec:
+def spec(body: Callable[P, Awaitable[Result | Outcome]], *, scope: str, effect: Effect, name: str = "") -> ToolSpec:
     """Return the tool that `body` is: its docstring is what the model reads, its name the scope's unless one is given.
 
-    A TurnkeeperError becomes the tool's answer, marked as an error: the planner retries, works around or reports it.
-    Anything else is our bug and fails the turn.
+    A TurnkeeperError becomes the tool's answer, marked as an error: the model retries, works around or reports it.
+    Any other exception is our bug and fails the turn.
     """
 
     @wraps(body)
     async def answer(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
-            return json.dumps(await body(*args, **kwargs), ensure_ascii=False, default=_json)
+            found = await body(*args, **kwargs)
         except TurnkeeperError as error:
             raise ToolException(str(error)) from error
+        return json.dumps(found.result if isinstance(found, Outcome) else found, ensure_ascii=False, default=_json)
 
-    key = _signature(body)
+    key = body.__code__, tuple(body.__annotations__.items()), body.__defaults__
     tool: BaseTool = StructuredTool.from_function(
         coroutine=answer,
         name=name or scope.replace(".", "_"),
@@ -57,10 +59,6 @@ def spec(body: Callable[P, Awaitable[Mapping[str, Any]]], *, scope: str, effect:
     )
     _SCHEMAS.setdefault(key, tool.args_schema)
     return ToolSpec(tool=tool, scope=scope, effect=effect)
-
-
-def _signature(body: Callable[..., Any]) -> Hashable:
-    return body.__code__, tuple(body.__annotations__.items()), body.__defaults__
 
 
 def _json(value: object) -> object:

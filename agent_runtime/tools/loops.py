@@ -1,11 +1,12 @@
-"""The tools by which a turn paces its own loop and makes others. Their docstrings are what a model reads.
+"""The tools for loops: a self-paced turn asks for its next iteration; any turn may make, list and stop loops.
 
-The one module of the runtime that knows of schedules: it forwards to the runner's `Schedules` what a turn asks for,
-within what the turn may do, and says which turn it was. A loop never gets more than the turn that made it has.
+This is the one module of the runtime that knows of schedules. It forwards what a turn asks for to the runner's
+`Schedules`, within what the turn may do, and names the turn. A loop never gets more than the turn that made it has.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -14,14 +15,17 @@ from typing import Annotated, Any, Literal
 import grpc
 from sqlalchemy import Connection
 
-from agent_runtime.graph.tool_spec import WAKEUP_TOOL, ToolSpec
+from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
+from agent_runtime.model.records import TurnRecord
+from agent_runtime.model.trigger import WAKES
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.permissions.judge import LOOPS, beyond, intersect, judge
+from agent_runtime.permissions.judge import LOOPS, beyond, intersect, require
+from agent_runtime.store import turn_writes
 from agent_runtime.store.idempotency import Call, known, once, refuse_ended
+from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
-from agent_runtime.tools.call import Runtime, call_of, spec
-from agent_runtime.tools.wakeup import WAKEUP, Pacing, on_record
+from agent_runtime.tools.call import Result, Runtime, call_of, spec
 from agent_runtime.workspace.model import check_text
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
@@ -32,16 +36,16 @@ from turnkeeper.rpc.channel import DEADLINE_S, connect
 from turnkeeper.rpc.errors import from_rpc
 from turnkeeper.times import rfc3339
 
-LIST, DELETE, EMIT = "loop.list", "loop.delete", "event.emit"
+WAKEUP, LIST, DELETE, EMIT = "loop.wakeup", "loop.list", "loop.delete", "event.emit"
+LONGEST_WAKE_S = 7 * 86_400
 DEFAULT_CATEGORY = "loop"  # of a loop that an author's turn makes
 LONGEST_SHOWN = 200  # characters of a prompt
 MOST_LISTED = 100
 _RUNNER = "task-runner"
-Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LoopDraft:
     """A loop as a turn asks for it; empty fields ask for nothing.
 
     Attributes:
@@ -70,7 +74,7 @@ class Wanted:
 
 
 class Loops:
-    """Forwards to the runner, once for each call of a tool."""
+    """Does what the tools ask for: in the turn's row or at the runner, once for each call of a tool."""
 
     def __init__(self, store: Store, categories: Categories, *, home: Home, clock: Clock) -> None:
         self._store = store
@@ -84,7 +88,35 @@ class Loops:
         if self._channel is not None:
             await self._channel.close()
 
-    async def create(self, call: Call, wanted: Wanted) -> Result:
+    async def wake(self, call: Call, delay_s: float) -> Result:
+        """Write into the turn's row when its loop goes on, counted from the turn's end; a turn's last call counts.
+
+        The runner learns it with the turn's outcome, so a turn that still runs, or that fails, arms nothing.
+
+        Raises:
+            Denied: not in scope, the turn has ended, or no task started it.
+            InvalidInput: no delay from 0 to seven days.
+        """
+        require(WAKEUP, "read", {}, call.context)
+        delay = _read_delay(delay_s)
+        at = self._clock.now()
+
+        def work(connection: Connection) -> Result:
+            turn = _turn_of(connection, call.context.turn_id)
+            if not turn.fire_id:
+                by = "another agent" if call.context.by_agent else "the author"
+                what = f"{by} began this turn, no loop: there is nothing to wake"
+                raise Denied(what, hint="to begin one, call LoopCreate")
+
+            def write() -> Result:
+                turn_writes.change_turn(connection, turn.turn_id, wake_after_s=delay)
+                return _woken(turn, delay)
+
+            return once(connection, call, WAKEUP, at, refuse_ended, write).result
+
+        return await self._store.write(work)
+
+    async def create(self, call: Call, draft: LoopDraft) -> Result:
         """Make a loop, within what the turn may do.
 
         Raises:
@@ -94,29 +126,29 @@ class Loops:
             Unreachable: the runner does not answer.
         """
         context = call.context
-        _require(LOOPS, "write", {"channel": wanted.channel}, context)
-        _check_texts(vars(wanted))
-        category = self._category(wanted.category, context)
-        turn = await self._store.read(lambda connection: on_record(connection, context.turn_id))
+        require(LOOPS, "write", {"channel": draft.channel}, context)
+        _check_texts(vars(draft))
+        category = self._category(draft.category, context)
+        turn = await self._store.read(lambda connection: _turn_of(connection, context.turn_id))
         # What an author approved for this call alone is not the loop's.
         bare = replace(context, category=intersect(turn.grant, context.category))
         if reason := beyond(category, bare):
             raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
-        spec_ = _spec(call, wanted, category, read_only=turn.read_only)
+        spec_ = _spec(call, draft, category, read_only=turn.read_only)
         request = wire.CreateTaskRequest(spec=spec_, loop=True, fire_id=context.fire_id)
         return await self._once(call, LOOPS, lambda: self._made(request))
 
     async def list(self, call: Call) -> Result:
         """Return the agent's own loops, and those of the turn's channel. Raises Denied, Unreachable."""
         context = call.context
-        _require(LIST, "read", {}, context)
+        require(LIST, "read", {}, context)
         own = wire.ListTasksRequest(made_by=context.agent, limit=MOST_LISTED)
         here = wire.ListTasksRequest(channel=context.channel, limit=MOST_LISTED)
         answers: list[wire.ListTasksResponse] = [await self._ask("ListTasks", request) for request in (own, here)]
         found = {task.id: task for answer in answers for task in answer.tasks}
         shown = [task for task in found.values() if _is_own(task, context) or _is_here(task, context)]
         left_out = sum(answer.total - len(answer.tasks) for answer in answers)
-        return {"loops": [_shown(task, context) for task in shown], "left_out": left_out}
+        return {"loops": [_listed(task, context) for task in shown], "left_out": left_out}
 
     async def delete(self, call: Call, loop: str, *, pause: bool) -> Result:
         """Delete one of the agent's own loops, or keep it without firing.
@@ -127,7 +159,7 @@ class Loops:
             NotFound: there is no such loop.
             Unreachable: the runner does not answer.
         """
-        _require(DELETE, "write", {"loop": loop}, call.context)
+        require(DELETE, "write", {"loop": loop}, call.context)
         _check_texts({"loop": loop})
         return await self._once(call, DELETE, lambda: self._ended(call.context, loop, pause=pause))
 
@@ -140,7 +172,7 @@ class Loops:
             Unreachable: the runner does not answer.
         """
         context = call.context
-        _require(EMIT, "write", {"name": name}, context)
+        require(EMIT, "write", {"name": name}, context)
         try:
             _check_texts({"name": name, "data": json.dumps(data, ensure_ascii=False)})
             data_json = json.dumps(data, allow_nan=False) if data else ""
@@ -170,7 +202,7 @@ class Loops:
             if task.spec.created_by != spec.created_by:
                 raise
             made = wire.CreateTaskResponse(task=task)
-        return _told(made)
+        return _made(made)
 
     async def _ended(self, context: TurnContext, loop: str, *, pause: bool) -> Result:
         task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=loop))
@@ -214,7 +246,7 @@ class Loops:
             raise from_rpc(error, _RUNNER) from error
 
 
-def loop_tools(loops: Loops, pacing: Pacing) -> list[ToolSpec]:
+def loop_tools(loops: Loops) -> list[ToolSpec]:
     """Return the tools that concern loops."""
 
     async def wakeup(
@@ -227,12 +259,12 @@ def loop_tools(loops: Loops, pacing: Pacing) -> list[ToolSpec]:
         Do this iteration's work first, call this once at its end, then end your turn. Not calling it ends the loop: do
         so when its goal is met, or when what it waits for has come.
         """
-        return await pacing.wake(call_of(runtime), delay_seconds)
+        return await loops.wake(call_of(runtime), delay_seconds)
 
-    return [spec(wakeup, scope=WAKEUP, effect="read", name=WAKEUP_TOOL), *_calendar(loops)]
+    return [spec(wakeup, scope=WAKEUP, effect="read", name=WAKEUP_TOOL), *_loop_changes(loops)]
 
 
-def _calendar(loops: Loops) -> list[ToolSpec]:
+def _loop_changes(loops: Loops) -> list[ToolSpec]:
     async def create(
         prompt: Annotated[str, "what each turn of the loop is asked; it sees nothing of this thread"],
         runtime: Runtime,
@@ -252,7 +284,7 @@ def _calendar(loops: Loops) -> list[ToolSpec]:
 
         It ends by itself after seven days. There may be 25 of yours at a time.
         """
-        wanted = Wanted(
+        draft = LoopDraft(
             prompt=prompt,
             every=every,
             cron=cron,
@@ -264,7 +296,7 @@ def _calendar(loops: Loops) -> list[ToolSpec]:
             category=category,
             channel=channel,
         )
-        return await loops.create(call_of(runtime), wanted)
+        return await loops.create(call_of(runtime), draft)
 
     async def listed(runtime: Runtime) -> Result:
         """List your loops and those of this channel: ids, when they fire next, how often they did, their prompts."""
@@ -294,6 +326,37 @@ def _calendar(loops: Loops) -> list[ToolSpec]:
     ]
 
 
+def _turn_of(connection: Connection, turn_id: str) -> TurnRecord:
+    """Return a turn's row. Raises Denied if there is none."""
+    turn = get_turn(connection, turn_id)
+    if turn is None:
+        raise Denied("the turn is not on record", where=turn_id)
+    return turn
+
+
+def _read_delay(asked: float) -> int:
+    """Return a delay in whole seconds, rounded up.
+
+    >>> _read_delay(0), _read_delay(2.1)
+    (0, 3)
+
+    Raises:
+        InvalidInput: it is below 0 or more than seven days.
+    """
+    if not math.isfinite(asked) or not 0 <= asked <= LONGEST_WAKE_S:
+        what = f"{asked} is no number of seconds from 0 to {LONGEST_WAKE_S}, seven days"
+        raise InvalidInput(what, where="delay_seconds", hint="0 goes on at once; to end the loop, do not call this")
+    return math.ceil(asked)
+
+
+def _woken(turn: TurnRecord, delay_s: int) -> Result:
+    when = f"{delay_s} s after the end of this turn" if delay_s else "as soon as this turn has ended"
+    told = {"wake_after_s": delay_s, "next": f"the next iteration begins {when}; end your turn now"}
+    if turn.kind not in WAKES:
+        told["note"] = f"{turn.task_name} was not woken as a self-paced task: if it is none, this changes nothing"
+    return told
+
+
 def _check_texts(said: Mapping[str, object]) -> None:
     """Raise InvalidInput for a text that no message can carry: half an emoji is valid JSON, and models write it."""
     for field, value in said.items():
@@ -302,35 +365,29 @@ def _check_texts(said: Mapping[str, object]) -> None:
                 check_text(text, field)
 
 
-def _require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
-    verdict = judge(scope, effect, args, context)
-    if not verdict.allowed:
-        raise Denied(verdict.reason, where=verdict.missing_scope)
-
-
 def _done(_connection: Connection, _context: TurnContext) -> None:
     """Keep what the runner did, even where the turn was cancelled meanwhile."""
 
 
-def _spec(call: Call, wanted: Wanted, category: Category, *, read_only: bool) -> wire.TaskSpec:
+def _spec(call: Call, draft: LoopDraft, category: Category, *, read_only: bool) -> wire.TaskSpec:
     """Return the loop as the runner takes it; its name follows from the call, so that one call makes one loop."""
     context = call.context
     made = wire.TaskSpec(
         name=f"agent-loop-{_digest(call)[:12]}",
-        prompt=wanted.prompt,
+        prompt=draft.prompt,
         category=category.name,
-        channel=wanted.channel or context.channel,
+        channel=draft.channel or context.channel,
         agent=context.agent,
-        read_only=wanted.read_only or read_only or context.read_only,
+        read_only=draft.read_only or read_only or context.read_only,
         created_by=_maker(context),
-        filters=wanted.filters,
+        filters=draft.filters,
     )
-    if wanted.every and wanted.cron:
+    if draft.every and draft.cron:
         raise InvalidInput("every and cron exclude each other", where="every", hint="give one of them, or neither")
     for field in ("every", "cron", "on", "debounce", "max_fires"):
-        if value := getattr(wanted, field):
+        if value := getattr(draft, field):
             setattr(made, field, value)
-    if not (wanted.every or wanted.cron or wanted.on):
+    if not (draft.every or draft.cron or draft.on):
         made.dynamic = True
     return made
 
@@ -344,18 +401,29 @@ def _digest(call: Call) -> str:
     return hashlib.sha256(call.key.encode()).hexdigest()[:32]
 
 
-def _told(made: wire.CreateTaskResponse) -> Result:
-    task = made.task
+def _fields(task: wire.Task) -> dict[str, Any]:
     return {
         "loop": task.id,
         "name": task.spec.name,
         "fires": "self-paced" if task.spec.dynamic else task.schedule,
         "next_fire_at": rfc3339(task.next_fire_at.ToDatetime(UTC)) if task.HasField("next_fire_at") else None,
-        "expires_at": task.spec.expires_at,
-        "category": task.spec.category,
         "channel": task.spec.channel,
-        "read_only": task.spec.read_only,
-        "warnings": list(made.warnings),
+    }
+
+
+def _made(made: wire.CreateTaskResponse) -> Result:
+    task = made.task.spec
+    granted = {"expires_at": task.expires_at, "category": task.category, "read_only": task.read_only}
+    return {**_fields(made.task), **granted, "warnings": list(made.warnings)}
+
+
+def _listed(task: wire.Task, context: TurnContext) -> Result:
+    return {
+        **_fields(task),
+        "state": task.state,
+        "fired": task.iteration if task.spec.dynamic else task.fires,
+        "yours": _is_own(task, context),
+        "prompt": task.spec.prompt[:LONGEST_SHOWN],
     }
 
 
@@ -365,18 +433,3 @@ def _is_own(task: wire.Task, context: TurnContext) -> bool:
 
 def _is_here(task: wire.Task, context: TurnContext) -> bool:
     return task.id.startswith("loop-") and task.spec.channel == context.channel
-
-
-def _shown(task: wire.Task, context: TurnContext) -> Result:
-    armed = task.next_fire_at if task.HasField("next_fire_at") else None
-    return {
-        "loop": task.id,
-        "name": task.spec.name,
-        "fires": "self-paced" if task.spec.dynamic else task.schedule,
-        "state": task.state,
-        "next_fire_at": rfc3339(armed.ToDatetime(UTC)) if armed else None,
-        "fired": task.iteration if task.spec.dynamic else task.fires,
-        "channel": task.spec.channel,
-        "yours": _is_own(task, context),
-        "prompt": task.spec.prompt[:LONGEST_SHOWN],
-    }

@@ -1,9 +1,7 @@
 """Asking for a planned restart: the file that the watchdog claims, written once for each call.
 
-The file and its place are the watchdog's, as `docs/lifecycle.md` has them. It moves on as it is dealt with, so it is
-looked for in the order in which it moves: whoever finds his own has asked before.
-
-The tool by which agent0 asks to be restarted. Its docstring is what a model reads.
+`docs/lifecycle.md` describes the file. The watchdog moves it from place to place as it deals with it, so the places are
+looked at in that order: a file with this call's id means that this call has asked before.
 """
 
 import hashlib
@@ -14,10 +12,10 @@ from typing import Annotated, Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.graph.tool_spec import ToolSpec
+from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.text import sendable
-from agent_runtime.permissions.judge import SCOPE, judge
+from agent_runtime.permissions.judge import SCOPE, require
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
 from agent_runtime.store.turn_store import Store
@@ -52,9 +50,7 @@ class Lifecycle:
             InvalidInput: the notes cannot travel.
             Conflict: another restart is asked for, or under way.
         """
-        verdict = judge(SCOPE, "write", {"notes": notes}, call.context)
-        if not verdict.allowed:
-            raise Denied(verdict.reason, where=verdict.missing_scope)
+        require(SCOPE, "write", {"notes": notes}, call.context)
         if call.context.agent != FIRST_AGENT:
             raise Denied(f"only {FIRST_AGENT} asks for a restart; say in your answer why one is needed")
         if not notes.strip() or len(notes.encode("utf-8", "replace")) > LONGEST_NOTES:
@@ -71,7 +67,7 @@ class Lifecycle:
 
             return once(connection, call, SCOPE, at, refuse_ended, ask)
 
-        # The file lies there before the row says so: a crash between leaves a file that is found to be this call's.
+        # The file is written before the row: a crash in between leaves a file that a rerun finds to be this call's.
         return (await self._store.write(work)).result
 
     def _ask(self, id_: str, says: Mapping[str, Any]) -> None:
@@ -88,7 +84,7 @@ class Lifecycle:
         self._files.unlink(fresh)
         self._files.write_synced(fresh, json.dumps(says, sort_keys=True).encode())
         try:
-            self._files.link(fresh, request)  # unlike a rename it takes no other's place
+            self._files.link(fresh, request)  # unlike a rename it replaces no other file
         except FileExistsError as error:
             raise Conflict("a restart is asked for already", hint="it comes by itself; ask for no other") from error
         finally:
@@ -96,7 +92,7 @@ class Lifecycle:
         self._files.sync_folder(self._state)
 
     def _id_at(self, place: os.PathLike[str]) -> str | None:
-        """Return whose request lies there; empty for one that cannot be read, None where there is none."""
+        """Return the id of the request in a file; empty if it cannot be read, None if there is no file."""
         try:
             says = json.loads(self._files.read(self._state / place, LARGEST_MARKER))
         except FileNotFoundError:
@@ -107,7 +103,7 @@ class Lifecycle:
 
 
 def handoff_text(connection: Connection, notes: str) -> str:
-    """Return what the next session is told: what stands open here, by id, and the notes."""
+    """Return the handoff for the next session: open turns and decisions, by id, and the notes."""
     open_turns = [
         f"{turn.turn_id} ({turn.status}, {turn.task_name or turn.trigger}, in {turn.channel})"
         for turn in unfinished_turns(connection)
@@ -124,14 +120,14 @@ def handoff_text(connection: Connection, notes: str) -> str:
 
 
 def _named(found: Sequence[str]) -> str:
-    """Return names in a line, bounded."""
+    """Return names in one line, bounded."""
     named = ", ".join(one[:LONGEST_NAMED] for one in found[:MOST_NAMED]) or "none"
     line = f"{named} and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else named
     return sendable(line, MOST_NAMED * LONGEST_NAMED)
 
 
 def lifecycle_tools(lifecycle: Lifecycle) -> list[ToolSpec]:
-    """Return the tools that concern the runtime itself."""
+    """Return the tool that restarts the runtime. Its docstring is what a model reads."""
 
     async def lifecycle_request_restart(
         notes: Annotated[str, "what your next session has to know: open work, next actions, why you restart"],

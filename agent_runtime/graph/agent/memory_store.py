@@ -26,8 +26,8 @@ from langgraph.store.base import (
 )
 from sqlalchemy import Connection
 
-from agent_runtime.graph.guard.call_ids import Alike, made_id, place
-from agent_runtime.graph.guard.desk import Desk, Refused, Wanted
+from agent_runtime.graph.guard.binding import Alike, made_id, place
+from agent_runtime.graph.guard.gate import Desk, Refused, Wanted
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome

@@ -14,11 +14,10 @@ from langchain.agents.middleware import AgentMiddleware, AgentState, ModelReques
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from agent_runtime.graph.agent.briefing import Briefing
-from agent_runtime.graph.engine.inputs import tokens_of
-from agent_runtime.graph.engine.tokens import beside
-from agent_runtime.graph.guard.desk import Desk
-from agent_runtime.graph.tool_spec import ToolSpec
+from agent_runtime.graph.agent.default import Briefing
+from agent_runtime.graph.context import ToolSpec
+from agent_runtime.graph.engine.tokens import subagent_usage, tokens_of
+from agent_runtime.graph.guard.gate import Desk
 from agent_runtime.model.values import SUBAGENTS, TurnContext
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 
@@ -118,10 +117,10 @@ class Counting(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     ) -> ModelResponse[Any]:
         """Call the model, then count. Raises Exhausted."""
         # What it used before a crash or a question counts too where it is stopped before the model answers again.
-        beside().note(_call_of(request.messages), tokens_of(request.messages))
+        subagent_usage().note(_call_of(request.messages), tokens_of(request.messages))
         response = await handler(request)
         used = tokens_of([*request.messages, *response.result])
-        beside().note(_call_of(request.messages), used)
+        subagent_usage().note(_call_of(request.messages), used)
         most = request.runtime.context.category.tokens
         if sum(used) > most:
             raise Exhausted(f"{self._name} used {sum(used)} tokens, and may use {most}", where="subagents")

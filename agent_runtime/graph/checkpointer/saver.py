@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from agent_runtime.graph.checkpointer import pruning, rows
+from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.file import CheckpointFile, Work
 from agent_runtime.graph.checkpointer.rows import Found, Rows, changes
 from turnkeeper.entropy import SystemEntropy
@@ -158,27 +158,27 @@ class GroupedSaver(BaseCheckpointSaver[str]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete all of a thread."""
-        self._change(lambda c: pruning.drop_threads(c, [str(thread_id)]))
+        self._change(lambda c: rows.drop_threads(c, [str(thread_id)]))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete all of a thread."""
-        await self._achange(lambda c: pruning.drop_threads(c, [str(thread_id)]))
+        await self._achange(lambda c: rows.drop_threads(c, [str(thread_id)]))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs and their writes, also where a later one builds on them."""
-        self._change(lambda c: pruning.drop_runs(c, run_ids))
+        self._change(lambda c: rows.drop_runs(c, run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs and their writes, also where a later one builds on them."""
-        await self._achange(lambda c: pruning.drop_runs(c, run_ids))
+        await self._achange(lambda c: rows.drop_runs(c, run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy every checkpoint and write of a thread to another."""
-        self._change(lambda c: pruning.copy_thread(c, str(source_thread_id), str(target_thread_id)))
+        self._change(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy every checkpoint and write of a thread to another."""
-        await self._achange(lambda c: pruning.copy_thread(c, str(source_thread_id), str(target_thread_id)))
+        await self._achange(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep of each thread what going on needs (`keep_latest`), or nothing (`delete`)."""
@@ -190,7 +190,7 @@ class GroupedSaver(BaseCheckpointSaver[str]):
 
     async def aprune_ended(self, thread_id: str) -> None:
         """Prune a thread that is at its end: of what single runs of subgraphs left, nothing is needed any more."""
-        await self._achange(lambda c: pruning.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
+        await self._achange(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  the interface's
         """Return a version that sorts behind `current`; two that follow the same one differ."""
@@ -221,10 +221,10 @@ class GroupedSaver(BaseCheckpointSaver[str]):
 
     def _pruning(self, thread_ids: Sequence[str], strategy: str) -> Work:
         if strategy == "delete":
-            return lambda c: pruning.drop_threads(c, thread_ids)
+            return lambda c: rows.drop_threads(c, thread_ids)
         if strategy != "keep_latest":
             raise ValueError(f"unknown strategy {strategy!r}: keep_latest or delete")
-        return lambda c: pruning.keep_newest_of(c, thread_ids, self.serde.loads_typed)
+        return lambda c: rows.keep_newest_of(c, thread_ids, self.serde.loads_typed)
 
     def _tuples(
         self, places: Sequence[tuple[str, str, str]], found: Sequence[Found | None]

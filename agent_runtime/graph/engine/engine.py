@@ -15,7 +15,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agent_runtime.graph.checkpointer.saver import Checkpoints
-from agent_runtime.graph.current_turn import turn_around
+from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.engine.inputs import (
     OF_AUTHOR,
     OF_FIRE,
@@ -27,11 +27,9 @@ from agent_runtime.graph.engine.inputs import (
     read_schema,
     said,
     spoken,
-    tokens_of,
 )
-from agent_runtime.graph.engine.live import Live
-from agent_runtime.graph.engine.live_output import overheard
-from agent_runtime.graph.engine.tokens import Beside, Spending, counted_beside
+from agent_runtime.graph.engine.live_output import Live, overheard
+from agent_runtime.graph.engine.tokens import ModelUsage, SubagentUsage, counting_subagents, tokens_of
 from agent_runtime.graph.models.secrets import hide
 from agent_runtime.model.approval import Raised, canonical, read_interrupt
 from agent_runtime.model.decide import Position, ThreadState
@@ -121,11 +119,11 @@ class _Seen:
     """The newest step of an interval, kept so that one that fails still tells what it said and what it cost."""
 
     def __init__(
-        self, on_step: Callable[[Step], Awaitable[None]], spending: Spending | None, used: tuple[int, int]
+        self, on_step: Callable[[Step], Awaitable[None]], usage: ModelUsage | None, used: tuple[int, int]
     ) -> None:
         self._on_step = on_step
-        self.spending = spending
-        self.subagents = Beside()
+        self.usage = usage
+        self.subagents = SubagentUsage()
         self._used = used
         self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
 
@@ -142,11 +140,11 @@ class _Seen:
 
     def counted(self, step: Step) -> Step:
         """Return the step with all that models used in the turn, also where no message of the graph tells it."""
-        if self.spending is None:
-            now = self.subagents.at_work({line.tool_call_id for line in step.messages or ()})
+        if self.usage is None:
+            now = self.subagents.unreported({line.tool_call_id for line in step.messages or ()})
             more_in, more_out = now[0] - step.beside[0], now[1] - step.beside[1]
             return replace(step, tokens_in=step.tokens_in + more_in, tokens_out=step.tokens_out + more_out, beside=now)
-        tokens_in, tokens_out = map(sum, zip(self._used, self.spending.tokens, strict=True))
+        tokens_in, tokens_out = map(sum, zip(self._used, self.usage.tokens, strict=True))
         return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
 
     async def cut(self) -> None:
@@ -243,13 +241,17 @@ class Engine:
         self._controls.add(control)
         if self._draining:
             control.request_drain()
-        seen = _Seen(on_step, Spending() if self._foreign else None, used)
+        seen = _Seen(on_step, ModelUsage() if self._foreign else None, used)
         limit = asyncio.timeout(context.category.seconds)
         try:
             async with limit:
                 if self._allow is not None:
                     await self._allow()
-                with turn_around(context), counted_beside(seen.subagents), overheard(self._live, context, seen.count):
+                with (
+                    turn_around(context),
+                    counting_subagents(seen.subagents),
+                    overheard(self._live, context, seen.count),
+                ):
                     return await self._stream(order, context, mark, seen, control)
         except GraphDrained:
             await seen.cut()
@@ -317,7 +319,7 @@ class Engine:
         stream = self._graph.astream(
             given,
             _config(context.thread_id, turn=context, before=before)
-            | ({"callbacks": [seen.spending]} if seen.spending is not None else {}),
+            | ({"callbacks": [seen.usage]} if seen.usage is not None else {}),
             context=self._context(context),
             stream_mode=["values", "custom"],
             subgraphs=True,  # a graph may ask from within a subgraph to be woken

@@ -4,7 +4,7 @@ Enforcement is here, in code, whatever a prompt says. `desk` decides about one c
 calls of our own agent; `hooks` puts it around every other tool call that is made in the process, whoever makes it.
 """
 
-from agent_runtime.graph.guard.desk import Desk, Judge, LimitReached, Narrow, Spec
+from agent_runtime.graph.guard.gate import Desk, Judge, LimitReached, Narrow, Spec
 from agent_runtime.graph.guard.hooks import watched, watching
 from agent_runtime.graph.guard.middleware import Guard, guard_middleware
 

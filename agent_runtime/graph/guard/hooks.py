@@ -28,9 +28,8 @@ from langgraph.errors import GraphInterrupt
 from langgraph.func import task
 from langgraph.prebuilt import ToolNode
 
-from agent_runtime.graph.guard.arguments import chosen, note_put_in, sent_by_model
-from agent_runtime.graph.guard.call_ids import Alike, made_id, place
-from agent_runtime.graph.guard.desk import OUTSIDE, Admitted, Desk, Refused, Wanted, limits, over_limit
+from agent_runtime.graph.guard.binding import Alike, chosen, made_id, note_put_in, place, sent_by_model
+from agent_runtime.graph.guard.gate import OUTSIDE, Admitted, Desk, Refused, Wanted, limits, over_limit
 from agent_runtime.graph.guard.tool_events import Execution, Onlooker, Use
 from agent_runtime.model.approval import canonical, hash_args
 

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
-from agent_runtime.graph.guard.desk import (
+from agent_runtime.graph.guard.gate import (
     OUTSIDE,
     Admitted,
     Desk,

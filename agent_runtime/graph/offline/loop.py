@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent_runtime.graph.context import WAKEUP_TOOL
 from agent_runtime.graph.offline.digest import digest
 from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
-from agent_runtime.graph.tool_spec import WAKEUP_TOOL
 from turnkeeper.times import parse_duration
 
 RULE_BASED = "(Done by the rule-based offline model.)"

@@ -21,14 +21,13 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from agent_runtime.graph.offline.consolidate import consolidate
 from agent_runtime.graph.offline.digest import digest
 from agent_runtime.graph.offline.loop import pace
+from agent_runtime.graph.offline.memory import consolidate
 from agent_runtime.graph.offline.reply import reply
+from agent_runtime.graph.offline.research import SUBAGENTS, sweep
 from agent_runtime.graph.offline.revalidate import walk
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
-from agent_runtime.graph.offline.subagents import SUBAGENTS
-from agent_runtime.graph.offline.sweep import sweep
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.values import TurnContext
 from turnkeeper.clock import Clock

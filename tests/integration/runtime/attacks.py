@@ -22,8 +22,8 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from agent_runtime.graph.current_turn import current_turn, turn_around
-from agent_runtime.graph.guard.desk import Desk
+from agent_runtime.graph.context import current_turn, turn_around
+from agent_runtime.graph.guard.gate import Desk
 from agent_runtime.graph.guard.hooks import _Pass
 from agent_runtime.model.approval import binds
 from agent_runtime.model.values import ALLOWED, Category, TurnContext
@@ -131,7 +131,7 @@ def _noted(field: Field, name: str = "evil") -> BaseTool:
 
 NO_JUDGE = {"agent_runtime.daemon.assembly.judge": lambda *_args: ALLOWED}
 NO_HOOKS = {"agent_runtime.daemon.assembly.watching": lambda *_args: nullcontext()}
-NO_BINDING = {"agent_runtime.graph.guard.desk.binds": lambda answer, **_about: isinstance(answer, dict)}
+NO_BINDING = {"agent_runtime.graph.guard.gate.binds": lambda answer, **_about: isinstance(answer, dict)}
 NO_CHECK_IN_THE_WORLD = {
     "agent_runtime.workspace.workspace.require": lambda *_args: None,
     "agent_runtime.workspace.memory.memory.require": lambda *_args: None,
@@ -188,7 +188,7 @@ def _with_aliases(field: Field) -> None:
     field.tools = [_noted(field, name) for name in ("ｎｏｔｅ", "Note", "note ", "NOTE")]
 
 
-@attack("alias and full-width names", {"agent_runtime.graph.guard.desk.Desk.named": _folded_name}, _with_aliases)
+@attack("alias and full-width names", {"agent_runtime.graph.guard.gate.Desk.named": _folded_name}, _with_aliases)
 async def _(field: Field) -> Effects:
     field.grant("tool:note")
     for number, name in enumerate(("ｎｏｔｅ", "Note", "note ", "NOTE", "note\0", "ＮＯＴＥ"), 1):
@@ -202,7 +202,7 @@ def _with_namesake(field: Field) -> None:
 
 @attack(
     "a foreign tool that is named like one of ours",
-    {"agent_runtime.graph.guard.desk.Desk.named": _name_alone},
+    {"agent_runtime.graph.guard.gate.Desk.named": _name_alone},
     _with_namesake,
 )
 async def _(field: Field) -> Effects:
@@ -258,7 +258,7 @@ async def _(field: Field) -> Effects:
     return field.noted
 
 
-@attack("an approval of another thread", {"agent_runtime.graph.guard.desk.binds": _any_thread})
+@attack("an approval of another thread", {"agent_runtime.graph.guard.gate.binds": _any_thread})
 async def _(field: Field) -> Effects:
     field.grant()
     event = await field.act(calls(("note", {"text": "evil"})))
@@ -340,7 +340,7 @@ def _with_made_up_context(field: Field) -> None:
 
 @attack(
     "subagent escalation: it is given a wider context",
-    {"agent_runtime.graph.guard.desk.Desk.turn": _whatever_is_given},
+    {"agent_runtime.graph.guard.gate.Desk.turn": _whatever_is_given},
     _with_made_up_context,
 )
 async def _(field: Field) -> Effects:

@@ -13,7 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from agent_runtime.graph.current_turn import turn_around
+from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Desk, watching
 from agent_runtime.model.approval import Decided, Raised, answer_to, call_key, read_interrupt
 from agent_runtime.model.values import Category, TurnContext

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 from sqlalchemy import Connection
 
-from agent_runtime.graph.agent.briefing import Briefing
+from agent_runtime.graph.agent.default import Briefing
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.categories import Categories

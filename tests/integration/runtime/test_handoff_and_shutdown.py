@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 from sqlalchemy import delete
 
-from agent_runtime.graph.agent.briefing import HANDED_OVER, Briefing
+from agent_runtime.graph.agent.default import HANDED_OVER, Briefing
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.permissions.judge import SCOPE as RESTARTS
 from agent_runtime.store.idempotency import Call

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from langchain_core.messages import AIMessage
 
-from agent_runtime.graph.agent.briefing import system_prompt
+from agent_runtime.graph.agent.default import system_prompt
 from agent_runtime.model.trigger import from_envelope, identify, to_envelope
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.store.idempotency import Call
-from agent_runtime.tools.wakeup import Pacing
+from agent_runtime.tools.loops import Loops
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
@@ -82,8 +82,9 @@ async def test_a_later_call_stands_although_an_earlier_one_is_run_again(paced: B
     await paced.blocked.wait()
     runtime, category = paced.runtime, Category(name="work", tools=frozenset({"loop.wakeup"}))
     turn = TurnContext(turn_id=receipt.turn_id, thread_id=LOOP, channel="main", agent="agent0", category=category)
+    loops = Loops(runtime.store, runtime.categories, home=paced.home, clock=runtime.clock)
     for key, delay in (("first", 60), ("second", 5), ("first", 60)):
-        await Pacing(runtime.store, runtime.clock).wake(Call(context=turn, key=key), delay)
+        await loops.wake(Call(context=turn, key=key), delay)
     paced.go.set()
     assert (await paced.stopped(receipt.turn_id)).wake_after_s == 5
 

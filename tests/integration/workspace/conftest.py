@@ -14,12 +14,13 @@ from langgraph.types import Command, interrupt
 from sqlalchemy import insert, update
 
 from agent_runtime.graph.agent.default import build_graph
+from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import approve_once, judge
 from agent_runtime.store.idempotency import Call
 from agent_runtime.store.schema import messages, open_database, turns
-from agent_runtime.tools import ToolSpec, toolbox
+from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.workspace import World
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
@@ -197,7 +198,7 @@ class Agent:
 
 @pytest.fixture
 def agent(home: Home, world: World, clock: ManualClock) -> Agent:
-    specs = toolbox(world)
+    specs = workspace_tools(world)
     return Agent(
         build_graph(
             Settings(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.tools import toolbox
+from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.attachments import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
 from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.submit import submit
@@ -50,7 +50,9 @@ async def test_an_agent_attaches_nothing(
     context = begin(named="conversation")
     with pytest.raises(Denied, match="only an author"):
         await database.run(lambda connection: submit(connection, file(), context, at=clock.now(), new_id=""))
-    assert not [spec.scope for spec in toolbox(world) if spec.scope.startswith("attachment") and spec.effect != "read"]
+    assert not [
+        spec.scope for spec in workspace_tools(world) if spec.scope.startswith("attachment") and spec.effect != "read"
+    ]
 
 
 async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(world: World, garden: None, begin: Begin) -> None:

@@ -21,8 +21,8 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from agent_runtime.graph.agent.memory_store import TierStore
-from agent_runtime.graph.current_turn import turn_around
-from agent_runtime.graph.guard.desk import Desk
+from agent_runtime.graph.context import turn_around
+from agent_runtime.graph.guard.gate import Desk
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory import entries

@@ -16,7 +16,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from agent_runtime.graph.agent.memory_store import TierStore, lend
-from agent_runtime.graph.current_turn import turn_around
+from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Desk, watching
 from agent_runtime.model.values import TurnContext
 from agent_runtime.permissions.judge import judge

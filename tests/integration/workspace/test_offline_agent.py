@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from agent_runtime.graph.agent.default import build_graph
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.tools import toolbox
+from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World
 from tests.integration.workspace.conftest import Agent, AskingGuard, Begin, call
@@ -169,7 +169,7 @@ async def test_a_hidden_tool_is_not_offered_and_that_is_said(
 async def test_a_replay_makes_equal_calls_with_equal_ids(agent: Agent, begin: Begin, home: Home, world: World) -> None:
     context = begin(prompt="Summarise the garden.")
     await agent.run(context)
-    specs = toolbox(world)
+    specs = workspace_tools(world)
     again = Agent(
         build_graph(Settings(), home, specs, middleware=[AskingGuard(specs)], checkpointer=InMemorySaver(), environ={})
     )
@@ -185,7 +185,7 @@ def ids(said: list[Any]) -> list[str]:
 
 
 async def test_the_delay_waits_on_the_clock(home: Home, world: World, begin: Begin, clock: ManualClock) -> None:
-    specs, environ = toolbox(world), {"TURNKEEPER_OFFLINE_DELAY_S": "2"}
+    specs, environ = workspace_tools(world), {"TURNKEEPER_OFFLINE_DELAY_S": "2"}
     slow = Agent(
         build_graph(
             Settings(),

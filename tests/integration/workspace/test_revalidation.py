@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 
 from agent_runtime.graph.agent.default import build_graph
 from agent_runtime.store.workspace_schema import page_links
-from agent_runtime.tools import toolbox
+from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace import deviations, revalidation, review
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolution
 from agent_runtime.workspace.model import PageDraft
@@ -426,7 +426,7 @@ class Dying(InMemorySaver):
 async def test_wherever_a_walk_dies_and_goes_on_it_records_each_thing_once(
     home: Home, world: World, corpus: None, clock: ManualClock, begin: Begin, queue: Queue, recorded: Any, told: Told
 ) -> None:
-    specs, saver = toolbox(world), Dying()
+    specs, saver = workspace_tools(world), Dying()
     graph = build_graph(
         Settings(), home, specs, middleware=[AskingGuard(specs)], checkpointer=saver, clock=clock, environ={}
     )

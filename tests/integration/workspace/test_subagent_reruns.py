@@ -9,12 +9,12 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from agent_runtime.graph.agent import briefing, subagents
 from agent_runtime.graph.agent.subagents import Report, Subagents
-from agent_runtime.graph.current_turn import turn_around
+from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.model.values import Category
 from agent_runtime.permissions.judge import judge
-from agent_runtime.tools import toolbox
+from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.workspace import World
 from tests.integration.runtime.guarded import CONFIG
 from tests.integration.workspace.conftest import Begin, Told, call
@@ -49,7 +49,7 @@ async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
     asked: list[int] = []
     found: list[Report] = []
     context = begin("turn-1", category=HAS_ALL, thread_id="thread-a")
-    specs = toolbox(world)
+    specs = workspace_tools(world)
     desk = Desk({spec.tool.name: spec for spec in specs}, judge)
     made = Subagents(lambda: Counted(clock=clock, asked=asked))
     made.begin(desk, specs, [Guard(desk), *([Dying()] if dies == "within the subagent" else [])])

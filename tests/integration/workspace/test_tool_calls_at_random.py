@@ -16,6 +16,7 @@ from langchain_core.tools import ToolException
 from pydantic import ValidationError
 from sqlalchemy import Table, delete, insert, select, update
 
+from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES, approve_once, judge
 from agent_runtime.store.schema import turns
@@ -31,7 +32,7 @@ from agent_runtime.store.workspace_schema import (
     pages,
     revalidations,
 )
-from agent_runtime.tools import ToolSpec, toolbox
+from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.attachments import AttachmentDraft
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import World
@@ -87,7 +88,7 @@ CLAIMS = st.fixed_dictionaries(
         "caller": st.just("author"),
     },
 )
-TOOLS = [spec for spec in toolbox(None) if spec.scope != REQUEST]  # type: ignore[arg-type]
+TOOLS = [spec for spec in workspace_tools(None) if spec.scope != REQUEST]  # type: ignore[arg-type]
 WRITING = [spec for spec in TOOLS if spec.effect == "write"]
 CALLS = st.sampled_from([*TOOLS, *WRITING * 3]).flatmap(
     lambda spec: st.tuples(
@@ -148,7 +149,7 @@ class Trial:
     def __init__(self, database: Database, clock: ManualClock, runner: asyncio.Runner) -> None:
         self._database, self._clock, self._runner = database, clock, runner
         self.world = World(database, clock, SeededEntropy(1), lambda _event, _fields: None)
-        self.tools = {spec.scope: spec for spec in toolbox(self.world)}
+        self.tools = {spec.scope: spec for spec in workspace_tools(self.world)}
         runner.run(self._write_pages())
 
     async def _write_pages(self) -> None:

@@ -11,13 +11,12 @@ from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from agent_runtime.graph.current_turn import turn_around
+from agent_runtime.graph.context import ToolSpec, turn_around
 from agent_runtime.graph.guard import Desk, guard_middleware
-from agent_runtime.graph.guard.desk import as_it_is
+from agent_runtime.graph.guard.gate import as_it_is
 from agent_runtime.model.approval import Decided, answer_to, call_key, read_interrupt
 from agent_runtime.model.values import ALLOWED, Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import judge
-from agent_runtime.tools import ToolSpec
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.errors import Denied
 

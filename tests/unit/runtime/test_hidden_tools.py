@@ -9,14 +9,13 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from agent_runtime.graph.agent.briefing import ASKS, Briefing
-from agent_runtime.graph.current_turn import turn_around
+from agent_runtime.graph.agent.default import ASKS, Briefing
+from agent_runtime.graph.context import ToolSpec, turn_around
 from agent_runtime.graph.guard import guard_middleware
-from agent_runtime.graph.tool_spec import ToolSpec
 from agent_runtime.model.approval import Decided, answer_to, read_interrupt
 from agent_runtime.model.values import Category, TurnContext
 from agent_runtime.permissions.judge import judge
-from agent_runtime.tools.toolbox import permission_request
+from agent_runtime.tools.workspace import permission_request
 from tests.support.scripted import ScriptedModel, calls
 
 CONFIG: Any = {"configurable": {"thread_id": "thread-a"}}

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.tools import toolbox
 from agent_runtime.tools.call import spec
+from agent_runtime.tools.workspace import workspace_tools
 
 
 def told(nothing: Any) -> list[tuple[str, str, Any]]:
-    made = [one.tool for one in toolbox(nothing)]
+    made = [one.tool for one in workspace_tools(nothing)]
     return [(tool.name, tool.description, tool.tool_call_schema.model_json_schema()) for tool in made]
 
 

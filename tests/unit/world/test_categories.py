@@ -8,11 +8,10 @@ import pytest
 
 from agent_runtime.permissions.categories import Categories, lint
 from agent_runtime.permissions.judge import REQUEST, SCOPES
-from agent_runtime.tools import toolbox
-from agent_runtime.tools.agents import agent_tools
+from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.restart import lifecycle_tools
-from agent_runtime.tools.subagents import subagent_tools
+from agent_runtime.tools.workspace import workspace_tools
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
 from turnkeeper.errors import InvalidInput, NotFound
@@ -48,10 +47,10 @@ def test_what_a_new_home_lets_run_by_itself_is_what_is_shipped_for_it(home: Home
 def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
     nothing: Any = None
     every = [
-        *toolbox(nothing),
+        *workspace_tools(nothing),
         *agent_tools(nothing),
         *lifecycle_tools(nothing),
-        *loop_tools(nothing, nothing),
+        *loop_tools(nothing),
         *subagent_tools(nothing),
     ]
     assert {spec.scope for spec in every} == {*SCOPES, REQUEST}, "asking for permission needs none"

@@ -18,7 +18,7 @@ from agent_runtime.cli.chat.plain import Reader, known_of, news_of
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import Typed
 from agent_runtime.cli.rows import conversation_row
-from agent_runtime.graph.engine.live import LONGEST_MESSAGE, Call, Ear, Live
+from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Call, Ear, Live
 from agent_runtime.model.conversation import project
 from agent_runtime.service.reads import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

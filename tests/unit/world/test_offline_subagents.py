@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
+from agent_runtime.graph.offline.research import borne, claims, research, review, sweep
 from agent_runtime.graph.offline.rules import Brief, Exchange
-from agent_runtime.graph.offline.subagents import borne, claims, research, review
-from agent_runtime.graph.offline.sweep import sweep
 from agent_runtime.model.values import SUBAGENTS
-from agent_runtime.tools import toolbox
+from agent_runtime.tools.workspace import workspace_tools
 
 URL = "https://example.org/pump"
 OFFERED = frozenset({"web_fetch", "workspace_read", "workspace_search", "page_propose", "subagent_run"})
@@ -79,7 +78,7 @@ def test_a_sweep_that_is_asked_for_a_review_has_its_proposals_reviewed_if_it_may
 
 def test_no_subagent_has_a_tool_that_writes() -> None:
     nothing: Any = None
-    writing = {spec.scope for spec in toolbox(nothing) if spec.effect == "write"}
+    writing = {spec.scope for spec in workspace_tools(nothing) if spec.effect == "write"}
     assert writing
     for category in SUBAGENTS.values():
         assert not category.tools & writing

@@ -1,6 +1,6 @@
-"""The turn that runs around this line of code, for a guard inside a graph that knows nothing of ours.
+"""What every part of `graph` shares: the turn that runs around a line of code, and what is known of a tool.
 
-Our own graph declares `TurnContext` as its runtime context. A foreign graph has a context of its own, or none; what
+Our own graph declares `TurnContext` as its runtime context. A foreign graph has a context of its own, or none. What
 reaches every node, subgraph and tool of it alike is a context variable: tasks inherit it, and LangGraph copies it into
 the worker threads in which it runs sync code. A thread that a tool starts by itself inherits nothing, as it should: no
 turn, no permission.
@@ -9,10 +9,29 @@ turn, no permission.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
-from agent_runtime.model.values import TurnContext
+from langchain_core.tools import BaseTool
 
+from agent_runtime.model.values import Effect, TurnContext
+
+WAKEUP_TOOL = "schedule_loop_wakeup"  # by which a self-paced turn asks for its next iteration
 _TURN: ContextVar[TurnContext | None] = ContextVar("turnkeeper_turn", default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSpec:
+    """A tool, the scope that a category must grant for it, and what it does.
+
+    Attributes:
+        tool: named as models see it, with underscores: `workspace_read`. Only this very object has the scope.
+        scope: named as categories grant it, with a dot: `workspace.read`.
+        effect: read, external-read or write.
+    """
+
+    tool: BaseTool
+    scope: str
+    effect: Effect
 
 
 def current_turn() -> TurnContext | None:

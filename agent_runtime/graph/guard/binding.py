@@ -4,10 +4,16 @@ An annotation or a name tells where a value should come from. Whoever calls the 
 model's; so only a value that is LangGraph's own is left out: by its class, or because a `ToolNode` put this very object
 into this very call. Nor is an object shown that cannot be written down, where the tool marks it as injected: no model
 gives one.
+
+Telling apart calls of one node that are just like each other, so that each is known when the node runs again.
 """
 
 import dataclasses
+import hashlib
+import itertools
+import threading
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import date, time, timedelta
@@ -16,12 +22,16 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID  # noqa: TID251  the class, to know one by; none is made here
+from weakref import WeakKeyDictionary
 
 from langchain_core.tools import BaseTool
+from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.prebuilt.tool_node import _get_all_injected_args
 from langgraph.store.base import BaseStore
 from pydantic import BaseModel
+
+from agent_runtime.model.approval import canonical
 
 _PLAIN = (str, int, float, bool, type(None))
 _WRITTEN = (Enum, Decimal, date, time, timedelta, UUID, PurePath, bytes)
@@ -122,3 +132,48 @@ def _names_of(tool: BaseTool) -> _Names:
     names = _Names(marked=frozenset(marked), replaced=frozenset(replaced))
     _KNOWN[key] = (weakref.ref(tool, lambda _gone: _KNOWN.pop(key, None)), names)
     return names
+
+
+_IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
+
+
+class Alike:
+    """Counts, for each run of a node, the calls that are just like each other."""
+
+    def __init__(self) -> None:
+        self._runs: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+        self._outside = itertools.count()
+        self._lock = threading.Lock()
+
+    def told_apart(self, call: str) -> str:
+        """Return a name for a call, which others of its node may be just like: equal whenever the node is run again.
+
+        Args:
+            call: all that is known of it.
+        """
+        run = configurable().get(_IN_TASK)  # made anew for each run of a node
+        with self._lock:
+            if run is None:  # nothing runs it again
+                return f"{call}|outside {next(self._outside)}"
+            alike = self._runs.setdefault(run, Counter())
+            alike[call] += 1
+            return f"{call}|{alike[call]}"
+
+
+def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
+    """Return an id for a call that has none: equal whenever its node is run again."""
+    return "direct-" + hashlib.sha256(canonical([at, name, args]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def place() -> str:
+    """Return the checkpoint namespace of the running node, or nothing outside a graph."""
+    return str(configurable().get("checkpoint_ns", ""))
+
+
+def configurable() -> Mapping[str, Any]:
+    """Return what the running graph was configured with, or nothing outside a graph."""
+    try:
+        found: Mapping[str, Any] = get_config().get("configurable", {})
+    except RuntimeError:
+        return {}
+    return found

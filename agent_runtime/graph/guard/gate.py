@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from langchain_core.tools import BaseTool
 from langgraph.types import interrupt
 
-from agent_runtime.graph.current_turn import current_turn, turn_around
+from agent_runtime.graph.context import current_turn, turn_around
 from agent_runtime.model.approval import ask, binds, call_key, hash_args
 from agent_runtime.model.values import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal
