@@ -16,7 +16,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from agent_runtime.daemon.assembly import assemble
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel, calls

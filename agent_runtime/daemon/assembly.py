@@ -16,15 +16,15 @@ from agent_runtime.graph.foreign.open import Opened, open_graph, targets
 from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.guard.tool_events import ToolUses
 from agent_runtime.graph.models import make_model, take_keys
-from agent_runtime.graph.models.call import Allowance, Surroundings, model_calls
+from agent_runtime.graph.models.call import Surroundings, TokenBudget, model_calls
 from agent_runtime.graph.models.secrets import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor
-from agent_runtime.mailbox.agent_messages import Courier
+from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.mailbox.terminal_deliveries import LaidOut
+from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
 from agent_runtime.model.agents import hosted
-from agent_runtime.model.bell import Bell
+from agent_runtime.model.signal import Signal
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import judge
 from agent_runtime.permissions.narrowing import Narrowing
@@ -36,7 +36,7 @@ from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.turns.handoff import Handing
+from agent_runtime.turns.handoff import HandoffIntake
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.notify import Notifier
 from agent_runtime.turns.turns import Parts
@@ -141,14 +141,14 @@ def _secrets(home: Home, settings: Settings, environ: Mapping[str, str], opened:
 def _around(
     settings: Settings, store: Store, clock: Clock, entropy: Entropy, log: EventLog, secrets: frozenset[str]
 ) -> Surroundings:
-    cap = Allowance(settings.model.daily_token_cap, store, clock)
+    cap = TokenBudget(settings.model.daily_token_cap, store, clock)
     return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
 
 
 def _world(database: Database, clock: Clock, entropy: Entropy, log: EventLog, store: Store) -> World:
     def tell(event: str, fields: Mapping[str, Any]) -> None:
         log.emit(event, **fields)
-        store.talk.ring()  # a conversation shows what became of what was proposed in it
+        store.talk.notify()  # a conversation shows what became of what was proposed in it
 
     return World(database, clock, entropy, tell, epoch=store.epoch)
 
@@ -169,7 +169,7 @@ def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, uses: ToolUses, *,
 
 def _tools(
     world: World,
-    courier: Courier,
+    agent_messages: AgentMessages,
     store: Store,
     categories: Categories,
     stack: AsyncExitStack,
@@ -183,7 +183,7 @@ def _tools(
     stack.push_async_callback(loops.close)
     return [
         *workspace_tools(world),
-        *agent_tools(courier),
+        *agent_tools(agent_messages),
         *lifecycle_tools(Lifecycle(store, home=home, clock=clock)),
         *loop_tools(loops),
         *subagent_tools(subagents),
@@ -191,13 +191,20 @@ def _tools(
 
 
 def _worker(
-    parts: Parts, laid_out: LaidOut, courier: Courier, arrived: Bell, notifier: Notifier, *, home: Home, clock: Clock
+    parts: Parts,
+    terminal_deliveries: TerminalDeliveries,
+    agent_messages: AgentMessages,
+    arrived: Signal,
+    notifier: Notifier,
+    *,
+    home: Home,
+    clock: Clock,
 ) -> Worker:
     return Worker(
         parts,
-        laid_out=laid_out,
-        courier=courier,
-        handing=Handing(parts.store, home=home, clock=clock, log=parts.log),
+        terminal_deliveries=terminal_deliveries,
+        agent_messages=agent_messages,
+        handoffs=HandoffIntake(parts.store, home=home, clock=clock, log=parts.log),
         arrived=arrived,
         notifier=notifier,
         clock=clock,
@@ -219,25 +226,18 @@ async def _wire(
     *,
     opened: Opened | None,
 ) -> Runtime:
-    failpoints, arrived, live = Failpoints(environ), Bell(), Live()
+    failpoints, arrived, live = Failpoints(environ), Signal(), Live()
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
     world = _world(database, clock, entropy, log, store)
     mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
-    laid_out = LaidOut(store, mailboxes, clock=clock, log=log)
+    terminal_deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
     acceptor = Acceptor(
-        store=store,
-        mailboxes=mailboxes,
-        laid_out=laid_out,
-        arrived=arrived,
-        clock=clock,
-        entropy=entropy,
-        log=log,
-        failpoints=failpoints,
+        store, mailboxes, terminal_deliveries, arrived, clock=clock, entropy=entropy, log=log, failpoints=failpoints
     )
-    courier = Courier(store, acceptor, mailboxes, home=home, clock=clock)
+    agent_messages = AgentMessages(store, acceptor, mailboxes, home=home, clock=clock)
     subagents = Subagents(lambda: make_model(settings.model, home, clock=clock, environ=environ))
-    specs = _tools(world, courier, store, categories, guards, home=home, clock=clock, subagents=subagents)
+    specs = _tools(world, agent_messages, store, categories, guards, home=home, clock=clock, subagents=subagents)
     narrowing = Narrowing(categories.get)
     foreign = opened is not None
     desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
@@ -253,7 +253,13 @@ async def _wire(
         store=store,
         acceptor=acceptor,
         worker=_worker(
-            parts, laid_out, courier, arrived, Notifier(settings.notify, log, environ), home=home, clock=clock
+            parts,
+            terminal_deliveries,
+            agent_messages,
+            arrived,
+            Notifier(settings.notify, log, environ),
+            home=home,
+            clock=clock,
         ),
         mailboxes=mailboxes,
         categories=categories,

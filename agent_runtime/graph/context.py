@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from langchain_core.tools import BaseTool
 
-from agent_runtime.model.values import Effect, TurnContext
+from agent_runtime.model.turn import Effect, TurnContext
 
 WAKEUP_TOOL = "schedule_loop_wakeup"  # by which a self-paced turn asks for its next iteration
 _TURN: ContextVar[TurnContext | None] = ContextVar("turnkeeper_turn", default=None)

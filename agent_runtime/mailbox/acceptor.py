@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.mailbox.terminal_deliveries import LaidOut
-from agent_runtime.model.bell import Bell
+from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
+from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, to_envelope
-from agent_runtime.store.mail.deliveries import laid_by_key
+from agent_runtime.store.mail.deliveries import terminal_deliveries_by_key
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.envelope import encode
@@ -59,8 +59,8 @@ class Acceptor:
         *,
         store: Store,
         mailboxes: Mailboxes,
-        laid_out: LaidOut,
-        arrived: Bell,
+        terminal_deliveries: TerminalDeliveries,
+        arrived: Signal,
         clock: Clock,
         entropy: Entropy,
         log: EventLog,
@@ -69,7 +69,7 @@ class Acceptor:
         """Take the places that triggers go to; `arrived` rings when something was put."""
         self._store = store
         self._mailboxes = mailboxes
-        self._laid_out = laid_out
+        self._terminal_deliveries = terminal_deliveries
         self._arrived = arrived
         self._clock = clock
         self._entropy = entropy
@@ -145,7 +145,7 @@ class Acceptor:
 
         def look(connection: Connection) -> dict[str, str]:
             taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
-            return taken | {key: laid.digest for key, laid in laid_by_key(connection, wanted).items()}
+            return taken | {key: laid.digest for key, laid in terminal_deliveries_by_key(connection, wanted).items()}
 
         return await self._store.read(look) | lying
 
@@ -161,8 +161,8 @@ class Acceptor:
             if isinstance(answer, Put) and item.trigger.agent not in hosted and item.trigger.source == "fire"
         ]
         if elsewhere:
-            await self._laid_out.add(elsewhere)
-        self._arrived.ring()
+            await self._terminal_deliveries.add(elsewhere)
+        self._arrived.notify()
         return put
 
     def _answer(self, accepted: Sequence[tuple[_Waiting, bool]]) -> None:

@@ -15,9 +15,8 @@ from sqlalchemy import Connection
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS
-from agent_runtime.model.records import TurnRecord
-from agent_runtime.model.text import sendable
-from agent_runtime.model.trigger import AGENT_KINDS, Trigger, turn_id_of
+from agent_runtime.model.trigger import AGENT_KINDS, Trigger, sendable, turn_id_of
+from agent_runtime.model.turn import TurnRecord
 from agent_runtime.permissions.judge import SCOPE as RESTART
 from agent_runtime.permissions.judge import judge
 from agent_runtime.store.idempotency import Call, once, refuse_ended
@@ -46,7 +45,7 @@ class _Ended:
     parent: TurnRecord | None
 
 
-class Courier:
+class AgentMessages:
     """Sends messages and answers, each once."""
 
     def __init__(self, store: Store, acceptor: Acceptor, mailboxes: Mailboxes, *, home: Home, clock: Clock) -> None:

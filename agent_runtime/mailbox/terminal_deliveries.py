@@ -12,10 +12,10 @@ from itertools import groupby
 from sqlalchemy import Connection
 
 from agent_runtime.mailbox.mailboxes import Lying, Mailboxes
-from agent_runtime.model.bell import Bell
+from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.store.mail import deliveries
-from agent_runtime.store.mail.deliveries import Laid
+from agent_runtime.store.mail.deliveries import TerminalDelivery
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.key_index import Whereabouts
@@ -27,7 +27,7 @@ POLL_S = 1.0  # readers archive without ringing
 IDLE_S = 3600.0
 
 
-class LaidOut:
+class TerminalDeliveries:
     """Follows what was laid out until it is settled."""
 
     def __init__(self, store: Store, mailboxes: Mailboxes, *, clock: Clock, log: EventLog) -> None:
@@ -35,7 +35,7 @@ class LaidOut:
         self._mailboxes = mailboxes
         self._clock = clock
         self._log = log
-        self._added = Bell()
+        self._added = Signal()
         self._missing: set[str] = set()  # keys whose envelopes the last look did not find
         self._looking: asyncio.Task[None] | None = None
 
@@ -69,15 +69,17 @@ class LaidOut:
             return
         at = self._clock.now()
 
-        def work(connection: Connection) -> list[Laid]:
+        def work(connection: Connection) -> list[TerminalDelivery]:
             for trigger, name in fires:
-                deliveries.lay_out(connection, trigger, name, at)
-            return list(deliveries.laid_by_key(connection, [trigger.key for trigger, _ in fires]).values())
+                deliveries.add_terminal_delivery(connection, trigger, name, at)
+            return list(
+                deliveries.terminal_deliveries_by_key(connection, [trigger.key for trigger, _ in fires]).values()
+            )
 
         for laid in await self._store.write(work):
             if laid.state == "waiting":
                 self._remember(laid)
-        self._added.ring()
+        self._added.notify()
 
     async def look(self) -> int:
         """Settle what has been read, withdrawn or lost; return how many are still laid out."""
@@ -101,7 +103,7 @@ class LaidOut:
                 left = 1
             await self._clock.wait(news, POLL_S if left else IDLE_S)
 
-    async def _deal_with(self, laid: Laid, where: Whereabouts, cancelled: str | None) -> None:
+    async def _deal_with(self, laid: TerminalDelivery, where: Whereabouts, cancelled: str | None) -> None:
         if where is Whereabouts.GONE:
             await self._is_gone(laid)
             return
@@ -117,7 +119,7 @@ class LaidOut:
         ):
             await self._settle(laid, "cancelled", cancelled)
 
-    async def _is_gone(self, laid: Laid) -> None:
+    async def _is_gone(self, laid: TerminalDelivery) -> None:
         """Decide about an envelope that is nowhere, at the second look: it may have been on its way at the first."""
         if laid.key not in self._missing:
             self._missing.add(laid.key)
@@ -126,7 +128,7 @@ class LaidOut:
         else:
             await self._settle(laid, "failed", f"its envelope was removed from the inbox of {laid.agent}")
 
-    async def _settle(self, laid: Laid, state: str, reason: str = "") -> None:
+    async def _settle(self, laid: TerminalDelivery, state: str, reason: str = "") -> None:
         at = self._clock.now()
         first = await self._store.write(lambda connection: deliveries.settle(connection, laid, state, reason, at))
         self._mailboxes.forget(laid.key)
@@ -136,7 +138,7 @@ class LaidOut:
                 f"fire.{state}", turn_id=laid.turn_id, fire_id=laid.fire_id, attempt=laid.attempt, agent=laid.agent
             )
 
-    def _remember(self, laid: Laid) -> None:
+    def _remember(self, laid: TerminalDelivery) -> None:
         lying = Lying(
             digest=laid.digest,
             turn_id=laid.turn_id,

@@ -1,10 +1,9 @@
-"""What a graph asks an author, and what the author's decision is to the graph. Pure; both ends meet here.
+"""Interrupts: what a graph asks an author, what the author decides, and what the graph is resumed with. Pure.
 
-The guard raises an interrupt whose value :func:`ask` builds; the runtime keeps it as a :class:`Raised`; the author's
-decision goes back as the value that :func:`answer_to` builds; the guard checks it with :func:`binds`. Any other value
-is a question of a foreign graph, and is answered with plain text, arguments, True or False.
-
-What an interrupt is answered with: an author's decision off the wire and off its row, or a fire. Pure.
+The guard raises an interrupt whose value :func:`ask` builds; the runtime keeps it as a :class:`RaisedInterrupt`. The
+author's decision returns to the graph as the value that :func:`answer_to` builds, and the guard checks it with
+:func:`answers_call`. Any other interrupt is a question of a foreign graph: its answer is plain text, arguments, True or
+False.
 """
 
 import hashlib
@@ -13,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_runtime.model.records import InterruptRecord
 from agent_runtime.model.trigger import Trigger
+from agent_runtime.model.turn import InterruptRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import InvalidInput
 
@@ -22,10 +21,16 @@ Kind = Literal["permission", "proposal", "question", "pause"]
 DECISIONS = frozenset({"approve", "reject", "edit", "answer"})
 LONGEST_PAUSE_S = 86_400
 _GUARDED = frozenset({"permission", "proposal"})
+LONGEST_TEXT = 256 << 10  # bytes
+_DECISIONS_ON: dict[str, tuple[str, ...]] = {
+    "permission": ("approve", "reject", "edit"),
+    "proposal": ("approve", "reject", "edit"),
+    "question": ("approve", "reject", "edit", "answer"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised:
+class RaisedInterrupt:
     """An interrupt, read.
 
     Attributes:
@@ -54,7 +59,7 @@ class Raised:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
+class AuthorDecision:
     """An author's decision about one interrupt.
 
     Attributes:
@@ -102,12 +107,12 @@ def ask(
     }
 
 
-def read_interrupt(interrupt_id: str, value: object) -> Raised:
+def read_interrupt(interrupt_id: str, value: object) -> RaisedInterrupt:
     """Read an interrupt's value, whoever raised it."""
     said = value if isinstance(value, dict) else {}
     kind = said.get("kind")
     if kind in _GUARDED and isinstance(said.get("args"), dict):
-        return Raised(
+        return RaisedInterrupt(
             interrupt_id=interrupt_id,
             kind=kind,
             tool=str(said.get("tool", "")),
@@ -118,15 +123,15 @@ def read_interrupt(interrupt_id: str, value: object) -> Raised:
             question=str(said.get("why", "")),
         )
     if said.get("resume_on") == "trigger":
-        return Raised(interrupt_id=interrupt_id, kind="pause", timeout_s=_pause_s(said.get("timeout_s")))
+        return RaisedInterrupt(interrupt_id=interrupt_id, kind="pause", timeout_s=_pause_s(said.get("timeout_s")))
     question = said.get("question") or said.get("q") or value
     text = question if isinstance(question, str) else canonical(question)
-    return Raised(
+    return RaisedInterrupt(
         interrupt_id=interrupt_id, kind="question", question=text, allows_text=said.get("allows_text") is not False
     )
 
 
-def answer_to(kind: str, args_hash: str, call_id: str, thread_id: str, decided: Decided) -> object:
+def answer_to(kind: str, args_hash: str, call_id: str, thread_id: str, decided: AuthorDecision) -> object:
     """Return the value that an interrupt of `kind` is resumed with."""
     if kind in _GUARDED:
         return {
@@ -146,7 +151,7 @@ def answer_to(kind: str, args_hash: str, call_id: str, thread_id: str, decided: 
     return decided.decision == "approve"
 
 
-def binds(answer: object, *, args: Mapping[str, Any], call_id: str, thread_id: str) -> bool:
+def answers_call(answer: object, *, args: Mapping[str, Any], call_id: str, thread_id: str) -> bool:
     """Return whether an answer is the author's, about exactly this call with exactly these arguments."""
     if not isinstance(answer, dict) or answer.get("decision") not in DECISIONS:
         return False
@@ -160,17 +165,9 @@ def _pause_s(value: object) -> int:
     return max(1, int(value))
 
 
-LONGEST_TEXT = 256 << 10
-_TAKES: dict[str, tuple[str, ...]] = {
-    "permission": ("approve", "reject", "edit"),
-    "proposal": ("approve", "reject", "edit"),
-    "question": ("approve", "reject", "edit", "answer"),
-}
-
-
-def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord) -> Decided:
+def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord) -> AuthorDecision:
     """Return the decision. Raises InvalidInput if it does not fit what was asked."""
-    takes = _TAKES[asked.kind]
+    takes = _DECISIONS_ON[asked.kind]
     if request.decision not in takes:
         what = f"{request.decision[:40]!r} does not decide a {asked.kind}"
         raise InvalidInput(what, where="decision", hint=f"one of {', '.join(takes)}")
@@ -181,28 +178,28 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
     if request.args_json and request.decision != "edit":
         raise InvalidInput("only an edit takes arguments", where="args_json")
     if request.decision != "edit":
-        return Decided(decision=request.decision, message=request.message)
+        return AuthorDecision(decision=request.decision, message=request.message)
     try:
         args = json.loads(request.args_json)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", where="args_json") from error
     if not isinstance(args, dict):
         raise InvalidInput("is not a JSON object", where="args_json")
-    return Decided(decision="edit", message=request.message, args=args)
+    return AuthorDecision(decision="edit", message=request.message, args=args)
 
 
-def decided_of(item: InterruptRecord) -> Decided:
+def recorded_decision(item: InterruptRecord) -> AuthorDecision:
     """Return what the author decided, as it is on record."""
     args = json.loads(item.edited_json) if item.edited_json else None
-    return Decided(decision=item.decision, message=item.message, args=args)
+    return AuthorDecision(decision=item.decision, message=item.message, args=args)
 
 
-def value_of(item: InterruptRecord) -> object:
+def resume_value(item: InterruptRecord) -> object:
     """Return what the graph is given for a decision that is on record."""
-    return answer_to(item.kind, item.args_hash, item.call_id, item.thread_id, decided_of(item))
+    return answer_to(item.kind, item.args_hash, item.call_id, item.thread_id, recorded_decision(item))
 
 
-def woken_by(trigger: Trigger) -> dict[str, Any]:
+def pause_value(trigger: Trigger) -> dict[str, Any]:
     """Return what a bounded pause is resumed with."""
     return {
         "prompt": trigger.prompt,

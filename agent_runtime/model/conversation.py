@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent_runtime.model.records import InterruptRecord, MessageRecord, TurnRecord
+from agent_runtime.model.turn import InterruptRecord, MessageRecord, TurnRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.times import format_rough, to_us
 

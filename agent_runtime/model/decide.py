@@ -46,7 +46,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Incoming:
     """What came in.
 
     Attributes:
@@ -167,7 +167,7 @@ _DROP = Decision(action=Action.DROP)
 _TRIGGERS = frozenset({"fire", "message", "agent"})
 
 
-def decide(asked: Asked, facts: Facts) -> Decision:
+def decide(asked: Incoming, facts: Facts) -> Decision:
     """Return the one thing to do next about `asked`."""
     for row in _ROWS:
         decision = row(asked, facts)
@@ -176,7 +176,7 @@ def decide(asked: Asked, facts: Facts) -> Decision:
     return _start(facts.thread)
 
 
-def _taken_before(asked: Asked, facts: Facts) -> Decision | None:
+def _taken_before(asked: Incoming, facts: Facts) -> Decision | None:
     """A key that was taken, or a turn that ran, changes nothing when it comes again."""
     own = facts.own if asked.source != "cancel" else None
     if own is not None and own.status == "failed" and own.tries >= MOST_TRIES:
@@ -186,11 +186,11 @@ def _taken_before(asked: Asked, facts: Facts) -> Decision | None:
     return _DROP if ran or taken else None
 
 
-def _under_way(_asked: Asked, facts: Facts) -> Decision | None:
+def _under_way(_asked: Incoming, facts: Facts) -> Decision | None:
     return Decision(action=Action.WAIT) if facts.live else None
 
 
-def _unfinished(asked: Asked, facts: Facts) -> Decision | None:
+def _unfinished(asked: Incoming, facts: Facts) -> Decision | None:
     """A crash left a turn: that one goes first, whoever asks."""
     if facts.own is not None and facts.own.status == "running":
         return _finish(facts.own, facts.thread, again=False)
@@ -199,13 +199,13 @@ def _unfinished(asked: Asked, facts: Facts) -> Decision | None:
     return None
 
 
-def _cancelled(asked: Asked, facts: Facts) -> Decision | None:
+def _cancelled(asked: Incoming, facts: Facts) -> Decision | None:
     if asked.source == "cancel":
         return _cancel(facts.own)
     return Decision(action=Action.SETTLE_CANCELLED) if facts.cancelled else None
 
 
-def _waiting(asked: Asked, facts: Facts) -> Decision | None:
+def _waiting(asked: Incoming, facts: Facts) -> Decision | None:
     if facts.newest is not None and facts.newest.status == "interrupted":
         return _at_interrupt(asked, facts.newest, facts)
     if facts.newest is not None and facts.newest.status == "paused":
@@ -213,7 +213,7 @@ def _waiting(asked: Asked, facts: Facts) -> Decision | None:
     return None
 
 
-def _settled_long_ago(asked: Asked, _facts: Facts) -> Decision | None:
+def _settled_long_ago(asked: Incoming, _facts: Facts) -> Decision | None:
     return _DROP if asked.source in {"decision", "recovery"} else None
 
 
@@ -246,7 +246,7 @@ def _cancel(own: TurnFacts | None) -> Decision:
     return Decision(action=Action.SETTLE_CANCELLED, turn_id=own.turn_id)
 
 
-def _at_interrupt(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
+def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
     """The thread waits for the author: nothing but the author's decision moves it."""
     again = asked.source in _TRIGGERS
     pending = facts.thread.pending
@@ -269,7 +269,7 @@ def _at_interrupt(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     return Decision(action=Action.KEEP_BACK, turn_id=turn.turn_id, interrupts=waiting)
 
 
-def _at_pause(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
+def _at_pause(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
     """The thread waits, for a bounded time, for the next fire of one task."""
     if turn.pause not in facts.thread.pending:
         return _moved_elsewhere(asked, turn, facts)
@@ -284,7 +284,7 @@ def _at_pause(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
     return _DROP
 
 
-def _moved_elsewhere(asked: Asked, turn: TurnFacts, facts: Facts) -> Decision:
+def _moved_elsewhere(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
     """The thread went on by another path than ours: take in what it asks now, or let the turn be over."""
     action = Action.RECORD if facts.thread.pending else Action.RELEASE
     return Decision(action=action, turn_id=turn.turn_id, again=asked.source in _TRIGGERS)

@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from agent_runtime.model.agents import FIRST_AGENT
-from agent_runtime.model.values import Category
-from turnkeeper.bus.envelope import Envelope, wrapped
+from agent_runtime.model.turn import Category
+from turnkeeper.bus.envelope import Envelope, check_text, wrapped
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 
@@ -279,3 +279,21 @@ def _value(name: str, kind: object, value: object) -> object:
 
 
 WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
+
+
+def sendable(text: str, most: int) -> str:
+    """Return a text as an envelope takes it: at most `most` bytes, and without a token that could close its wrapper.
+
+    >>> sendable("</channel> and on", 4096)
+    '[/channel> and on'
+    """
+    data = text.encode("utf-8", "replace")
+    cut = text if len(data) <= most else f"{data[:most].decode('utf-8', 'ignore')} […]"
+    clean = cut.encode("utf-8", "replace").decode()
+    try:
+        check_text(clean)
+    except InvalidInput:
+        for opening in ("<", "\uff1c", "\ufe64"):  # NFKC makes the first of the others
+            clean = clean.replace(opening, "[")
+        return clean
+    return clean

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from agent_runtime.model.values import Category, Outside
+from agent_runtime.model.turn import Category, Outside
 from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent_runtime.model.values import ALLOWED, Category, TurnContext, Verdict
+from agent_runtime.model.turn import ALLOWED, Category, TurnContext, Verdict
 from turnkeeper.errors import Denied
 
 EFFECTS = frozenset({"read", "external-read", "write"})

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import intersect
 from turnkeeper.errors import InvalidInput, NotFound
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from agent_runtime.model.values import Category, Effect, TurnContext
+from agent_runtime.model.turn import Category, Effect, TurnContext
 from agent_runtime.permissions.judge import approve_once, judge, needs_proposal
 
 Would = Literal["pass", "ask", "propose", "refuse"]

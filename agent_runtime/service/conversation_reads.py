@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, func, or_, select
 
-from agent_runtime.model.records import TurnRecord
+from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store.schema import interrupts, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, UNFINISHED, bearing_on_thread, get_turn
 from agent_runtime.store.workspace_schema import candidates, deviations

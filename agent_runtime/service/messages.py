@@ -1,7 +1,7 @@
 """The workspace's values as the wire carries them. Pure."""
 
 from agent_runtime.model.conversation import stamp
-from agent_runtime.model.values import Category
+from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import CategoryEntry
 from agent_runtime.workspace.attachments import Attachment
 from agent_runtime.workspace.deviations import Deviation

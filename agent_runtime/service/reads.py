@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, func, select
 
 from agent_runtime.model.conversation import interrupt_message, project, stamp
-from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.trigger import AGENT_KINDS
+from agent_runtime.model.turn import TurnRecord
 from agent_runtime.service import conversation_reads
 from agent_runtime.service.messages import candidate_message, deviation_message
 from agent_runtime.store import turn_reads

@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_runtime.model import agents
 from agent_runtime.model.trigger import Trigger, fire_key, message_key, turn_id_of
-from agent_runtime.model.values import Category
+from agent_runtime.model.turn import Category
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.bus.envelope import DEEPEST, check_text
 from turnkeeper.errors import Conflict, InvalidInput, NotFound

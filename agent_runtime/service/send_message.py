@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.trigger import WAKES, message_key
+from agent_runtime.model.turn import TurnRecord
 from agent_runtime.service.requests import read_label, read_message, read_request_id
 from agent_runtime.service.runtime import Runtime
 from agent_runtime.store import turn_reads

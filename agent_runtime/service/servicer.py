@@ -49,9 +49,9 @@ class Servicer(Memories, Corpus):
     def close(self) -> None:
         """End the streams that would go on for ever, so that the server can stop at once."""
         self._closing = True
-        self._store.events.ring()
-        self._store.talk.ring()
-        self._store.bridge.news.ring()
+        self._store.events.notify()
+        self._store.talk.notify()
+        self._store.bridge.news.notify()
 
     async def Fire(self, request: wire.FireRequest, _context: Any) -> wire.FireReceipt:  # noqa: N802
         """Accept one fire; its envelope is on disk when this answers."""

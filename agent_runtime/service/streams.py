@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from agent_runtime.graph.engine.live_output import Ear, Heard, Live
 from agent_runtime.model.conversation import stamp
-from agent_runtime.model.records import EventRecord
+from agent_runtime.model.turn import EventRecord
 from agent_runtime.service.conversation_reads import Changed, changed_turns, newest_turns
 from agent_runtime.service.reads import conversation_turns
 from agent_runtime.store import turn_events
@@ -131,7 +131,7 @@ async def _listening(
             news = store.talk.next()
             await news.wait()
             seen.stale = True
-            ear.bell.ring()
+            ear.bell.notify()
 
     # Who wants whole turns only does not have models write them piece by piece.
     with live.listen(request.channel) if request.live else nullcontext(Ear({}, request.channel)) as ear:
@@ -197,7 +197,7 @@ class BridgedStream:
 
         after = await store.write(work)
         store.bridge.serving += 1
-        store.bridge.news.ring()
+        store.bridge.news.notify()
         return cls(store, names, after, store.bridge.serving)
 
     async def events(self, is_closing: Callable[[], bool]) -> AsyncIterator[wire.BridgedEvent]:

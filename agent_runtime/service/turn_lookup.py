@@ -3,12 +3,12 @@
 from sqlalchemy import Connection
 
 from agent_runtime.model.decide import FINISHED
-from agent_runtime.model.records import KeyRecord
 from agent_runtime.model.trigger import turn_id_of
+from agent_runtime.model.turn import KeyRecord
 from agent_runtime.service import reads
 from agent_runtime.service.runtime import Runtime
 from agent_runtime.store import turn_reads
-from agent_runtime.store.mail.deliveries import laid_by_turn
+from agent_runtime.store.mail.deliveries import terminal_delivery_of_turn
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import rfc3339
@@ -76,7 +76,7 @@ class Lookups:
 
 def _laid_out(connection: Connection, turn_id: str) -> wire.Turn | None:
     """Return a stand-in for a fire that lies, or lay, in the inbox of an agent that the runtime does not host."""
-    laid = laid_by_turn(connection, turn_id)
+    laid = terminal_delivery_of_turn(connection, turn_id)
     if laid is None:
         return None
     event = turn_reads.newest_event(connection, turn_id)

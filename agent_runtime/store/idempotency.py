@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, exists, insert, select
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.schema import cancels, turns
 from agent_runtime.store.workspace_schema import effects
 from turnkeeper.errors import Denied

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import BigInteger, Column, Connection, String, Table, select, update
 
-from agent_runtime.model.records import TurnRecord
-from agent_runtime.model.values import Said
+from agent_runtime.model.turn import Said, TurnRecord
 from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.schema import metadata, turns
 from turnkeeper.storage.statements import upsert

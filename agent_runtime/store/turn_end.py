@@ -6,8 +6,8 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from agent_runtime.model.decide import FINISHED
-from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.trigger import Trigger, from_meta
+from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.mail.agent_messages import owe_answer
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, Happened, about, started_by, with_tokens

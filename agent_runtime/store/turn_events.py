@@ -34,10 +34,9 @@ from sqlalchemy import (
     text,
 )
 
-from agent_runtime.model.bell import Bell
 from agent_runtime.model.decide import FINISHED
-from agent_runtime.model.records import TurnRecord
-from agent_runtime.model.values import Said
+from agent_runtime.model.signal import Signal
+from agent_runtime.model.turn import Said, TurnRecord
 from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.schema import metadata, turns
 from turnkeeper.storage.statements import Statement, among, listed, upsert
@@ -163,7 +162,7 @@ class Bridge:
     """
 
     def __init__(self, wanted: frozenset[str]) -> None:
-        self.news = Bell()
+        self.news = Signal()
         self.serving = 0
         self._wanted = wanted
         self._added = 0

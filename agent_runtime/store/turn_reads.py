@@ -12,16 +12,18 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 from sqlalchemy.sql import Select
 
-from agent_runtime.model.decide import Asked, Facts, Question, TurnFacts
-from agent_runtime.model.records import (
+from agent_runtime.model.decide import Facts, Incoming, Question, TurnFacts
+from agent_runtime.model.turn import (
+    Category,
     ChannelRecord,
     EventRecord,
     InterruptRecord,
     KeyRecord,
     MessageRecord,
+    Said,
+    ToolUse,
     TurnRecord,
 )
-from agent_runtime.model.values import Category, Said, ToolUse
 from agent_runtime.store.mail.agent_messages import delegations
 from agent_runtime.store.schema import cancels, interrupts, keys, messages, meta, turn_events, turns
 from turnkeeper.errors import Conflict
@@ -284,7 +286,7 @@ _EVENTS_AFTER = Statement(
 )
 
 
-def read_facts(connection: Connection, asked: Asked, thread_id: str, key: str, now: datetime) -> Facts:
+def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str, now: datetime) -> Facts:
     """Return the facts about `asked` on a thread; those of the checkpoint are left as they are.
 
     Args:

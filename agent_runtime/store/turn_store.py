@@ -10,12 +10,18 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.model.approval import Decided, Raised, canonical, decided_of, value_of, woken_by
-from agent_runtime.model.bell import Bell
-from agent_runtime.model.decide import MOST_TRIES, Asked, Facts
-from agent_runtime.model.records import InterruptRecord, TurnRecord
+from agent_runtime.model.approval import (
+    AuthorDecision,
+    RaisedInterrupt,
+    canonical,
+    pause_value,
+    recorded_decision,
+    resume_value,
+)
+from agent_runtime.model.decide import MOST_TRIES, Facts, Incoming
+from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, Unread, from_meta
-from agent_runtime.model.values import Said
+from agent_runtime.model.turn import InterruptRecord, Said, TurnRecord
 from agent_runtime.store import tokens as counting
 from agent_runtime.store import turn_events, turn_reads, turn_writes
 from agent_runtime.store.mail import handoffs
@@ -49,8 +55,8 @@ class Store:
         self._clock = clock
         self.incarnation = incarnation
         self.epoch = epoch
-        self.events = Bell()
-        self.talk = Bell()
+        self.events = Signal()
+        self.talk = Signal()
         self.handed: set[str] = set()
         self.bridge = bridge
 
@@ -76,7 +82,7 @@ class Store:
         """Run a query."""
         return await self._database.run(work)
 
-    async def facts(self, asked: Asked, thread_id: str, key: str = "") -> Facts:
+    async def facts(self, asked: Incoming, thread_id: str, key: str = "") -> Facts:
         """Return what the turn table knows that bears on `asked`; the checkpoint's part is left as it is."""
         now = self._clock.now()
         return await self.read(lambda connection: read_facts(connection, asked, thread_id, key, now))
@@ -152,7 +158,7 @@ class Store:
         def work(connection: Connection) -> TurnRecord:
             turn = _turn(connection, turn_id)
             answers = {
-                item.interrupt_id: value_of(item)
+                item.interrupt_id: resume_value(item)
                 for item in turn_reads.open_interrupts(connection, turn.thread_id)
                 if item.turn_id == turn_id and item.status == "resolved" and item.interrupt_id in interrupt_ids
             }
@@ -176,7 +182,7 @@ class Store:
                 epoch=self.epoch,
                 at=at,
                 tries=1,
-                answers_json=canonical({interrupt_id: woken_by(trigger)}),
+                answers_json=canonical({interrupt_id: pause_value(trigger)}),
                 resumes=paused,
                 after_message=after_message,
             )
@@ -191,7 +197,7 @@ class Store:
     async def take_answer(self, trigger: Trigger, turn_id: str, interrupt_id: str) -> bool:
         """Write that a message answers an interrupt; False, and nothing is written, if that was settled meanwhile."""
         at = self._clock.now()
-        decided = Decided(decision="answer", message=trigger.prompt)
+        decided = AuthorDecision(decision="answer", message=trigger.prompt)
 
         def work(connection: Connection) -> bool:
             if _interrupt(connection, interrupt_id).status != "pending":
@@ -249,7 +255,7 @@ class Store:
         """Write what is left of a turn's grant."""
         await self.write(lambda connection: turn_writes.change_turn(connection, turn_id, grant_json=grant_json))
 
-    async def interrupted(self, turn_id: str, raised: Sequence[Raised]) -> list[str]:
+    async def interrupted(self, turn_id: str, raised: Sequence[RaisedInterrupt]) -> list[str]:
         """Write that a turn waits for its author. Return the ids of what is newly asked."""
         at = self._clock.now()
 
@@ -266,7 +272,7 @@ class Store:
 
         return await self.write(work)
 
-    async def paused(self, turn_id: str, pause: Raised) -> Finished:
+    async def paused(self, turn_id: str, pause: RaisedInterrupt) -> Finished:
         """Write that a turn waits, for a bounded time, for its task's next fire."""
         at = self._clock.now()
         until = at + timedelta(seconds=pause.timeout_s)
@@ -346,7 +352,7 @@ class Store:
             lambda connection: turn_writes.add_cancel(connection, turn_id, reason, at, unless_waiting=unless_waiting)
         )
 
-    async def decide(self, interrupt_id: str, decided: Decided, args_hash: str) -> InterruptRecord:
+    async def decide(self, interrupt_id: str, decided: AuthorDecision, args_hash: str) -> InterruptRecord:
         """Store an author's decision; the same one again changes nothing.
 
         Raises:
@@ -363,7 +369,7 @@ class Store:
                 turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
                 if decided.decision == "answer":
                     turn_writes.add_answer(connection, item.turn_id, decided.message, at)
-            elif item.status == "void" or decided_of(item) != decided:
+            elif item.status == "void" or recorded_decision(item) != decided:
                 what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
                 raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
             return _interrupt(connection, interrupt_id)
@@ -378,10 +384,10 @@ class Store:
             return work(connection)
 
         result = await self._database.run(fenced)
-        self.events.ring()
-        self.talk.ring()
+        self.events.notify()
+        self.talk.notify()
         if self.bridge.take_news():
-            self.bridge.news.ring()
+            self.bridge.news.notify()
         return result
 
 

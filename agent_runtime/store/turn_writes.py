@@ -12,10 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
 from agent_runtime.model.agents import FIRST_AGENT
-from agent_runtime.model.approval import Decided, Raised, canonical
-from agent_runtime.model.records import KeyRecord, TurnRecord
+from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
 from agent_runtime.model.trigger import Trigger, Unread
-from agent_runtime.model.values import Said
+from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail.agent_messages import Delegation, add_delegation
 from agent_runtime.store.schema import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
 from agent_runtime.store.workspace_schema import candidates
@@ -210,7 +209,9 @@ def add_answer(connection: Connection, turn_id: str, text: str, at: datetime) ->
     put_message(connection, turn_id, (newest or 0) + 1, Said(role="author", text=text), at)
 
 
-def add_interrupts(connection: Connection, turn: TurnRecord, raised: Sequence[Raised], at: datetime) -> list[str]:
+def add_interrupts(
+    connection: Connection, turn: TurnRecord, raised: Sequence[RaisedInterrupt], at: datetime
+) -> list[str]:
     """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
     fresh = []
     for item in raised:
@@ -239,7 +240,7 @@ def add_interrupts(connection: Connection, turn: TurnRecord, raised: Sequence[Ra
     return fresh
 
 
-def settle_interrupt(connection: Connection, interrupt_id: str, decided: Decided, at: datetime) -> None:
+def settle_interrupt(connection: Connection, interrupt_id: str, decided: AuthorDecision, at: datetime) -> None:
     """Write an author's decision."""
     connection.execute(
         update(interrupts)

@@ -11,7 +11,7 @@ from langchain_core.tools import StructuredTool
 
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.tokens import SUBAGENT_TOKENS, subagent_usage
-from agent_runtime.mailbox.agent_messages import SCOPE, Courier
+from agent_runtime.mailbox.agent_messages import SCOPE, AgentMessages
 from agent_runtime.tools.call import Result, Runtime, call_of, spec
 from turnkeeper.errors import TurnkeeperError
 
@@ -22,7 +22,7 @@ SUBAGENT_SCOPE = "subagent.run"
 SUBAGENT_TOOL = SUBAGENT_SCOPE.replace(".", "_")
 
 
-def agent_tools(courier: Courier) -> list[ToolSpec]:
+def agent_tools(agent_messages: AgentMessages) -> list[ToolSpec]:
     """Return the tool that writes to other agents."""
 
     async def agent_send(
@@ -31,7 +31,7 @@ def agent_tools(courier: Courier) -> list[ToolSpec]:
         runtime: Runtime,
     ) -> Result:
         """Send a message to another agent. Its answer comes later, as a message to you; do not wait for it."""
-        return await courier.send(call_of(runtime), worker, text)
+        return await agent_messages.send(call_of(runtime), worker, text)
 
     return [spec(agent_send, scope=SCOPE, effect="write")]
 

@@ -11,7 +11,7 @@ from langchain.tools import ToolRuntime
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.model.values import Effect, TurnContext
+from agent_runtime.model.turn import Effect, TurnContext
 from agent_runtime.store.idempotency import Call, Outcome
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.times import rfc3339

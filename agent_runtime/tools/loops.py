@@ -16,9 +16,8 @@ import grpc
 from sqlalchemy import Connection
 
 from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
-from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.trigger import WAKES
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext, TurnRecord
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import LOOPS, beyond, intersect, require
 from agent_runtime.store import turn_writes

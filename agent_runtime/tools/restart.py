@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.agents import FIRST_AGENT
-from agent_runtime.model.text import sendable
+from agent_runtime.model.trigger import sendable
 from agent_runtime.permissions.judge import SCOPE, require
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns

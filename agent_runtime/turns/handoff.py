@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from agent_runtime.mailbox.mailboxes import Delivery
-from agent_runtime.model.text import sendable
+from agent_runtime.model.trigger import sendable
 from agent_runtime.store.mail.handoffs import Handoff, add_handoff, put_notes
 from agent_runtime.store.schema import keys
 from agent_runtime.store.turn_reads import list_interrupts
@@ -36,7 +36,7 @@ class Found:
     alarms: int
 
 
-class Handing:
+class HandoffIntake:
     """Keeps what is handed over until a turn is shown it."""
 
     def __init__(self, store: Store, *, home: Home, clock: Clock, log: EventLog) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 from agent_runtime.graph.engine.engine import Ended, Engine, Order, Step
 from agent_runtime.model.approval import call_key, canonical
-from agent_runtime.model.records import InterruptRecord, TurnRecord
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
 from agent_runtime.permissions.narrowing import Narrowing
 from agent_runtime.store.mail.handoffs import given, shown
 from agent_runtime.store.turn_reads import asked_in_turn

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from agent_runtime.mailbox.mailboxes import Delivery
-from agent_runtime.model.decide import Asked
+from agent_runtime.model.decide import Incoming
 from agent_runtime.model.trigger import Trigger
 from turnkeeper.clock import Clock
 
@@ -23,7 +23,7 @@ class Item:
         delivery: its envelope, to be archived; None where it has none or had one.
     """
 
-    asked: Asked
+    asked: Incoming
     trigger: Trigger | None = None
     delivery: Delivery | None = None
 

@@ -24,7 +24,7 @@ _PASSED_ON = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notice:
+class Notification:
     """Something an author may want to know at once.
 
     Attributes:
@@ -51,8 +51,8 @@ class Notifier:
         self._environ = {name: environ[name] for name in _PASSED_ON if name in environ}
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def tell(self, notice: Notice) -> None:
-        """Start telling, if the author asked to be told of such; never waits, never raises."""
+    def notify(self, notice: Notification) -> None:
+        """Start the command if the settings name this event. Never waits, never raises."""
         if not self._settings.command or notice.event not in self._settings.on:
             return
         if len(self._under_way) >= MOST_AT_ONCE:
@@ -68,7 +68,7 @@ class Notifier:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _run(self, notice: Notice) -> None:
+    async def _run(self, notice: Notification) -> None:
         said = {
             "TURNKEEPER_EVENT": notice.event,
             "TURNKEEPER_TASK": notice.task,

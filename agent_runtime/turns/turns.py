@@ -12,15 +12,15 @@ from typing import Any, Protocol
 from agent_runtime.graph.engine.engine import Answers, Ended, Engine, Input, Onward, Order
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.decide import Action, Decision, Facts, Position, decide
-from agent_runtime.model.records import TurnRecord
 from agent_runtime.model.trigger import Trigger
+from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store.tokens import Told
 from agent_runtime.store.turn_end import Finished
 from agent_runtime.store.turn_reads import get_turn, newest_on_thread
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item
-from agent_runtime.turns.notify import Notice
+from agent_runtime.turns.notify import Notification
 from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 
@@ -31,7 +31,7 @@ _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
 Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
 
 
-class Onlookers(Protocol):
+class Listeners(Protocol):
     """Who is told of what turns come to."""
 
     def paused(self, thread_id: str, until: datetime) -> None:
@@ -43,7 +43,7 @@ class Onlookers(Protocol):
     def answered(self, thread_id: str) -> None:
         """An interrupt was answered: its thread goes on."""
 
-    def notice(self, notice: Notice) -> None:
+    def notice(self, notice: Notification) -> None:
         """Something an author may want to know at once."""
 
 
@@ -62,14 +62,14 @@ class Parts:
 class Turns:
     """Carries out decisions, one at a time on each thread; the lanes see to that."""
 
-    def __init__(self, parts: Parts, onlookers: Onlookers) -> None:
+    def __init__(self, parts: Parts, listeners: Listeners) -> None:
         self._store = parts.store
         self._engine = parts.engine
         self._intervals = parts.intervals
         self._mailboxes = parts.mailboxes
         self._log = parts.log
         self._failpoints = parts.failpoints
-        self._onlookers = onlookers
+        self._listeners = listeners
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
             Action.GIVE_INPUT: self._give_input,
@@ -174,7 +174,7 @@ class Turns:
         if not await self._store.take_answer(trigger, decision.turn_id, decision.interrupts[0]):
             return None  # the author decided while the facts were read
         self._log.emit("interrupt.resolved", interrupt_id=decision.interrupts[0], decision="answer")
-        self._onlookers.answered(trigger.thread_id)
+        self._listeners.answered(trigger.thread_id)
         return True
 
     async def _keep_back(self, item: Item, _decision: Decision, _facts: Facts) -> bool:
@@ -236,9 +236,9 @@ class Turns:
             self._stopped(turn, "paused")
             until = (await self._turn(turn.turn_id)).paused_until
             if until is not None:
-                self._onlookers.paused(turn.thread_id, until)
-            self._onlookers.released(finished)
-            self._onlookers.notice(_notice("pause", turn))
+                self._listeners.paused(turn.thread_id, until)
+            self._listeners.released(finished)
+            self._listeners.notice(_notice("pause", turn))
             return True
         fresh = await self._store.interrupted(turn.turn_id, questions)
         self._stopped(turn, "interrupted")
@@ -246,7 +246,7 @@ class Turns:
             if item.interrupt_id in fresh:
                 asked = {"tool": item.tool, "missing_scope": item.missing_scope, "turn_id": turn.turn_id}
                 self._log.emit("interrupt.raised", durable=False, interrupt_id=item.interrupt_id, **asked)
-                self._onlookers.notice(_notice("interrupt", turn, item.interrupt_id))
+                self._listeners.notice(_notice("interrupt", turn, item.interrupt_id))
         return True
 
     async def _finish(self, turn: TurnRecord, state: str, error: str, said: Told | None = None) -> bool:
@@ -255,9 +255,9 @@ class Turns:
         self._stopped(turn, finished.state)
         for held in finished.released:
             self._log.emit("turn.released", turn_id=held, thread_id=turn.thread_id)
-        self._onlookers.released(finished)
+        self._listeners.released(finished)
         if finished.state == "failed":
-            self._onlookers.notice(_notice("failure", turn))
+            self._listeners.notice(_notice("failure", turn))
         return True
 
     def _stopped(self, turn: TurnRecord, state: str) -> None:
@@ -281,7 +281,7 @@ def _input(turn: TurnRecord, before: str) -> Input:
     return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note)
 
 
-def _notice(event: Any, turn: TurnRecord, interrupt_id: str = "") -> Notice:
-    return Notice(
+def _notice(event: Any, turn: TurnRecord, interrupt_id: str = "") -> Notification:
+    return Notification(
         event=event, task=turn.task_name, channel=turn.channel, turn_id=turn.turn_id, interrupt_id=interrupt_id
     )

@@ -6,19 +6,19 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from agent_runtime.mailbox.agent_messages import Courier
+from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
-from agent_runtime.mailbox.terminal_deliveries import LaidOut
+from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
 from agent_runtime.model.agents import FIRST_AGENT
-from agent_runtime.model.bell import Bell
-from agent_runtime.model.decide import Asked
+from agent_runtime.model.decide import Incoming
+from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, Unread, from_envelope, identify
 from agent_runtime.store.turn_end import Finished
 from agent_runtime.store.turn_reads import unfinished_turns
 from agent_runtime.store.turn_store import Store
-from agent_runtime.turns.handoff import SENDER, Handing
+from agent_runtime.turns.handoff import SENDER, HandoffIntake
 from agent_runtime.turns.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
-from agent_runtime.turns.notify import Notice, Notifier
+from agent_runtime.turns.notify import Notification, Notifier
 from agent_runtime.turns.turns import Parts, Turns
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput, TurnkeeperError
@@ -50,19 +50,19 @@ class Worker:
         self,
         parts: Parts,
         *,
-        laid_out: LaidOut,
-        courier: Courier,
-        handing: Handing,
-        arrived: Bell,
+        terminal_deliveries: TerminalDeliveries,
+        agent_messages: AgentMessages,
+        handoffs: HandoffIntake,
+        arrived: Signal,
         notifier: Notifier,
         clock: Clock,
         most_at_once: int,
     ) -> None:
         """Take the parts that turns are made with; `arrived` rings when something was put into an inbox."""
-        self._laid_out = laid_out
-        self._courier = courier
-        self._handing = handing
-        self._owing = Bell()
+        self._terminal_deliveries = terminal_deliveries
+        self._agent_messages = agent_messages
+        self._handoffs = handoffs
+        self._owing = Signal()
         self._answering: asyncio.Task[None] | None = None
         self._store: Store = parts.store
         self._mailboxes: Mailboxes = parts.mailboxes
@@ -93,16 +93,16 @@ class Worker:
         `on_shutdown` is called when an envelope asks the runtime to end.
         """
         self._began, self._on_shutdown = self._clock.now(), on_shutdown or _nothing
-        await self._handing.take_up_notes(FIRST_AGENT)
-        await self._laid_out.start(await self._mailboxes.open())
+        await self._handoffs.take_up_notes(FIRST_AGENT)
+        await self._terminal_deliveries.start(await self._mailboxes.open())
         unfinished = await self._store.read(unfinished_turns)
         for turn in unfinished:
             if turn.paused_until is not None and turn.status == "paused":
                 self.paused(turn.thread_id, turn.paused_until)
             else:
-                self._lanes.put(turn.thread_id, Item(asked=Asked(source="recovery")))
+                self._lanes.put(turn.thread_id, Item(asked=Incoming(source="recovery")))
         self._put_kept(await self._store.kept())
-        found, going_on = await self._handing.look_around(), sum(turn.status == "running" for turn in unfinished)
+        found, going_on = await self._handoffs.look_around(), sum(turn.status == "running" for turn in unfinished)
         self._log.emit("runtime.up", continued=going_on, **asdict(found))
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
@@ -114,7 +114,7 @@ class Worker:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        await self._laid_out.stop()
+        await self._terminal_deliveries.stop()
         self._engine.drain()
         await self._lanes.stop(grace_s)
         await self._notifier.close()
@@ -124,12 +124,12 @@ class Worker:
         if not await self._store.cancel(turn_id, reason, unless_waiting=unless_waiting):
             return False
         self._intervals.cancel(turn_id)
-        self._lanes.put(thread_id, Item(asked=Asked(source="cancel", turn_id=turn_id)))
+        self._lanes.put(thread_id, Item(asked=Incoming(source="cancel", turn_id=turn_id)))
         return True
 
     def answered(self, thread_id: str) -> None:
         """Go on with a thread whose interrupt was decided."""
-        self._lanes.put(thread_id, Item(asked=Asked(source="decision")))
+        self._lanes.put(thread_id, Item(asked=Incoming(source="decision")))
 
     def paused(self, thread_id: str, until: datetime) -> None:
         """See to it that a bounded pause ends, whether or not anything comes for its thread."""
@@ -141,18 +141,18 @@ class Worker:
         """Go on with what was kept back until a thread was released, and answer an agent that waits for the turn."""
         self._put_kept(finished.kept)
         if finished.owes:
-            self._owing.ring()
+            self._owing.notify()
 
-    def notice(self, notice: Notice) -> None:
+    def notice(self, notice: Notification) -> None:
         """Tell the author."""
-        self._notifier.tell(notice)
+        self._notifier.notify(notice)
 
     def _tell_failure(self, of: Trigger | Unread) -> None:
-        self.notice(Notice(event="failure", task=of.task_name, channel=of.channel, turn_id=of.turn_id))
+        self.notice(Notification(event="failure", task=of.task_name, channel=of.channel, turn_id=of.turn_id))
 
     def _put_kept(self, kept: tuple[Trigger, ...] | list[Trigger]) -> None:
         for trigger in kept:
-            asked = Asked(source=trigger.source, turn_id=trigger.turn_id, kept=True)
+            asked = Incoming(source=trigger.source, turn_id=trigger.turn_id, kept=True)
             self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger))
 
     async def _answer(self) -> None:
@@ -160,7 +160,7 @@ class Worker:
         while True:
             news, again_s = self._owing.next(), LONGEST_WAIT_S
             try:
-                await self._courier.answer_owed()
+                await self._agent_messages.answer_owed()
             except (TurnkeeperError, OSError) as error:  # no room: what is owed stays on record
                 self._log.emit("answer.delayed", reason=_sentence(error))
                 again_s = LONGEST_TROUBLE_S
@@ -213,7 +213,7 @@ class Worker:
             await self._mailboxes.archive(delivery)
             return
         if envelope.kind == "handoff" and envelope.sender == SENDER:  # it starts no turn; the next one is shown it
-            await self._handing.receive(delivery)
+            await self._handoffs.receive(delivery)
             self._failpoints.reach("runtime.handoff_kept")
             await self._mailboxes.archive(delivery)
             return
@@ -225,7 +225,7 @@ class Worker:
         except InvalidInput as error:
             await self._set_aside(delivery, str(error))
             return
-        asked = Asked(source=trigger.source, turn_id=trigger.turn_id, task_id=trigger.task_id)
+        asked = Incoming(source=trigger.source, turn_id=trigger.turn_id, task_id=trigger.task_id)
         self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger, delivery=delivery))
 
     async def _shut_down(self, delivery: Delivery) -> None:
@@ -250,11 +250,11 @@ class Worker:
         while (left_s := (until - self._clock.now()).total_seconds()) > 0.0:
             await self._clock.sleep(min(left_s, LONGEST_WAIT_S))
         del self._pauses[thread_id]
-        self._lanes.put(thread_id, Item(asked=Asked(source="recovery")))
+        self._lanes.put(thread_id, Item(asked=Incoming(source="recovery")))
 
     def _on_done(self) -> None:
         if self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
-            self._arrived.ring()
+            self._arrived.notify()
 
     async def _handle(self, thread_id: str, item: Item) -> Handled:
         try:

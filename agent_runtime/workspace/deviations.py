@@ -24,7 +24,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, desc, func, insert, select, update
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import LONGEST_SENTENCE, sentences
 from agent_runtime.store.workspace_schema import deviations
 from turnkeeper.errors import NotFound

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from turnkeeper.errors import InvalidInput
 
 LARGEST_BODY = 256 * 1024

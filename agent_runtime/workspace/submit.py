@@ -24,7 +24,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.schema import turns
 from agent_runtime.store.workspace_schema import candidates, derivations, page_versions, pages
 from agent_runtime.workspace import deviations, revalidation

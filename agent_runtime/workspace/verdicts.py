@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.workspace_schema import candidates
 from agent_runtime.workspace import deviations, revalidation
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Difference, Place, Writer, quotes

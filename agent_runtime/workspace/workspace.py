@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, desc, func, select
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.store.schema import messages, turns

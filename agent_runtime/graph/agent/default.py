@@ -27,7 +27,7 @@ from langgraph.graph.state import CompiledStateGraph
 from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
 from agent_runtime.graph.models import make_model
 from agent_runtime.graph.offline import OfflineModel
-from agent_runtime.model.values import SUBAGENTS, TurnContext
+from agent_runtime.model.turn import SUBAGENTS, TurnContext
 from agent_runtime.permissions.judge import FOREIGN, REQUEST
 from agent_runtime.workspace.model import MemoryEntry
 from agent_runtime.workspace.workspace import World

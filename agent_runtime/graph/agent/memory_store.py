@@ -28,7 +28,7 @@ from sqlalchemy import Connection
 
 from agent_runtime.graph.guard.binding import Alike, made_id, place
 from agent_runtime.graph.guard.gate import Desk, Refused, Wanted
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome
 from agent_runtime.workspace.memory import entries

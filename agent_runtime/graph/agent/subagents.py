@@ -18,7 +18,7 @@ from agent_runtime.graph.agent.default import Briefing
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.tokens import subagent_usage, tokens_of
 from agent_runtime.graph.guard.gate import Desk
-from agent_runtime.model.values import SUBAGENTS, TurnContext
+from agent_runtime.model.turn import SUBAGENTS, TurnContext
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 
 LONGEST_REPORT = 8_000  # characters

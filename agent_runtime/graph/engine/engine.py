@@ -31,9 +31,9 @@ from agent_runtime.graph.engine.inputs import (
 from agent_runtime.graph.engine.live_output import Live, overheard
 from agent_runtime.graph.engine.tokens import ModelUsage, SubagentUsage, counting_subagents, tokens_of
 from agent_runtime.graph.models.secrets import hide
-from agent_runtime.model.approval import Raised, canonical, read_interrupt
+from agent_runtime.model.approval import RaisedInterrupt, canonical, read_interrupt
 from agent_runtime.model.decide import Position, ThreadState
-from agent_runtime.model.values import Said, TurnContext
+from agent_runtime.model.turn import Said, TurnContext
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 MOST_SEALS = 50
@@ -107,7 +107,7 @@ class Ended:
 
     stopped: Stopped
     error: str = ""
-    interrupts: tuple[Raised, ...] = ()
+    interrupts: tuple[RaisedInterrupt, ...] = ()
     step: Step = Step(messages=None)
 
 

@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from agent_runtime.model.values import Said, ToolUse
+from agent_runtime.model.turn import Said, ToolUse
 from turnkeeper.errors import InvalidInput
 
 

@@ -28,8 +28,8 @@ from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import GraphBubbleUp
 
-from agent_runtime.model.bell import Bell
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.signal import Signal
+from agent_runtime.model.turn import TurnContext
 
 LONGEST_MESSAGE = 256 * 1024  # characters of one message that are told as they come; the rest comes with the turn
 MOST_CALLS = 64  # of one step that are told of
@@ -82,7 +82,7 @@ class Ear:
     """One reader's view of a channel. `bell` rings when there is something that it has not heard."""
 
     def __init__(self, sayings: dict[str, _Saying], channel: str) -> None:
-        self.bell = Bell()
+        self.bell = Signal()
         self._sayings = sayings
         self._channel = channel
         self._known: dict[str, Heard] = {}
@@ -177,7 +177,7 @@ class Live:
 
     def _ring(self, channel: str) -> None:
         for ear in self._ears.get(channel, ()):
-            ear.bell.ring()
+            ear.bell.notify()
 
     def _tell(self, do: Callable[[], None]) -> None:
         if self._loop is None:

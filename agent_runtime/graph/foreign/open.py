@@ -15,7 +15,7 @@ from typing_extensions import is_typeddict
 from agent_runtime.graph.engine.inputs import read_schema
 from agent_runtime.graph.foreign.inspect import Inspection, guard_graph, inspect
 from agent_runtime.graph.foreign.load import Graph, Loaded, absolute_text, find_graph, load
-from agent_runtime.model.values import Category
+from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 

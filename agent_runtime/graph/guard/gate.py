@@ -15,8 +15,8 @@ from langchain_core.tools import BaseTool
 from langgraph.types import interrupt
 
 from agent_runtime.graph.context import current_turn, turn_around
-from agent_runtime.model.approval import ask, binds, call_key, hash_args
-from agent_runtime.model.values import Category, TurnContext, Verdict
+from agent_runtime.model.approval import answers_call, ask, call_key, hash_args
+from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal
 from turnkeeper.errors import Denied
 
@@ -237,7 +237,7 @@ class Desk:
         args, call_id = wanted.args, wanted.call_id
         question = ask(kind, tool=wanted.name, args=args, call_id=call_id, scope=verdict.missing_scope, why=why)
         answer = interrupt(question)
-        while not binds(answer, args=args, call_id=call_id, thread_id=turn.thread_id):
+        while not answers_call(answer, args=args, call_id=call_id, thread_id=turn.thread_id):
             answer = interrupt(question)  # ends: each round takes up one answer, or stops the graph to wait for one
         decision, edited = answer["decision"], answer.get("args")
         if decision == "approve":

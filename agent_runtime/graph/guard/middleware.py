@@ -22,7 +22,7 @@ from agent_runtime.graph.guard.gate import (
     over_limit,
 )
 from agent_runtime.graph.guard.hooks import let_pass
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import REQUEST
 
 Answer = ToolMessage | Command[Any]

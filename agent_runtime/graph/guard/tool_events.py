@@ -112,12 +112,12 @@ class ToolUses:
     def tell(self, use: Use) -> None:
         """Write it, for a thread that may wait."""
         self._database.submit(self._work(use)).result()
-        self._loop.call_soon_threadsafe(self._store.bridge.news.ring)
+        self._loop.call_soon_threadsafe(self._store.bridge.news.notify)
 
     async def atell(self, use: Use) -> None:
         """Write it."""
         await self._database.run(self._work(use))
-        self._store.bridge.news.ring()
+        self._store.bridge.news.notify()
 
     def _work(self, use: Use) -> Callable[[Connection], None]:
         at, name = self._clock.now(), OF_TOOLS[use.ended]

@@ -25,7 +25,7 @@ from agent_runtime.graph.models.answers import Pieces, ending_of, examine, with_
 from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wait_before
 from agent_runtime.graph.models.secrets import hide, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.tokens import tokens_of_day
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
@@ -36,7 +36,7 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.times import rfc3339
 
 
-class Allowance:
+class TokenBudget:
     """A daily cap on tokens."""
 
     def __init__(self, cap: int, store: Store, clock: Clock) -> None:

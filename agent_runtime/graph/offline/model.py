@@ -29,7 +29,7 @@ from agent_runtime.graph.offline.research import SUBAGENTS, sweep
 from agent_runtime.graph.offline.revalidate import walk
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
 from agent_runtime.model.approval import canonical
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy, SystemEntropy
 

@@ -52,7 +52,7 @@ deliveries = Table(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laid:
+class TerminalDelivery:
     """A fire laid out in an inbox. Names are those of the columns."""
 
     key: str
@@ -69,11 +69,11 @@ class Laid:
     reason: str
 
 
-_COLUMNS = [deliveries.c[name] for name in Laid.__dataclass_fields__]
+_COLUMNS = [deliveries.c[name] for name in TerminalDelivery.__dataclass_fields__]
 _BY_KEY = Statement(select(*_COLUMNS).where(among(deliveries.c.key, "wanted")))
 
 
-def lay_out(connection: Connection, trigger: Trigger, name: str, at: datetime) -> None:
+def add_terminal_delivery(connection: Connection, trigger: Trigger, name: str, at: datetime) -> None:
     """Write that a fire's envelope lies in its agent's inbox; one that is written already stays as it is."""
     row = upsert(deliveries, [deliveries.c.key]).values(
         key=trigger.key,
@@ -93,21 +93,21 @@ def lay_out(connection: Connection, trigger: Trigger, name: str, at: datetime) -
     connection.execute(row)
 
 
-def laid_by_key(connection: Connection, keys: Collection[str]) -> dict[str, Laid]:
+def terminal_deliveries_by_key(connection: Connection, keys: Collection[str]) -> dict[str, TerminalDelivery]:
     """Return what was laid out, by key."""
-    return {row["key"]: Laid(**row) for row in _BY_KEY.dicts(connection, wanted=listed(keys))}
+    return {row["key"]: TerminalDelivery(**row) for row in _BY_KEY.dicts(connection, wanted=listed(keys))}
 
 
-def laid_by_turn(connection: Connection, turn_id: str) -> Laid | None:
+def terminal_delivery_of_turn(connection: Connection, turn_id: str) -> TerminalDelivery | None:
     """Return what was laid out under the turn id that its receipt named."""
     row = connection.execute(select(*_COLUMNS).where(deliveries.c.turn_id == turn_id)).mappings().one_or_none()
-    return Laid(**row) if row is not None else None
+    return TerminalDelivery(**row) if row is not None else None
 
 
-def waiting(connection: Connection) -> list[Laid]:
+def waiting(connection: Connection) -> list[TerminalDelivery]:
     """Return what is laid out and not settled, oldest first."""
     query = select(*_COLUMNS).where(deliveries.c.state == "waiting").order_by(deliveries.c.at_us, deliveries.c.name)
-    return [Laid(**row) for row in connection.execute(query).mappings()]
+    return [TerminalDelivery(**row) for row in connection.execute(query).mappings()]
 
 
 def cancelled_among(connection: Connection, turn_ids: Sequence[str]) -> dict[str, str]:
@@ -116,7 +116,7 @@ def cancelled_among(connection: Connection, turn_ids: Sequence[str]) -> dict[str
     return {row.turn_id: row.reason for row in connection.execute(query)}
 
 
-def settle(connection: Connection, laid: Laid, state: str, reason: str, at: datetime) -> bool:
+def settle(connection: Connection, laid: TerminalDelivery, state: str, reason: str, at: datetime) -> bool:
     """Write how a laid out fire ended, with its event; False where it had ended before, which changes nothing."""
     own = (deliveries.c.key == laid.key) & (deliveries.c.state == "waiting")
     changes = {"state": state, "reason": reason, "settled_at_us": to_us(at)}

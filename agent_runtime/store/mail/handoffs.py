@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from agent_runtime.model.text import sendable
+from agent_runtime.model.trigger import sendable
 from agent_runtime.store.schema import metadata, turns
 from turnkeeper.bus.envelope import wrapped
 from turnkeeper.storage.statements import Statement, upsert

@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import score, terms, words
 from agent_runtime.permissions.judge import TIERS
 from agent_runtime.store.workspace_schema import memory

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge, require
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.workspace.memory import entries

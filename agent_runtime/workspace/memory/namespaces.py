@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import TIERS
 from agent_runtime.workspace.memory.entries import OWNED, Shelf, check_shelf
 from agent_runtime.workspace.model import MemoryEntry

@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from sqlalchemy import text
 
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.store.idempotency import Call
 from agent_runtime.tools.loops import LoopDraft, Loops
 from protos.turnkeeper.v1 import schedules_pb2 as wire

@@ -25,8 +25,8 @@ from langgraph.types import Command
 from agent_runtime.graph.context import current_turn, turn_around
 from agent_runtime.graph.guard.gate import Desk
 from agent_runtime.graph.guard.hooks import _Pass
-from agent_runtime.model.approval import binds
-from agent_runtime.model.values import ALLOWED, Category, TurnContext
+from agent_runtime.model.approval import answers_call
+from agent_runtime.model.turn import ALLOWED, Category, TurnContext
 from agent_runtime.workspace import submit
 from agent_runtime.workspace.submit import Stamp
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -131,7 +131,7 @@ def _noted(field: Field, name: str = "evil") -> BaseTool:
 
 NO_JUDGE = {"agent_runtime.daemon.assembly.judge": lambda *_args: ALLOWED}
 NO_HOOKS = {"agent_runtime.daemon.assembly.watching": lambda *_args: nullcontext()}
-NO_BINDING = {"agent_runtime.graph.guard.gate.binds": lambda answer, **_about: isinstance(answer, dict)}
+NO_BINDING = {"agent_runtime.graph.guard.gate.answers_call": lambda answer, **_about: isinstance(answer, dict)}
 NO_CHECK_IN_THE_WORLD = {
     "agent_runtime.workspace.workspace.require": lambda *_args: None,
     "agent_runtime.workspace.memory.memory.require": lambda *_args: None,
@@ -140,7 +140,7 @@ NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.agent.memory_store.require": lambd
 
 
 def _any_thread(answer: Any, *, args: Any, call_id: str, thread_id: str) -> bool:
-    return binds(answer, args=args, call_id=call_id, thread_id=answer["thread_id"]) if thread_id else False
+    return answers_call(answer, args=args, call_id=call_id, thread_id=answer["thread_id"]) if thread_id else False
 
 
 def _folded_name(self: Desk, wanted: Any) -> tuple[str, str]:
@@ -258,7 +258,7 @@ async def _(field: Field) -> Effects:
     return field.noted
 
 
-@attack("an approval of another thread", {"agent_runtime.graph.guard.gate.binds": _any_thread})
+@attack("an approval of another thread", {"agent_runtime.graph.guard.gate.answers_call": _any_thread})
 async def _(field: Field) -> Effects:
     field.grant()
     event = await field.act(calls(("note", {"text": "evil"})))

@@ -15,8 +15,8 @@ from langgraph.types import Command
 
 from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Desk, watching
-from agent_runtime.model.approval import Decided, Raised, answer_to, call_key, read_interrupt
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, answer_to, call_key, read_interrupt
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import judge
 from tests.support.scripted import ScriptedModel, calls
 
@@ -79,7 +79,7 @@ class Thread:
     def __init__(self, graph: Any, context: TurnContext, way: str = "ainvoke") -> None:
         self.graph, self.context, self.way = graph, context, way
 
-    async def go(self, given: Any = None) -> list[Raised]:
+    async def go(self, given: Any = None) -> list[RaisedInterrupt]:
         given = {"messages": [HumanMessage("go", id="turn-1")]} if given is None else given
         with turn_around(self.context):
             if self.way == "invoke":
@@ -91,17 +91,17 @@ class Thread:
                     pass
         return await self.asked()
 
-    async def asked(self) -> list[Raised]:
+    async def asked(self) -> list[RaisedInterrupt]:
         found = {one.id: one.value for one in (await self.graph.aget_state(CONFIG)).interrupts}
         return [read_interrupt(key, value) for key, value in found.items()]
 
-    async def decide(self, *decided: tuple[Raised, str], args: Any = None) -> list[Raised]:
+    async def decide(self, *decided: tuple[RaisedInterrupt, str], args: Any = None) -> list[RaisedInterrupt]:
         self.context = replace(
             self.context, asked=self.context.asked | {call_key(one.call_id, one.args_hash) for one, _ in decided}
         )
         answers = {
             one.interrupt_id: answer_to(
-                one.kind, one.args_hash, one.call_id, "thread-a", Decided(decision=decision, args=args)
+                one.kind, one.args_hash, one.call_id, "thread-a", AuthorDecision(decision=decision, args=args)
             )
             for one, decision in decided
         }

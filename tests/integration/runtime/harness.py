@@ -12,7 +12,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
 from agent_runtime.daemon.assembly import assemble
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.runtime import Runtime
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from agent_runtime.graph.agent.default import Briefing
 from agent_runtime.graph.offline import OfflineModel
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf

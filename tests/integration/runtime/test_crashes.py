@@ -8,9 +8,9 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
 from agent_runtime.model import decide
-from agent_runtime.model.approval import Decided, Raised
+from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt
 from agent_runtime.model.trigger import to_envelope
-from agent_runtime.model.values import Said, TurnContext
+from agent_runtime.model.turn import Said, TurnContext
 from agent_runtime.service.requests import read_fire
 from agent_runtime.store.idempotency import Call
 from agent_runtime.workspace.model import PageDraft, SummaryDraft
@@ -45,7 +45,7 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
     await bench.crash()
     trigger = read_fire(bench.fire(2), before.categories.get)
     said = (Said(role="agent", text="late"),)
-    raised = [Raised(interrupt_id="late", kind="question", question="?")]
+    raised = [RaisedInterrupt(interrupt_id="late", kind="question", question="?")]
     context = TurnContext(
         turn_id=receipt.turn_id, thread_id="thread-a", channel="main", agent="agent0",
         category=replace(
@@ -61,7 +61,7 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
         before.store.resume(receipt.turn_id, ()), before.store.record(receipt.turn_id, said, (1, 1)),
         before.store.interrupted(receipt.turn_id, raised), before.store.paused(receipt.turn_id, raised[0]),
         before.store.finish(receipt.turn_id, "failed"), before.store.cancel(receipt.turn_id, "late"),
-        before.store.decide("i", Decided(decision="approve"), ""),
+        before.store.decide("i", AuthorDecision(decision="approve"), ""),
         before.world.propose(call, SummaryDraft(channel="main", title="late", body="late")),
         before.world.remember(call, tier="channel", text="late", key="", channel=""),
         before.world.put_page(PageDraft(page_id="late", title="late", body="late", tags=())),

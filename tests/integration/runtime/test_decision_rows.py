@@ -33,7 +33,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command
 
 from agent_runtime.graph.context import turn_around
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.clock import ManualClock

@@ -21,7 +21,7 @@ from agent_runtime.cli.chat.plain import Reader
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import Seat
 from agent_runtime.cli.client import complete_channel
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server

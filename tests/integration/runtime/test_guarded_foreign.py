@@ -15,7 +15,7 @@ from langgraph.types import Command, interrupt
 
 from agent_runtime.graph.checkpointer.saver import open_checkpoints
 from agent_runtime.graph.guard import Desk, LimitReached
-from agent_runtime.model.values import Category
+from agent_runtime.model.turn import Category
 from tests.integration.runtime.guarded import (
     CONFIG,
     THREE,

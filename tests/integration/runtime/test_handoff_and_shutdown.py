@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatResult
 from sqlalchemy import delete
 
 from agent_runtime.graph.agent.default import HANDED_OVER, Briefing
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import SCOPE as RESTARTS
 from agent_runtime.store.idempotency import Call
 from agent_runtime.store.mail.handoffs import LONGEST_SHOWN, Handoff, shown
@@ -90,7 +90,7 @@ async def put(bench: Bench, kind: str = "handoff", *, key: str = "handoff:one", 
     before = len(bench.lying("delivered")) + len(bench.lying("quarantine"))
     inbox.put(Envelope(kind=kind, idempotency_key=key, **given))
     worker: Any = bench.runtime.worker
-    worker._arrived.ring()  # another process's put is found by a look each second; a test need not wait for that
+    worker._arrived.notify()  # another process's put is found by a look each second; a test need not wait for that
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.lying("delivered")) + len(bench.lying("quarantine")) == before:
             await asyncio.to_thread(lambda: None)

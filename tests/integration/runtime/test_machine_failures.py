@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.model.decide import Asked
+from agent_runtime.model.decide import Incoming
 from agent_runtime.turns import worker
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -74,9 +74,9 @@ async def test_a_lane_that_died_is_served_again() -> None:
         return Handled(done=True)
 
     lanes = Lanes(handle, SystemClock(), most_at_once=1, on_done=lambda: None)
-    lanes.put("thread-a", Item(asked=Asked(source="cancel", turn_id="first")))
+    lanes.put("thread-a", Item(asked=Incoming(source="cancel", turn_id="first")))
     await soon(ended(lanes), "the lane to die")
-    lanes.put("thread-a", Item(asked=Asked(source="cancel", turn_id="second")))
+    lanes.put("thread-a", Item(asked=Incoming(source="cancel", turn_id="second")))
     await soon(ended(lanes), "the lane to end")
     assert handled == ["first", "first", "second"]
     assert lanes.depth == 0
@@ -84,7 +84,7 @@ async def test_a_lane_that_died_is_served_again() -> None:
 
 def item(source: Any, turn_id: str, *, trigger: bool = False) -> Item:
     given: Any = object() if trigger else None
-    return Item(asked=Asked(source=source, turn_id=turn_id), trigger=given)
+    return Item(asked=Incoming(source=source, turn_id=turn_id), trigger=given)
 
 
 async def test_news_on_a_thread_does_not_wear_out_what_rests_there(clock: ManualClock) -> None:

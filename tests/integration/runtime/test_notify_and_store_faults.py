@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from agent_runtime.graph.checkpointer.saver import open_checkpoints
 from agent_runtime.store.schema import open_database
 from agent_runtime.store.turn_reads import list_turns
-from agent_runtime.turns.notify import Notice, Notifier
+from agent_runtime.turns.notify import Notification, Notifier
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.clock import SystemClock
@@ -20,7 +20,7 @@ from turnkeeper.config.settings import NotifySettings
 from turnkeeper.errors import Corrupt, Exhausted, NotFound
 from turnkeeper.event_log import EventLog, read_events
 
-NOTICE = Notice(event="interrupt", task="digest", channel="main", turn_id="turn-1", interrupt_id="i-1")
+NOTIFICATION = Notification(event="interrupt", task="digest", channel="main", turn_id="turn-1", interrupt_id="i-1")
 
 
 async def told(home: Home, command: str, **settings: Any) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ async def told(home: Home, command: str, **settings: Any) -> list[dict[str, Any]
         EventLog(home.logs, "agent-runtime", SystemClock()),
         {"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "hush"},
     )
-    notifier.tell(NOTICE)
+    notifier.notify(NOTIFICATION)
     await soon(asyncio.gather(*notifier._under_way), "the command")
     return [record for record in read_events(home.logs) if record["event"].startswith("notify.")]
 
@@ -66,9 +66,9 @@ async def test_checkpoints_are_synced_and_private(tmp_path: Path) -> None:
 
 async def test_a_crafted_checkpoint_builds_nothing(tmp_path: Path) -> None:
     loose = JsonPlusSerializer(allowed_msgpack_modules=True)
-    crafted = loose.dumps_typed(NOTICE)
+    crafted = loose.dumps_typed(NOTIFICATION)
     checkpoints = await open_checkpoints(tmp_path / "checkpoints.db")
-    assert not isinstance(checkpoints.saver.serde.loads_typed(crafted), Notice)
+    assert not isinstance(checkpoints.saver.serde.loads_typed(crafted), Notification)
     await checkpoints.close()
 
 

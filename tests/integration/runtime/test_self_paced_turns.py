@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage
 
 from agent_runtime.graph.agent.default import system_prompt
 from agent_runtime.model.trigger import from_envelope, identify, to_envelope
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.store.idempotency import Call
 from agent_runtime.tools.loops import Loops
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

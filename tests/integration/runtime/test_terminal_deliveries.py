@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_runtime.mailbox.terminal_deliveries import LaidOut
+from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
 from agent_runtime.store.mail import deliveries
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
@@ -35,7 +35,7 @@ class Reader:
 
 
 async def look(bench: Bench) -> int:
-    follower: LaidOut = bench.runtime.worker._laid_out
+    follower: TerminalDeliveries = bench.runtime.worker._terminal_deliveries
     return await follower.look()
 
 
@@ -66,7 +66,9 @@ async def test_a_fire_for_an_agent_in_a_terminal_is_delivered_once_it_was_read(b
     late = await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI"), None)
     assert late.disposition == wire.FireReceipt.DUPLICATE
     assert await look(bench) == 0
-    laid = await bench.runtime.store.read(lambda connection: deliveries.laid_by_turn(connection, receipt.turn_id))
+    laid = await bench.runtime.store.read(
+        lambda connection: deliveries.terminal_delivery_of_turn(connection, receipt.turn_id)
+    )
     now = bench.runtime.clock.now()
     again = await bench.runtime.store.write(lambda connection: deliveries.settle(connection, laid, "failed", "", now))
     assert not again
@@ -77,7 +79,7 @@ async def test_a_fire_for_an_agent_in_a_terminal_is_delivered_once_it_was_read(b
 async def test_what_was_read_while_the_runtime_was_down_is_delivered_when_it_is_back(bench: Bench) -> None:
     first = await bench.service.Fire(bench.fire(1, agent="codex"), None)
     second = await bench.service.Fire(bench.fire(2, agent="codex", task="b"), None)
-    await bench.runtime.worker._laid_out.stop()
+    await bench.runtime.worker._terminal_deliveries.stop()
     reader = Reader(bench)
     one, two = reader.claim()
     reader.inbox.archive(one)
@@ -97,7 +99,7 @@ async def test_a_crash_between_the_envelope_and_its_row_loses_no_outcome(bench: 
     await bench.crash()
     receipt = await bench.service.Fire(bench.fire(1, agent="codex"), None)
     assert receipt.disposition == wire.FireReceipt.DUPLICATE, "the envelope lies there"
-    await bench.runtime.worker._laid_out.stop()
+    await bench.runtime.worker._terminal_deliveries.stop()
     assert Reader(bench).read() == ["go"]
     await bench.runtime.store.write(lambda connection: connection.execute(deliveries.deliveries.delete()))
     await bench.crash()
@@ -172,7 +174,7 @@ async def test_a_turn_that_a_worker_had_begun_goes_on_and_no_terminal_reads_its_
 
 async def test_what_was_pruned_after_it_was_read_is_known_by_its_receipt(bench: Bench) -> None:
     receipt = await bench.service.Fire(bench.fire(agent="codex"), None)
-    await bench.runtime.worker._laid_out.stop()
+    await bench.runtime.worker._terminal_deliveries.stop()
     reader = Reader(bench)
     (item,) = reader.claim()
     from turnkeeper.bus.acks import AckLedger

@@ -15,7 +15,7 @@ from sqlalchemy import insert, update
 
 from agent_runtime.graph.agent.default import build_graph
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import approve_once, judge
 from agent_runtime.store.idempotency import Call

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
 from agent_runtime.workspace.workspace import World

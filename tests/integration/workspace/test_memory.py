@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import LARGEST_ENTRY, READING_BUDGET, Shelf
 from agent_runtime.workspace.workspace import World

@@ -23,7 +23,7 @@ from langgraph.store.memory import InMemoryStore
 from agent_runtime.graph.agent.memory_store import TierStore
 from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard.gate import Desk
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf

@@ -12,7 +12,7 @@ from agent_runtime.graph.agent.subagents import Report, Subagents
 from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Desk, Guard, watching
 from agent_runtime.graph.offline import OfflineModel
-from agent_runtime.model.values import Category
+from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import judge
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.workspace import World

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from agent_runtime.model.values import TurnContext
+from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.schema import cancels
 from agent_runtime.store.workspace_schema import (
     attachments,

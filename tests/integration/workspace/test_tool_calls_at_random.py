@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sqlalchemy import Table, delete, insert, select, update
 
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES, approve_once, judge
 from agent_runtime.store.schema import turns
 from agent_runtime.store.workspace_schema import (

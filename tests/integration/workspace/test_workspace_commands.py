@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from agent_runtime.cli import app
 from agent_runtime.cli.workspace.import_pages import batches, parse, read_folder
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.corpus_rpc import Corpus
 from agent_runtime.service.reads import list_candidates

@@ -58,17 +58,17 @@ def test_systemd_is_told_that_it_gets_on_and_then_that_it_is_ready(tmp_path: Pat
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.bind(str(path))
         notifier = Notifier({"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "4000000"})
-        notifier.tell(ready=False)
+        notifier.notify(ready=False)
         assert told.recv(100) == b"WATCHDOG=1"
-        notifier.tell(ready=True)
+        notifier.notify(ready=True)
         assert told.recv(100) == b"WATCHDOG=1\nREADY=1"
     assert notifier.longest_pause_s == 2.0
-    notifier.tell(ready=True)  # nobody listens any more
+    notifier.notify(ready=True)  # nobody listens any more
 
 
 def test_without_systemd_nobody_is_told_and_nothing_is_hurried():
     notifier = Notifier({})
-    notifier.tell(ready=True)
+    notifier.notify(ready=True)
     assert notifier.longest_pause_s == float("inf")
 
 

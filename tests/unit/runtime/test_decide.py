@@ -9,9 +9,9 @@ import pytest
 from agent_runtime.model.decide import (
     MOST_TRIES,
     Action,
-    Asked,
     Decision,
     Facts,
+    Incoming,
     Position,
     Question,
     ThreadState,
@@ -20,12 +20,12 @@ from agent_runtime.model.decide import (
 )
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
-FIRE = Asked(source="fire", turn_id="turn-own", task_id="task-a")
-MESSAGE = Asked(source="message", turn_id="turn-own")
-KEPT = Asked(source="message", turn_id="turn-own", kept=True)
-DECIDED = Asked(source="decision")
-CANCEL = Asked(source="cancel", turn_id="turn-own")
-RECOVERY = Asked(source="recovery")
+FIRE = Incoming(source="fire", turn_id="turn-own", task_id="task-a")
+MESSAGE = Incoming(source="message", turn_id="turn-own")
+KEPT = Incoming(source="message", turn_id="turn-own", kept=True)
+DECIDED = Incoming(source="decision")
+CANCEL = Incoming(source="cancel", turn_id="turn-own")
+RECOVERY = Incoming(source="recovery")
 
 FRESH = ThreadState()
 AT_END = ThreadState(position=Position.END)
@@ -152,7 +152,7 @@ TABLE = [
     ),
     (
         "a fire of the same task finds a question",
-        Asked(source="fire", turn_id="turn-own", task_id="task-a"),
+        Incoming(source="fire", turn_id="turn-own", task_id="task-a"),
         facts(newest=old("interrupted"), questions=TEXT, thread=ASKING),
         does(Action.HOLD, "turn-old", ("i1",)),
     ),
@@ -233,7 +233,7 @@ TABLE = [
     ),
     (
         "another task's fire",
-        Asked(source="fire", turn_id="turn-own", task_id="task-b"),
+        Incoming(source="fire", turn_id="turn-own", task_id="task-b"),
         facts(newest=PAUSED, thread=WAITING),
         Decision(action=Action.WAIT, until=NOW + timedelta(hours=1)),
     ),
@@ -269,11 +269,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("asked", "known", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_the_table(asked: Asked, known: Facts, expected: Decision) -> None:
+def test_the_table(asked: Incoming, known: Facts, expected: Decision) -> None:
     assert decide(asked, known) == expected
 
 
-def every_situation() -> list[tuple[Asked, Facts]]:
+def every_situation() -> list[tuple[Incoming, Facts]]:
     threads = [FRESH, AT_END, OPEN, ASKING, ENDED, TAKEN, WAITING]
     turns = [None, *(old(s) for s in ("running", "interrupted", "succeeded", "silent", "failed", "cancelled")), PAUSED]
     return [

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import beyond, intersect
 
 OWN = Category(

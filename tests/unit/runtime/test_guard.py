@@ -14,8 +14,8 @@ from langgraph.types import Command
 from agent_runtime.graph.context import ToolSpec, turn_around
 from agent_runtime.graph.guard import Desk, guard_middleware
 from agent_runtime.graph.guard.gate import as_it_is
-from agent_runtime.model.approval import Decided, answer_to, call_key, read_interrupt
-from agent_runtime.model.values import ALLOWED, Category, TurnContext, Verdict
+from agent_runtime.model.approval import AuthorDecision, answer_to, call_key, read_interrupt
+from agent_runtime.model.turn import ALLOWED, Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import judge
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.errors import Denied
@@ -65,7 +65,7 @@ class Agent:
     def decide(self, turn: TurnContext, decision: str, **changes: Any) -> list[str]:
         (asked,) = self.graph.get_state(CONFIG).interrupts
         raised = read_interrupt(asked.id, asked.value)
-        decided = Decided(decision=decision, args=changes.pop("args", None), message=changes.pop("message", ""))
+        decided = AuthorDecision(decision=decision, args=changes.pop("args", None), message=changes.pop("message", ""))
         answer = answer_to(raised.kind, raised.args_hash, raised.call_id, "thread-a", decided)
         assert isinstance(answer, dict)
         turn = replace(turn, asked=frozenset({call_key(raised.call_id, raised.args_hash)}))

@@ -12,8 +12,8 @@ from langgraph.types import Command
 from agent_runtime.graph.agent.default import ASKS, Briefing
 from agent_runtime.graph.context import ToolSpec, turn_around
 from agent_runtime.graph.guard import guard_middleware
-from agent_runtime.model.approval import Decided, answer_to, read_interrupt
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.approval import AuthorDecision, answer_to, read_interrupt
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.tools.workspace import permission_request
 from tests.support.scripted import ScriptedModel, calls
@@ -91,7 +91,7 @@ class Agent:
     async def decide(self, decision: str, args: Any = None) -> list[str]:
         asked = self.asked()
         answer = answer_to(
-            asked.kind, asked.args_hash, asked.call_id, "thread-a", Decided(decision=decision, args=args)
+            asked.kind, asked.args_hash, asked.call_id, "thread-a", AuthorDecision(decision=decision, args=args)
         )
         return await self.go(Command(resume={asked.interrupt_id: answer}))
 

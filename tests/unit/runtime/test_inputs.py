@@ -12,7 +12,7 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel, Field
 
 from agent_runtime.graph.engine.inputs import LONGEST_OUTCOME, InputSchema, messages_of, read_schema, spoken
-from agent_runtime.model.values import Said
+from agent_runtime.model.turn import Said
 from turnkeeper.errors import InvalidInput
 
 

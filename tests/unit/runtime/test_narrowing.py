@@ -1,6 +1,6 @@
 """A category that is narrowed acts at once; one that is widened acts from the next fire."""
 
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.narrowing import Narrowing
 from turnkeeper.errors import InvalidInput, NotFound
 

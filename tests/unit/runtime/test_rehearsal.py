@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_runtime.model.values import Category
+from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import lint
 from agent_runtime.permissions.judge import SCOPES, TIERS, WRITES
 from agent_runtime.permissions.rehearsal import GRANTS, Judged, PastCall, PastTurn, ToolFacts, rehearse, to_toml

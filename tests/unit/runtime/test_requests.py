@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope
-from agent_runtime.model.values import Category
+from agent_runtime.model.turn import Category
 from agent_runtime.service.requests import read_fire
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.clock import START

@@ -9,8 +9,7 @@ import pytest
 from agent_runtime.cli.chat.plain import turn_lines
 from agent_runtime.cli.rows import conversation_row
 from agent_runtime.model.conversation import NOTHING_TO_DO, mark_text, project
-from agent_runtime.model.records import InterruptRecord, MessageRecord, TurnRecord
-from agent_runtime.model.values import Category, Said, ToolUse
+from agent_runtime.model.turn import Category, InterruptRecord, MessageRecord, Said, ToolUse, TurnRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NINE = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ import pytest
 
 from agent_runtime.graph.offline.research import borne, claims, research, review, sweep
 from agent_runtime.graph.offline.rules import Brief, Exchange
-from agent_runtime.model.values import SUBAGENTS
+from agent_runtime.model.turn import SUBAGENTS
 from agent_runtime.tools.workspace import workspace_tools
 
 URL = "https://example.org/pump"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_runtime.model.values import Category, TurnContext
+from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import SCOPES, TIERS, WRITES, approve_once, intersect, judge, needs_proposal
 
 SUMMARY = Category(

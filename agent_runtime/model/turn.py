@@ -1,6 +1,7 @@
-"""The runtime's vocabulary: frozen values that every module shares. No I/O, no LangGraph.
+"""A turn's values: what it may do (category), what its tools know (context), what it says, and its rows as records.
 
-The subagents that a turn may start: what each is for, and the most that it may do; its turn narrows it.
+Frozen; no I/O and no LangGraph. The records are what queries of `agent.db` return; the conversation and the messages on
+the wire are made from them.
 """
 
 from collections.abc import Mapping
@@ -157,6 +158,147 @@ class Said:
     tool_call_id: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TurnRecord:
+    """A turn: one row of the table. Names are those of the columns."""
+
+    number: int
+    turn_id: str
+    thread_id: str
+    channel: str
+    agent: str
+    category: str
+    grant: Category
+    trigger: str
+    status: str
+    visible: bool
+    fire_id: str
+    attempt: int
+    task_id: str
+    task_name: str
+    kind: str
+    prompt: str
+    payload_json: str
+    read_only: bool
+    nominal_at: datetime | None
+    due_at: datetime | None
+    fired_at: datetime | None
+    timezone: str
+    catch_up: str
+    stands_for: int
+    first_nominal_at: datetime | None
+    last_nominal_at: datetime | None
+    started_at: datetime
+    ended_at: datetime | None
+    summary: str
+    error: str
+    answers: Mapping[str, Any]
+    resumes: str
+    after_message: str
+    paused_until: datetime | None
+    tries: int
+    tokens_in: int
+    tokens_out: int
+    wake_after_s: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageRecord:
+    """One message of a conversation.
+
+    Attributes:
+        turn_id: its turn.
+        position: orders the messages of a turn.
+        said: role, text and tool calls.
+        at: when it was recorded.
+    """
+
+    turn_id: str
+    position: int
+    said: Said
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterruptRecord:
+    """What an author was asked, and decided. Names are those of the columns; `task_name` and `category` its turn's."""
+
+    interrupt_id: str
+    turn_id: str
+    thread_id: str
+    channel: str
+    kind: str
+    tool: str
+    args_json: str
+    args_hash: str
+    call_id: str
+    missing_scope: str
+    question: str
+    allows_text: bool
+    status: str
+    decision: str
+    message: str
+    edited_json: str
+    applied: bool
+    created_at: datetime
+    resolved_at: datetime | None
+    task_name: str
+    category: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRecord:
+    """One turn event, numbered in commit order. Names are those of the columns."""
+
+    sequence: int
+    turn_id: str
+    fire_id: str
+    attempt: int
+    thread_id: str
+    trigger: str
+    state: str
+    at: datetime
+    summary: str
+    error: str
+    held_by: tuple[str, ...]
+    tokens_in: int
+    tokens_out: int
+    wake_after_s: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRecord:
+    """What a taken key became. Names are those of the columns."""
+
+    key: str
+    digest: str
+    turn_id: str
+    thread_id: str
+    fire_id: str
+    attempt: int
+    became: str
+    into: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelRecord:
+    """A channel.
+
+    Attributes:
+        name: its name.
+        turns: how many turns its conversation shows.
+        waiting: how many decisions wait for the author.
+        last_at: when its newest turn began.
+    """
+
+    name: str
+    turns: int
+    waiting: int
+    last_at: datetime
+
+
+# The subagents that a turn may start: what each is for, and the most that it may do. Its turn narrows it further.
 _READS = frozenset({"web.fetch", "attachment.read", "workspace.read", "workspace.search"})
 
 SUBAGENTS: Mapping[str, Category] = MappingProxyType(
