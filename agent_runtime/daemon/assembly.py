@@ -244,8 +244,7 @@ async def _wire(
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
     inner = [Guard(desk), *model_calls(settings.model, specs, around)]
     subagents.begin(desk, specs, inner)
-    middleware = [Recalling(world), *inner]
-    graph = lend(build(specs, middleware, checkpoints.saver), TierStore(world, desk))
+    graph = lend(build(specs, [Recalling(world), *inner], checkpoints.saver), TierStore(world, desk))
     engine = _engine(graph, checkpoints, around, live, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)

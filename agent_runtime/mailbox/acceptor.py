@@ -56,17 +56,17 @@ class Acceptor:
 
     def __init__(
         self,
-        *,
         store: Store,
         mailboxes: Mailboxes,
         terminal_deliveries: TerminalDeliveries,
         arrived: Signal,
+        *,
         clock: Clock,
         entropy: Entropy,
         log: EventLog,
         failpoints: Failpoints,
     ) -> None:
-        """Take the places that triggers go to; `arrived` rings when something was put."""
+        """Notify `arrived` whenever an envelope is put."""
         self._store = store
         self._mailboxes = mailboxes
         self._terminal_deliveries = terminal_deliveries
