@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from agent_runtime.cli import categories, graph, inbox, interrupts, serve, turns
+from agent_runtime.cli import approvals, categories, graph, inbox, serve, turns
 from agent_runtime.cli.chat import conversation, send, triage
 from agent_runtime.cli.workspace import candidates, deviations, memory, workspace
 from turnkeeper.console import run
@@ -20,7 +20,8 @@ app.command("send")(send.send)
 app.command("triage")(triage.triage)
 app.add_typer(turns.threads_app, name="threads")
 app.add_typer(turns.app, name="turns")
-app.add_typer(interrupts.app, name="interrupts")
+app.add_typer(approvals.app, name="approvals")
+app.add_typer(approvals.app, name="interrupts", hidden=True)
 app.add_typer(candidates.app, name="candidates")
 app.add_typer(deviations.app, name="deviations")
 app.add_typer(deviations.revalidation_app, name="revalidation")

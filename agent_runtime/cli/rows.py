@@ -85,7 +85,7 @@ def loaded(text: str) -> Any:
 
 def resolve_command(interrupt: Mapping[str, Any]) -> str:
     """Return the command that answers what an author is asked."""
-    command = f"agent-runtime interrupts resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
+    command = f"agent-runtime approvals resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
     return f'{command} --answer "…"' if interrupt["kind"] == "question" else f"{command} --approve"
 
 
@@ -93,9 +93,9 @@ def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
     """Return in one line what waits for the author, and where to decide it; empty when nothing does.
 
     >>> waiting_line(waiting=2, proposed=1, deviations=0)
-    '2 decisions waiting: agent-runtime interrupts list; 1 proposal: agent-runtime triage'
+    '2 decisions waiting: agent-runtime approvals list; 1 proposal: agent-runtime triage'
     """
-    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime interrupts list"] if waiting else []
+    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime approvals list"] if waiting else []
     open_ = [_many(number, name) for number, name in ((proposed, "proposal"), (deviations, "deviation")) if number]
     return "; ".join(parts + ([f"{' and '.join(open_)}: agent-runtime triage"] if open_ else []))
 

@@ -160,7 +160,7 @@ def list_threads(
     rows = _threads(wire.ListThreadsRequest(channel=channel, limit=limit))
     waiting = sum(row["waiting"] for row in rows)
     plural = "s" if waiting > 1 else ""
-    footer = f"{waiting} decision{plural} waiting: agent-runtime interrupts list" if waiting else ""
+    footer = f"{waiting} decision{plural} waiting: agent-runtime approvals list" if waiting else ""
     show_rows(rows, _COLUMNS, output, name_key="thread_id", footer=footer if rows else "no threads yet")
 
 
@@ -174,7 +174,7 @@ def show_threads(thread: ThreadId, limit: LimitOption = 20, output: OutputOption
     lines = [
         ("thread", row["thread_id"]),
         ("state", row["status"]),
-        ("waiting", f"{row['waiting']}: agent-runtime interrupts list" if row["waiting"] else ""),
+        ("waiting", f"{row['waiting']}: agent-runtime approvals list" if row["waiting"] else ""),
         ("channel", row["channel"]),
         ("agent", row["agent"]),
         ("task", row["task_name"]),

@@ -41,7 +41,7 @@ from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.notify import Notifier
 from agent_runtime.turns.turns import Parts
 from agent_runtime.turns.worker import Worker
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
@@ -145,12 +145,12 @@ def _around(
     return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
 
 
-def _world(database: Database, clock: Clock, entropy: Entropy, log: EventLog, store: Store) -> World:
+def _workspace(database: Database, clock: Clock, entropy: Entropy, log: EventLog, store: Store) -> Workspace:
     def tell(event: str, fields: Mapping[str, Any]) -> None:
         log.emit(event, **fields)
         store.talk.notify()  # a conversation shows what became of what was proposed in it
 
-    return World(database, clock, entropy, tell, epoch=store.epoch)
+    return Workspace(database, clock, entropy, tell, epoch=store.epoch)
 
 
 def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, live: Live, *, foreign: bool) -> Engine:
@@ -168,7 +168,7 @@ def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, uses: ToolUses, *,
 
 
 def _tools(
-    world: World,
+    workspace: Workspace,
     agent_messages: AgentMessages,
     store: Store,
     categories: Categories,
@@ -182,7 +182,7 @@ def _tools(
     loops = Loops(store, categories, home=home, clock=clock)
     stack.push_async_callback(loops.close)
     return [
-        *workspace_tools(world),
+        *workspace_tools(workspace),
         *agent_tools(agent_messages),
         *lifecycle_tools(Lifecycle(store, home=home, clock=clock)),
         *loop_tools(loops),
@@ -229,7 +229,7 @@ async def _wire(
     failpoints, arrived, live = Failpoints(environ), Signal(), Live()
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
-    world = _world(database, clock, entropy, log, store)
+    workspace = _workspace(database, clock, entropy, log, store)
     mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
     terminal_deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
     acceptor = Acceptor(
@@ -237,14 +237,14 @@ async def _wire(
     )
     agent_messages = AgentMessages(store, acceptor, mailboxes, home=home, clock=clock)
     subagents = Subagents(lambda: make_model(settings.model, home, clock=clock, environ=environ))
-    specs = _tools(world, agent_messages, store, categories, guards, home=home, clock=clock, subagents=subagents)
+    specs = _tools(workspace, agent_messages, store, categories, guards, home=home, clock=clock, subagents=subagents)
     narrowing = Narrowing(categories.get)
     foreign = opened is not None
     desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
     inner = [Guard(desk), *model_calls(settings.model, specs, around)]
     subagents.begin(desk, specs, inner)
-    graph = lend(build(specs, [Recalling(world), *inner], checkpoints.saver), TierStore(world, desk))
+    graph = lend(build(specs, [Recalling(workspace), *inner], checkpoints.saver), TierStore(workspace, desk))
     engine = _engine(graph, checkpoints, around, live, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
@@ -262,7 +262,7 @@ async def _wire(
         ),
         mailboxes=mailboxes,
         categories=categories,
-        world=world,
+        workspace=workspace,
         live=live,
         log=log,
         clock=clock,

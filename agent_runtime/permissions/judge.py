@@ -1,8 +1,8 @@
 """What a turn may do: pure functions over a tool call and the turn's category.
 
 Everything starts refused. A call runs when its scope is known and granted, and when what its arguments reach (a kind of
-write, a memory tier, a channel, a host) is granted too. The guard asks here before a tool runs; the world asks again
-inside the tool's own store call. An author's approval reaches the second check as a context that was widened for that
+write, a memory tier, a channel, a host) is granted too. The guard asks here before a tool runs; the workspace asks it
+again inside the tool's store call. An author's approval reaches the second check as a context that was widened for that
 one call (`approve_once`), so it grants nothing else.
 """
 
@@ -109,14 +109,14 @@ def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext
 
 
 def require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
-    """Raise Denied unless a turn may make a call: what the world's own store calls ask, whoever asked before."""
+    """Raise Denied unless a turn may make a call: what the workspace's own store calls ask, whoever asked before."""
     verdict = judge(scope, effect, args, context)
     if not verdict.allowed:
         raise Denied(verdict.reason, where=verdict.missing_scope)
 
 
 def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> TurnContext:
-    """Return the context under which the author's approval of exactly this call passes the world's own check.
+    """Return the context under which the author's approval of exactly this call passes the workspace's own check.
 
     For the one tool call only: the turn itself goes on under its own category.
     """

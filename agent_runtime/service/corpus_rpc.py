@@ -1,4 +1,4 @@
-"""The service's methods about the workspace, for its author: reads from a connection, changes through the world."""
+"""The service's methods about the workspace, for its author: reads from a connection, changes through the workspace."""
 
 from typing import Any
 

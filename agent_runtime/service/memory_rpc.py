@@ -1,4 +1,4 @@
-"""The service's methods about memory, for its author: reads from an open connection, changes through the world."""
+"""The service's methods about memory, for its author: reads from an open connection, changes through the workspace."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@ from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns.worker import Worker
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.event_log import EventLog
@@ -22,7 +22,7 @@ class Runtime:
         worker: runs turns.
         mailboxes: where envelopes lie.
         categories: what may be granted.
-        world: what tools act on.
+        workspace: what tools act on.
         live: what running turns say, for who follows them.
         log: the event trail.
         clock: the machine's, or a test's.
@@ -34,7 +34,7 @@ class Runtime:
     worker: Worker
     mailboxes: Mailboxes
     categories: Categories
-    world: World
+    workspace: Workspace
     live: Live
     log: EventLog
     clock: Clock

@@ -37,8 +37,8 @@ class Servicer(Memories, Corpus):
         self._store = runtime.store
         self._lookups = Lookups(runtime)
         self._messages = Messages(runtime)
-        self._remembering = runtime.world.memory
-        self._authors = runtime.world.authors
+        self._remembering = runtime.workspace.memory
+        self._authors = runtime.workspace.authors
         self._firing = Firing(runtime.acceptor, runtime.categories)
         self._closing = False
 
@@ -168,7 +168,7 @@ class Servicer(Memories, Corpus):
         """Store an author's decision, then answer; the turn goes on with it."""
         asked = await self._read(lambda connection: get_interrupt(connection, request.interrupt_id))
         if asked is None or asked.kind == "pause":
-            raise NotFound("no such interrupt", where="interrupt_id", hint="see: agent-runtime interrupts list")
+            raise NotFound("no such approval", where="interrupt_id", hint="see: agent-runtime approvals list")
         decided = read_decision(request, asked)
         record = await self._store.decide(request.interrupt_id, decided, request.args_hash)
         self._runtime.log.emit(
@@ -187,7 +187,7 @@ class Servicer(Memories, Corpus):
         self, request: wire.DecideCandidateRequest, _context: Any
     ) -> wire.Candidate:
         """Take an author's decision about a proposal."""
-        decided = await self._runtime.world.decide_candidate(
+        decided = await self._runtime.workspace.decide_candidate(
             request.candidate_id, accept=request.accept, note=request.note
         )
         return candidate_message(decided)

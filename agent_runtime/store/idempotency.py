@@ -22,7 +22,7 @@ Fence = Callable[[Connection, TurnContext], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One tool call of a running turn, as the world sees it.
+    """One tool call of a running turn, as the workspace sees it.
 
     Attributes:
         context: the turn, under the scopes that hold for this call.

@@ -1,11 +1,11 @@
-"""The runtime's own tables in `agent.db`. The world's tables stand in `agent_runtime/store/workspace_schema.py`.
+"""The runtime's own tables in `agent.db`. The workspace's tables stand in `agent_runtime/store/workspace_schema.py`.
 
 Instants are integer microseconds since 1970 in UTC; JSON is text, written with sorted keys. Empty strings stand for
 "none", so that no column of text is ever null.
 
 Opening `agent.db`: by the daemon that owns it, or read-only beside it.
 
-The SQLAlchemy metadata of `agent.db`: every table of the runtime and of its world registers here.
+The SQLAlchemy metadata of `agent.db`: every table of the runtime and of its workspace registers here.
 """
 
 from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, Integer, MetaData, String, Table, Text

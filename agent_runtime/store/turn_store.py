@@ -401,7 +401,7 @@ def _turn(connection: Connection, turn_id: str) -> TurnRecord:
 def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
     item = turn_reads.get_interrupt(connection, interrupt_id)
     if item is None or item.kind == "pause":
-        raise NotFound("no such interrupt", where="interrupt_id", hint="see: agent-runtime interrupts list")
+        raise NotFound("no such interrupt", where="interrupt_id", hint="see: agent-runtime approvals list")
     return item
 
 

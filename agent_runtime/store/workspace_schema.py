@@ -1,4 +1,4 @@
-"""The world's tables. Their constraints hold what the submit boundary promises, whoever writes.
+"""The workspace's tables. Their constraints hold what the submit boundary promises, whoever writes.
 
 Instants are integer microseconds since 1970 in UTC. No row exists without an origin and a lifecycle, and none that an
 agent produced is canonical unless an author's decision stands in the same row.

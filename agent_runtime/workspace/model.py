@@ -1,4 +1,4 @@
-"""The world's vocabulary: what tools and authors read and write. Frozen values; no I/O."""
+"""The workspace's vocabulary: what tools and authors read and write. Frozen values; no I/O."""
 
 import re
 from collections.abc import Sequence

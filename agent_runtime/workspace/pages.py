@@ -1,4 +1,4 @@
-"""Reading the world: functions of a connection, for the daemon and for a command line that finds it down."""
+"""Reading the workspace: functions of a connection, for the daemon and for a command line that finds it down."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The world that tools act on and authors decide about, over the runtime's store.
+"""The workspace that tools act on and authors decide about, over the runtime's store.
 
 A turn's methods take a `Call` and check its scopes themselves, whatever was checked
 before; each of its writes happens once however often the call is run. An author's methods take no context: they are an
@@ -111,7 +111,7 @@ MOST_HITS = 20
 _WORDS = {"title", "key", "forgotten"}  # of a write's result: no event tells them
 
 
-class World:
+class Workspace:
     """Pages, candidates, memory and what was said, behind the scopes of whoever asks."""
 
     def __init__(

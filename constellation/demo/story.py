@@ -57,14 +57,14 @@ def _an_approval_survives(stage: Stage) -> None:
     errand = "Summarise the suppliers, then remember: the pump has a warranty of two years"
     _create(stage, "errand", "--in", "1s", "--thread", "desk", prompt=errand, channel="desk")
     stage.await_outcome("errand", "interrupted")
-    stage.type("agent-runtime", "interrupts", "list")
+    stage.type("agent-runtime", "approvals", "list")
     stage.say("Another task fires on the same thread meanwhile.")
     _create(stage, "follow-up", "--in", "1s", "--thread", "desk", prompt="Summarise the suppliers.", channel="desk")
     held = stage.until_outcome("follow-up", "held")[0]
     stage.type("task-runner", "list")
-    (pending,) = stage.ask("agent-runtime", "interrupts", "list")
+    (pending,) = stage.ask("agent-runtime", "approvals", "list")
     stage.claim("the second fire is held and the question still stands", held["outcome"] == "held")
-    stage.type("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
+    stage.type("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve")
     stage.await_outcome("errand", "succeeded")
     released = stage.until_outcome("follow-up", "succeeded")[0]
     same = released["fire_id"] == held["fire_id"] and released["attempt"] == held["attempt"] + 1

@@ -50,9 +50,9 @@ def decisions_line(waiting: int, *, proposed: int = 0, deviations: int = 0) -> s
     """Return the line that keeps what waits for the author from going unseen; empty when nothing does.
 
     >>> decisions_line(2, proposed=1)
-    '2 decisions waiting: agent-runtime interrupts list; 1 proposal: agent-runtime triage'
+    '2 decisions waiting: agent-runtime approvals list; 1 proposal: agent-runtime triage'
     """
-    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime interrupts list"] if waiting else []
+    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime approvals list"] if waiting else []
     named = ((proposed, "proposal"), (deviations, "deviation"))
     undecided = " and ".join(_many(number, name) for number, name in named if number)
     return "; ".join(parts + ([f"{undecided}: agent-runtime triage"] if undecided else []))

@@ -12,7 +12,7 @@ PAST_ITS_CATEGORY = "Summarise the garden, then remember: the pump was replaced"
 def ask(constellation: Constellation) -> dict[str, str]:
     constellation.create("errand", "--in", "1s", "--prompt", PAST_ITS_CATEGORY, "--thread", "shared")
     constellation.until_outcome("errand", "interrupted")
-    (pending,) = constellation.ask("agent-runtime", "interrupts", "list")
+    (pending,) = constellation.ask("agent-runtime", "approvals", "list")
     return pending
 
 
@@ -22,22 +22,22 @@ def test_a_pending_approval_survives_another_tasks_fire_on_the_same_thread(const
 
     constellation.create("other", "--in", "1s", "--thread", "shared")
     (held,) = constellation.until_outcome("other", "held")
-    assert constellation.ask("agent-runtime", "interrupts", "list") == [pending]
+    assert constellation.ask("agent-runtime", "approvals", "list") == [pending]
     assert "1 decision waiting" in constellation.attempt("task-runner", "list").stderr
     assert len(constellation.conversation()) == 1
 
-    constellation.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
+    constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve")
     constellation.until_outcome("errand", "succeeded")
     (released,) = constellation.until_outcome("other", "succeeded")
     assert released["fire_id"] == held["fire_id"]
     assert released["attempt"] == held["attempt"] + 1
-    assert constellation.ask("agent-runtime", "interrupts", "list") == []
+    assert constellation.ask("agent-runtime", "approvals", "list") == []
     assert constellation.violations() == []
 
 
 def test_a_rejected_call_has_no_effect_and_the_turn_goes_on(constellation: Constellation) -> None:
     pending = ask(constellation)
-    constellation.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--reject", "not now")
+    constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--reject", "not now")
     constellation.until_outcome("errand", "succeeded")
     (turn,) = constellation.conversation()
     assert any("not now" in message["text"] for message in turn["messages"])
@@ -47,7 +47,7 @@ def test_an_approval_survives_kill_9_and_is_used_once(constellation: Constellati
     pending = ask(constellation)
     constellation.kill(AGENT_RUNTIME)
     constellation.start(AGENT_RUNTIME)
-    assert constellation.ask("agent-runtime", "interrupts", "list") == [pending]
-    constellation.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
+    assert constellation.ask("agent-runtime", "approvals", "list") == [pending]
+    constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve")
     constellation.until_outcome("errand", "succeeded")
-    constellation.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve", code=4)
+    constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve", code=4)

@@ -34,7 +34,7 @@ REST = ("--category", "catch-up-summary", "--channel", "general", "--prompt", "p
         (("agent-runtime", "serve"), 4, "already runs"),
         (("agent-runtime", "turns", "show", "nosuch"), 3, "nosuch"),
         (("agent-runtime", "conversation", "show", "nosuch"), 3, "nosuch"),
-        (("agent-runtime", "interrupts", "resolve", "nosuch", "--approve"), 3, "nosuch"),
+        (("agent-runtime", "approvals", "resolve", "nosuch", "--approve"), 3, "nosuch"),
         (("task-runner", "lst"), 2, "list"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,

@@ -60,7 +60,7 @@ class Home:
 
     @property
     def agent_db(self) -> Path:
-        """The runtime's store: turns, conversation, world."""
+        """The runtime's store: turns, conversation, workspace."""
         return self.root / "state" / "agent.db"
 
     @property

@@ -54,7 +54,7 @@ def send(
         note(f"this takes over {sent.takes_over}, which paced itself there: it ends")
     if sent.pending_interrupts:
         count = len(sent.pending_interrupts)
-        note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: agent-runtime interrupts list")
+        note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: agent-runtime approvals list")
     if wait:
         with status("waiting for the answer"):
             turn = _await(sent.turn_id, patience_s)
@@ -75,7 +75,7 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
         if turn.status in _ENDED | _WAITING:
             return turn
         if turn.status == _KEPT:
-            raise Denied(turn.summary, hint="see: agent-runtime interrupts list, or turns list --status paused")
+            raise Denied(turn.summary, hint="see: agent-runtime approvals list, or turns list --status paused")
         clock.block(_POLL_S)
     hint = f"see: agent-runtime turns show {turn_id}"
     raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn goes on", hint=hint)
@@ -92,5 +92,5 @@ def _print_answer(channel: str, turn: wire.Turn) -> None:
     if turn.status in _WAITING:
         pending = [one for row in rows for one in row["interrupts"] if one["status"] == "pending"]
         what = "; ".join(asked(one) for one in pending) or turn.status
-        hint = f"answer with: {resolve_command(pending[0])}" if pending else "see: agent-runtime interrupts list"
+        hint = f"answer with: {resolve_command(pending[0])}" if pending else "see: agent-runtime approvals list"
         raise Denied(f"the turn waits for you: {what}", hint=hint)

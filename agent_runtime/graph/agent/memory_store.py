@@ -44,7 +44,7 @@ from agent_runtime.workspace.memory.namespaces import (
     value_of,
 )
 from agent_runtime.workspace.model import MemoryEntry
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.errors import Denied, InvalidInput
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -133,8 +133,8 @@ class TierStore(BaseStore):
 
     supports_ttl = False
 
-    def __init__(self, world: World, desk: Desk) -> None:
-        self._world = world
+    def __init__(self, workspace: Workspace, desk: Desk) -> None:
+        self._workspace = workspace
         self._desk = desk
         self._alike = Alike()
 
@@ -147,16 +147,16 @@ class TierStore(BaseStore):
             InvalidInput: a namespace, key or value that memory does not take.
         """
         admitted = self._admit(ops)
-        return self._told(*self._world.submit(lambda connection: _carry_out(connection, admitted)).result())
+        return self._told(*self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result())
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As `batch`, without blocking the loop."""
         admitted = self._admit(ops)
-        return self._told(*await self._world.write(lambda connection: _carry_out(connection, admitted)))
+        return self._told(*await self._workspace.write(lambda connection: _carry_out(connection, admitted)))
 
     def _told(self, results: list[Result], written: _Written) -> list[Result]:
         for one, outcome in written:
-            self._world.wrote(one.call, one.scope, outcome)
+            self._workspace.wrote(one.call, one.scope, outcome)
         return results
 
     def _admit(self, ops: Iterable[Op]) -> list[_Admitted]:
@@ -219,7 +219,7 @@ class TierStore(BaseStore):
                 said = text_of(_object(value))
         text, form = said or (None, "text")
         call = Call(context=context, key=name)
-        run = self._world.memory.graph_writes(call, shelf, key=key, text=text, form=form)
+        run = self._workspace.memory.graph_writes(call, shelf, key=key, text=text, form=form)
         return _Writing(run=run, call=call, scope=scope, entry=(shelf, key))
 
     def _ask(

@@ -24,7 +24,7 @@ Write = Callable[[Connection], Mapping[str, Any]]
 
 
 class Books(Protocol):
-    """How the world reads and writes its store."""
+    """How the workspace reads and writes its store."""
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run a reading function in a transaction."""

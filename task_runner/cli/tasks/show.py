@@ -145,7 +145,7 @@ def _footer(answer: wire.ListTasksResponse) -> str:
     notes.append(f"task-runner up since {local(since)}" if since else NOT_RUNNING)
     if answer.HasField("decisions_waiting") and answer.decisions_waiting:
         count = answer.decisions_waiting
-        notes.append(f"{count} decision{'' if count == 1 else 's'} waiting: agent-runtime interrupts list")
+        notes.append(f"{count} decision{'' if count == 1 else 's'} waiting: agent-runtime approvals list")
     return " · ".join(notes)
 
 

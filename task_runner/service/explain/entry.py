@@ -95,7 +95,7 @@ def _turn(entry: Fire) -> list[str]:
         Outcome.SENT: "The runtime has not answered: it is sent again, under the same id, until it does.",
         Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",
         Outcome.RUNNING: f"Its turn{turn} is running.",
-        Outcome.INTERRUPTED: f"Its turn{turn} is interrupted, for its author to decide: agent-runtime interrupts list.",
+        Outcome.INTERRUPTED: f"Its turn{turn} is interrupted, for its author to decide: agent-runtime approvals list.",
         Outcome.HELD: "Its thread waits for its author: the fire is held, and sent again once that is decided.",
     }
     if entry.outcome not in _ENDS:

@@ -403,8 +403,8 @@ async def _(field: Field) -> Effects:
     event = await field.act(calls(("page_propose", draft)), number=2, thread_id="thread-b")
     edited = '{"title": "Rules", "body": "evil", "lifecycle": "canonical"}'
     await field.decide(event, "edit", args_json=edited)
-    pages = [page.body for page in await field.runtime.world.list_pages()]
-    made = await field.runtime.world.list_candidates(include_decided=True)
+    pages = [page.body for page in await field.runtime.workspace.list_pages()]
+    made = await field.runtime.workspace.list_candidates(include_decided=True)
     assert made, "the proposals were made"
     return pages + [one.lifecycle for one in made if one.lifecycle != "candidate"]
 
@@ -475,7 +475,7 @@ async def _(field: Field) -> Effects:
     for number, (name, args) in enumerate(tries, 1):
         event = await field.act(calls((name, args)), number=number, thread_id=f"thread-{number}")
         effects += [text for text in await field.told(event.turn_id) if "the secret" in text]
-    effects += [one.title for one in await field.runtime.world.list_candidates(channel="other")]
+    effects += [one.title for one in await field.runtime.workspace.list_candidates(channel="other")]
     return effects + await _entries(field)
 
 

@@ -79,13 +79,15 @@ async def remembered(bench: Bench, **texts: str) -> None:
         for key, text in texts.items():
             entries.put(connection, by, GENERAL, key=key, text=text, at=at, new_id=f"m-{key}")
 
-    await bench.runtime.world.write(work)
+    await bench.runtime.workspace.write(work)
 
 
 async def test_fifty_fires_go_on_where_the_last_one_was_and_none_is_sent_more_than_the_fifth(bench: Recorded) -> None:
     await remembered(bench, **{"digest-a stands at": "100"})
     sent = [await bench.fires(number, category="loop", prompt="Keep counting.") for number in range(1, 51)]
-    entry = await bench.runtime.world.read(lambda connection: entries.get(connection, GENERAL, "digest-a stands at"))
+    entry = await bench.runtime.workspace.read(
+        lambda connection: entries.get(connection, GENERAL, "digest-a stands at")
+    )
     assert entry.text == "150", "each fire began with what the one before had left"
     assert max(sent[5:]) <= sent[4], "messages and characters, of the fullest call"
     assert len({messages for messages, _ in sent[4:]}) == 1

@@ -62,10 +62,10 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
         before.store.interrupted(receipt.turn_id, raised), before.store.paused(receipt.turn_id, raised[0]),
         before.store.finish(receipt.turn_id, "failed"), before.store.cancel(receipt.turn_id, "late"),
         before.store.decide("i", AuthorDecision(decision="approve"), ""),
-        before.world.propose(call, SummaryDraft(channel="main", title="late", body="late")),
-        before.world.remember(call, tier="channel", text="late", key="", channel=""),
-        before.world.put_page(PageDraft(page_id="late", title="late", body="late", tags=())),
-        before.world.decide_candidate("c-late", accept=True),
+        before.workspace.propose(call, SummaryDraft(channel="main", title="late", body="late")),
+        before.workspace.remember(call, tier="channel", text="late", key="", channel=""),
+        before.workspace.put_page(PageDraft(page_id="late", title="late", body="late", tags=())),
+        before.workspace.decide_candidate("c-late", accept=True),
     ]  # fmt: skip
     for write in late:
         with pytest.raises(Conflict, match="taken over"):

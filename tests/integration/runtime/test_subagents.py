@@ -28,7 +28,7 @@ async def ready(bench: Bench, *briefs: tuple[str, str], **changes: Any) -> None:
     given = {"tools": TOOLS, "subagents": '"researcher", "reviewer"', "tool_calls": 20, "tokens": 100_000} | changes
     await asyncio.to_thread((bench.home.categories / "brief.toml").write_text, CATEGORY.format(**given))
     bench.script["go"] = [calls(*(("subagent_run", {"name": name, "brief": brief}) for name, brief in briefs))]
-    await bench.runtime.world.put_page(GARDEN)
+    await bench.runtime.workspace.put_page(GARDEN)
 
 
 async def reports(bench: Bench) -> list[str]:

@@ -1,4 +1,4 @@
-"""The world over a real store, and a real agent graph on the offline model."""
+"""The workspace over a real store, and a real agent graph on the offline model."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from agent_runtime.permissions.judge import approve_once, judge
 from agent_runtime.store.idempotency import Call
 from agent_runtime.store.schema import messages, open_database, turns
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
@@ -56,8 +56,8 @@ def told() -> Told:
 
 
 @pytest.fixture
-def world(database: Database, clock: ManualClock, told: Told) -> World:
-    return World(database, clock, SeededEntropy(1), lambda event, fields: told.append((event, dict(fields))))
+def workspace(database: Database, clock: ManualClock, told: Told) -> Workspace:
+    return Workspace(database, clock, SeededEntropy(1), lambda event, fields: told.append((event, dict(fields))))
 
 
 @pytest.fixture
@@ -197,8 +197,8 @@ class Agent:
 
 
 @pytest.fixture
-def agent(home: Home, world: World, clock: ManualClock) -> Agent:
-    specs = workspace_tools(world)
+def agent(home: Home, workspace: Workspace, clock: ManualClock) -> Agent:
+    specs = workspace_tools(workspace)
     return Agent(
         build_graph(
             Settings(),

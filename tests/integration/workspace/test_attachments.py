@@ -11,7 +11,7 @@ from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.attachments import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
 from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.submit import submit
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from constellation.install.backup import back_up
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
@@ -25,51 +25,55 @@ def file(name: str = "plots.csv", data: bytes = b"plot,free\n1,yes\n", kind: str
 
 
 @pytest.fixture
-async def garden(world: World) -> None:
-    await world.put_page(PageDraft(page_id="garden", title="Garden", body="Plots."))
+async def garden(workspace: Workspace) -> None:
+    await workspace.put_page(PageDraft(page_id="garden", title="Garden", body="Plots."))
 
 
 async def test_a_file_is_the_authors_and_one_of_the_same_name_takes_its_place(
-    world: World, garden: None, told: Told
+    workspace: Workspace, garden: None, told: Told
 ) -> None:
-    made = await world.authors.attach(file())
+    made = await workspace.authors.attach(file())
     assert (made.origin, made.lifecycle, made.size) == ("authored", "canonical", 16)
     assert made.sha256 == sha256(file().data).hexdigest()
     assert told[-1] == ("attachment.put", {
         "page_id": "garden", "size": 16, "sha256": made.sha256, "origin": "authored", "lifecycle": "canonical",
     })  # fmt: skip
-    again = await world.authors.attach(file(data=b"new"), author=Author(imports=True))
+    again = await workspace.authors.attach(file(data=b"new"), author=Author(imports=True))
     assert (again.size, again.origin) == (3, "imported")
-    _, data = await world.read(lambda connection: get_attachment(connection, "garden", "plots.csv"))
+    _, data = await workspace.read(lambda connection: get_attachment(connection, "garden", "plots.csv"))
     assert data == b"new"
 
 
 async def test_an_agent_attaches_nothing(
-    world: World, garden: None, begin: Begin, database: Database, clock: ManualClock
+    workspace: Workspace, garden: None, begin: Begin, database: Database, clock: ManualClock
 ) -> None:
     context = begin(named="conversation")
     with pytest.raises(Denied, match="only an author"):
         await database.run(lambda connection: submit(connection, file(), context, at=clock.now(), new_id=""))
     assert not [
-        spec.scope for spec in workspace_tools(world) if spec.scope.startswith("attachment") and spec.effect != "read"
+        spec.scope
+        for spec in workspace_tools(workspace)
+        if spec.scope.startswith("attachment") and spec.effect != "read"
     ]
 
 
-async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(world: World, garden: None, begin: Begin) -> None:
+async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(
+    workspace: Workspace, garden: None, begin: Begin
+) -> None:
     context = begin(named="research-sweep")
-    await world.authors.attach(file())
-    found, text = await world.review.attachment(call(context), "garden", "plots.csv")
+    await workspace.authors.attach(file())
+    found, text = await workspace.review.attachment(call(context), "garden", "plots.csv")
     assert (found.content_type, text) == ("text/csv", "plot,free\n1,yes\n")
     for draft, why in (
         (file("photo.png", b"\x89PNG", "image/png"), "is image/png, 4 bytes: only text can be read"),
         (file("latin.txt", b"caf\xe9", "text/plain"), "is not UTF-8 at byte 3"),
         (file("nul.txt", b"a\x00b", "text/plain"), "NUL"),
     ):
-        await world.authors.attach(draft)
+        await workspace.authors.attach(draft)
         with pytest.raises(InvalidInput, match=why):
-            await world.review.attachment(call(context), "garden", draft.name)
+            await workspace.review.attachment(call(context), "garden", draft.name)
     with pytest.raises(NotFound, match="there are: latin.txt"):
-        await world.review.attachment(call(context), "garden", "nosuch")
+        await workspace.review.attachment(call(context), "garden", "nosuch")
 
 
 @pytest.mark.parametrize(
@@ -81,23 +85,27 @@ async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(world: World
     ],
     ids=str,
 )  # fmt: skip
-async def test_what_is_no_attachment_is_refused(world: World, garden: None, draft: AttachmentDraft) -> None:
+async def test_what_is_no_attachment_is_refused(workspace: Workspace, garden: None, draft: AttachmentDraft) -> None:
     with pytest.raises(InvalidInput):
-        await world.authors.attach(draft)
+        await workspace.authors.attach(draft)
 
 
-async def test_a_page_has_its_fill(world: World, garden: None) -> None:
+async def test_a_page_has_its_fill(workspace: Workspace, garden: None) -> None:
     for number in range(MOST_ON_A_PAGE):
-        await world.authors.attach(file(f"{number}.csv"))
+        await workspace.authors.attach(file(f"{number}.csv"))
     with pytest.raises(Exhausted, match="50 attachments"):
-        await world.authors.attach(file("more.csv"))
-    await world.authors.attach(file("7.csv", b"in place of the other"))
+        await workspace.authors.attach(file("more.csv"))
+    await workspace.authors.attach(file("7.csv", b"in place of the other"))
     with pytest.raises(NotFound):
-        await world.authors.attach(AttachmentDraft(page_id="nosuch", name="a", content_type="text/plain", data=b"x"))
+        await workspace.authors.attach(
+            AttachmentDraft(page_id="nosuch", name="a", content_type="text/plain", data=b"x")
+        )
 
 
-async def test_a_backup_holds_them(world: World, garden: None, home: Home, database: Database, tmp_path: Path) -> None:
-    await world.authors.attach(file())
+async def test_a_backup_holds_them(
+    workspace: Workspace, garden: None, home: Home, database: Database, tmp_path: Path
+) -> None:
+    await workspace.authors.attach(file())
     back_up(home, tmp_path / "copy", datetime(2026, 11, 21, tzinfo=UTC))
     import sqlite3
 

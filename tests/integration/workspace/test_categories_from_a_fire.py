@@ -122,7 +122,7 @@ async def stage(home: Home, site: Site) -> AsyncIterator[Stage]:
             return [ip_address("127.0.0.1")]
 
         # Nothing but a test can let the web reach this machine: no setting, category or argument does.
-        runtime.world._web = WebReader(runtime.clock, resolve=resolve, refuse=refuse, ports=frozenset({site.port}))
+        runtime.workspace._web = WebReader(runtime.clock, resolve=resolve, refuse=refuse, ports=frozenset({site.port}))
         await runtime.worker.start()
         yield Stage(home, runtime)
         await runtime.worker.stop(5.0)

@@ -145,32 +145,34 @@ def test_a_fire_is_shown_with_its_mark_and_its_proposal_can_be_accepted(ar: Comm
 
 def test_what_waits_for_the_author_is_shown_with_the_command_that_answers_it(ar: Commands, fire: Fire) -> None:
     turn_id = fire("errand", "Summarise the garden, then remember: the pump was replaced", channel="desk")
-    (pending,) = ar.json("interrupts", "list", "--channel", "desk")
+    (pending,) = ar.json("approvals", "list", "--channel", "desk")
     assert (pending["tool"], pending["missing_scope"], pending["status"]) == ("memory_put", "memory.put", "pending")
+    assert ar.json("interrupts", "list", "--channel", "desk") == [pending], "the command's earlier name is an alias"
+    assert "interrupts" not in ar("--help")
     prefix = pending["interrupt_id"][:10]
-    command = f"agent-runtime interrupts resolve {prefix} --approve"
+    command = f"agent-runtime approvals resolve {prefix} --approve"
     assert command in ar("conversation", "show", "desk")
-    assert command in ar("interrupts", "show", prefix)
+    assert command in ar("approvals", "show", prefix)
     assert "1 decision waiting" in (ar("conversation", "list"), ar.err)[1]
 
     ar("send", "desk", "hello", "--wait", code=7)
     assert "the message waits until you decide" in ar.err
-    ar("interrupts", "resolve", prefix, code=2)
-    ar("interrupts", "resolve", prefix, "--approve", "--reject", code=2)
-    ar("interrupts", "resolve", prefix, "why", "--approve", code=2)
-    ar("interrupts", "resolve", prefix, "--edit", "[1]", code=2)
-    ar("interrupts", "resolve", prefix, "--answer", "yes", code=2)
+    ar("approvals", "resolve", prefix, code=2)
+    ar("approvals", "resolve", prefix, "--approve", "--reject", code=2)
+    ar("approvals", "resolve", prefix, "why", "--approve", code=2)
+    ar("approvals", "resolve", prefix, "--edit", "[1]", code=2)
+    ar("approvals", "resolve", prefix, "--answer", "yes", code=2)
 
-    ar("interrupts", "resolve", prefix, "--edit", '{"tier": "channel", "text": "the pump is new"}')
+    ar("approvals", "resolve", prefix, "--edit", '{"tier": "channel", "text": "the pump is new"}')
     ended = {"succeeded", "failed"}
     Constellation.until(
         _constellation(ar), "the turn to end", lambda: ar.json("turns", "show", turn_id)["status"] in ended
     )
     texts = [message["text"] for turn in ar.json("conversation", "show", "desk") for message in turn["messages"]]
     assert any("Remembered it in the channel memory" in text for text in texts)
-    assert ar.json("interrupts", "list", "--channel", "desk") == []
+    assert ar.json("approvals", "list", "--channel", "desk") == []
     for again in (("--approve",), ("--edit", '{"tier": "channel", "text": "the pump is new"}')):
-        ar("interrupts", "resolve", pending["interrupt_id"], *again, code=4)
+        ar("approvals", "resolve", pending["interrupt_id"], *again, code=4)
         assert "was decided before: edit" in ar.err
 
 
@@ -180,8 +182,8 @@ def _constellation(ar: Commands) -> Constellation:
 
 def test_a_rejection_is_told_to_the_agent(ar: Commands, fire: Fire) -> None:
     turn_id = fire("refused", "Summarise, then remember: nothing", channel="refused")
-    (pending,) = ar.json("interrupts", "list", "--channel", "refused")
-    ar("interrupts", "resolve", pending["interrupt_id"], "--reject", "not now")
+    (pending,) = ar.json("approvals", "list", "--channel", "refused")
+    ar("approvals", "resolve", pending["interrupt_id"], "--reject", "not now")
     _constellation(ar).until("the end", lambda: ar.json("turns", "show", turn_id)["status"] == "succeeded")
     assert "not now" in ar("conversation", "show", "refused")
     assert "[reject]" in ar.out
@@ -235,8 +237,8 @@ def test_turns_are_listed_shown_by_prefix_and_cancelled(ar: Commands) -> None:
         (("turns", "show", "nosuch"), 3, "nosuch"),
         (("turns", "cancel", "nosuch"), 3, "nosuch"),
         (("conversation", "show", "nosuch"), 3, "nosuch"),
-        (("interrupts", "show", "nosuch"), 3, "nosuch"),
-        (("interrupts", "resolve", "nosuch", "--approve"), 3, "nosuch"),
+        (("approvals", "show", "nosuch"), 3, "nosuch"),
+        (("approvals", "resolve", "nosuch", "--approve"), 3, "nosuch"),
         (("candidates", "accept", "nosuch"), 3, "nosuch"),
         (("candidates", "show", ""), 3, "no candidate"),
         (("workspace", "show", "nosuch"), 3, "nosuch"),
@@ -307,12 +309,12 @@ def test_beside_a_store_that_nobody_serves(daemon: Constellation, ar: Commands, 
     assert [entry] == down.json("memory", "search", "this", "--channel", "copy")
     turn_id = served[0]["turn_id"]
     assert down.json("turns", "show", turn_id)["turn_id"] == turn_id
-    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace", "memory"):
+    for listing in ("conversation", "turns", "approvals", "candidates", "workspace", "memory"):
         assert isinstance(down.json(listing, "list"), list)
     down("send", "copy", "hello", code=5)
     assert "turnkeeper up" in down.err
     for change in (
-        ("turns", "cancel", turn_id), ("interrupts", "resolve", "x", "--approve"), ("candidates", "accept", "x"),
+        ("turns", "cancel", turn_id), ("approvals", "resolve", "x", "--approve"), ("candidates", "accept", "x"),
         ("workspace", "put", "x", "--body", "b"), ("memory", "put", "x", "y", "--tier", "account"),
         ("memory", "update", "x", "y", "--tier", "account"), ("memory", "forget", "x", "--tier", "account"),
     ):  # fmt: skip
@@ -320,7 +322,7 @@ def test_beside_a_store_that_nobody_serves(daemon: Constellation, ar: Commands, 
 
 
 def test_before_anything_ran_lists_are_empty(down: Commands) -> None:
-    for listing in ("conversation", "turns", "interrupts", "candidates", "workspace", "memory"):
+    for listing in ("conversation", "turns", "approvals", "candidates", "workspace", "memory"):
         assert down.json(listing, "list") == []
     down("workspace", "show", "x", code=3)
     down("memory", "get", "x", "--tier", "account", code=3)
@@ -339,7 +341,7 @@ def test_categories_are_listed_shown_and_checked_without_a_daemon(down: Commands
 
 
 def test_every_command_explains_itself_with_an_example(down: Commands) -> None:
-    groups = ("conversation", "turns", "interrupts", "candidates", "categories", "workspace", "memory", "inbox")
+    groups = ("conversation", "turns", "approvals", "candidates", "categories", "workspace", "memory", "inbox")
     commands = [(group, name) for group in groups for name in _names(down("--help") and down(group, "--help"))]
     for argv in (*commands, ("send",), ("serve",)):
         assert "Example: agent-runtime " in down(*argv, "--help"), argv

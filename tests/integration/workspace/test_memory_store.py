@@ -27,7 +27,7 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory import entries
 from agent_runtime.workspace.memory.entries import Shelf
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import Denied, Exhausted, InvalidInput
@@ -37,8 +37,8 @@ WORKSPACE = ("workspace",)
 
 
 @pytest.fixture
-def store(world: World) -> TierStore:
-    return TierStore(world, Desk({}, judge))
+def store(workspace: Workspace) -> TierStore:
+    return TierStore(workspace, Desk({}, judge))
 
 
 @pytest.fixture
@@ -131,17 +131,17 @@ async def test_a_search_finds_words_the_best_match_first(store: TierStore, turn:
 
 
 async def test_graphs_tools_and_authors_see_the_same_entries(
-    store: TierStore, world: World, turn: TurnContext, clock: ManualClock, told: Told
+    store: TierStore, workspace: Workspace, turn: TurnContext, clock: ManualClock, told: Told
 ) -> None:
-    await world.remember(call(turn), tier="channel", text="blue", key="bucket", channel="")
+    await workspace.remember(call(turn), tier="channel", text="blue", key="bucket", channel="")
     clock.advance(1)
     assert store.get(("channel",), "bucket").value == {"text": "blue"}  # type: ignore[union-attr]
     store.put(("channel", "general", "tools"), "ladder", {"colour": "red"})
-    (ladder, bucket) = (await world.recall(call(turn), "channel", "")).entries
+    (ladder, bucket) = (await workspace.recall(call(turn), "channel", "")).entries
     assert (ladder.key, json.loads(ladder.text), bucket.key) == ("tools/ladder", {"colour": "red"}, "bucket")
     assert (ladder.written_by, ladder.turn_id, ladder.origin) == ("agent0", turn.turn_id, "agent-produced")
     shelf = Shelf(tier="channel", owner="general")
-    await world.memory.author_puts(shelf, key="tools/ladder", text="mine now")
+    await workspace.memory.author_puts(shelf, key="tools/ladder", text="mine now")
     assert store.get(("channel", "general", "tools"), "ladder").value == {"text": "mine now"}  # type: ignore[union-attr]
     with pytest.raises(Denied, match="author wrote"):
         store.put(("channel", "general", "tools"), "ladder", {"colour": "green"})

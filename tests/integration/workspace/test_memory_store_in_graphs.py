@@ -21,7 +21,7 @@ from agent_runtime.graph.guard import Desk, watching
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory.entries import Shelf
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.integration.runtime.guarded import CONFIG, Thread, plain
 from tests.integration.workspace.conftest import Begin, call
 from tests.support.scripted import calls
@@ -32,10 +32,10 @@ NOTE = {"text": "the pump is new"}
 
 
 @pytest.fixture
-def lending(world: World) -> Any:
+def lending(workspace: Workspace) -> Any:
     desk = Desk({}, judge)
     with watching(desk):
-        yield lambda graph: lend(graph, TierStore(world, desk))
+        yield lambda graph: lend(graph, TierStore(workspace, desk))
 
 
 def of_node(node: Any) -> Any:
@@ -50,13 +50,13 @@ def in_turn(begin: Begin, turn_id: str = "turn-1", *, thread_id: str = "thread-a
     return replace(context, category=replace(context.category, **changes))
 
 
-async def texts(world: World, context: TurnContext, tier: str = "channel") -> dict[str, str]:
-    return {entry.key: entry.text for entry in (await world.recall(call(context, 0), tier, "")).entries}
+async def texts(workspace: Workspace, context: TurnContext, tier: str = "channel") -> dict[str, str]:
+    return {entry.key: entry.text for entry in (await workspace.recall(call(context, 0), tier, "")).entries}
 
 
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "astream"])
 async def test_a_node_and_an_injected_tool_reach_what_our_own_tools_reach(
-    lending: Lend, world: World, begin: Begin, way: str
+    lending: Lend, workspace: Workspace, begin: Begin, way: str
 ) -> None:
     @tool
     def keep(text: str, store: Annotated[BaseStore, InjectedStore()]) -> str:
@@ -65,11 +65,11 @@ async def test_a_node_and_an_injected_tool_reach_what_our_own_tools_reach(
         return str(store.get(("channel",), "before").value)  # type: ignore[union-attr]
 
     context = in_turn(begin, tools=frozenset({"memory.read", "memory.put", "tool:keep"}))
-    await world.remember(call(context, 1), tier="channel", text="blue", key="before", channel="")
+    await workspace.remember(call(context, 1), tier="channel", text="blue", key="before", channel="")
     thread = Thread(lending(plain(keep, lines=[calls(("keep", {"text": "green"}))])), context, way)
     assert await thread.go() == []
     assert await thread.told() == ["{'text': 'blue'}"]
-    assert await texts(world, context) == {"before": "blue", "kept": "green"}
+    assert await texts(workspace, context) == {"before": "blue", "kept": "green"}
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ async def test_a_node_and_an_injected_tool_reach_what_our_own_tools_reach(
 )
 @pytest.mark.parametrize("verb", ["put", "get", "search", "delete"])
 async def test_what_is_outside_the_turns_scopes_asks_the_author_and_runs_once_approved(
-    lending: Lend, world: World, begin: Begin, namespace: tuple[str, ...], missing: str, verb: str
+    lending: Lend, workspace: Workspace, begin: Begin, namespace: tuple[str, ...], missing: str, verb: str
 ) -> None:
     found: list[Any] = []
     owner = begin("owner", named="conversation", thread_id="thread-b", channel="secret")
-    await world.remember(call(owner), tier=namespace[0], text="hidden", key="k", channel="")
+    await workspace.remember(call(owner), tier=namespace[0], text="hidden", key="k", channel="")
 
     async def node(_state: Any, runtime: Runtime[Any]) -> Any:
         store: Any = runtime.store
@@ -101,15 +101,15 @@ async def test_what_is_outside_the_turns_scopes_asks_the_author_and_runs_once_ap
     thread = Thread(lending(of_node(node)), in_turn(begin, memory=frozenset({"conversation", "channel", "workspace"})))
     (asked,) = await thread.go()
     assert (asked.missing_scope, found) == (missing, [])
-    assert await texts(world, owner, namespace[0]) == {"k": "hidden"}
+    assert await texts(workspace, owner, namespace[0]) == {"k": "hidden"}
     assert await thread.decide((asked, "approve")) == []
     assert len(found) == 1
     left = {"put": {"k": NOTE["text"]}, "delete": {}}.get(verb, {"k": "hidden"})
-    assert await texts(world, owner, namespace[0]) == left
+    assert await texts(workspace, owner, namespace[0]) == left
 
 
 async def test_what_the_author_refuses_is_not_done_and_what_he_edits_is_done_so(
-    lending: Lend, world: World, begin: Begin
+    lending: Lend, workspace: Workspace, begin: Begin
 ) -> None:
     async def node(_state: Any, runtime: Runtime[Any]) -> Any:
         try:
@@ -126,21 +126,21 @@ async def test_what_the_author_refuses_is_not_done_and_what_he_edits_is_done_so(
     assert await thread.decide((asked, "reject")) == []
     said = (await thread.graph.aget_state(CONFIG)).values["messages"]
     assert "the author refused this call" in said[-1].text
-    assert await texts(world, context, "workspace") == {}
+    assert await texts(workspace, context, "workspace") == {}
     again = Thread(lending(of_node(node)), context)
     (asked,) = await again.go()
     edited = {"tier": "workspace", "key": "better", "value": {"text": "as edited"}}
     assert await again.decide((asked, "edit"), args=edited) == []
-    assert await texts(world, context, "workspace") == {"better": "as edited"}
+    assert await texts(workspace, context, "workspace") == {"better": "as edited"}
 
 
 @pytest.mark.parametrize("verb", ["get", "search", "find", "list"])
 async def test_a_reading_that_the_author_edits_reads_what_he_named(
-    lending: Lend, world: World, begin: Begin, verb: str
+    lending: Lend, workspace: Workspace, begin: Begin, verb: str
 ) -> None:
     found: list[Any] = []
     for shelf, text in ((Shelf(tier="account"), "private pump"), (Shelf(tier="channel", owner="general"), "pump")):
-        await world.memory.author_puts(shelf, key="pin", text=text)
+        await workspace.memory.author_puts(shelf, key="pin", text=text)
 
     async def node(_state: Any, runtime: Runtime[Any]) -> Any:
         store: Any = runtime.store
@@ -166,7 +166,7 @@ async def test_a_reading_that_the_author_edits_reads_what_he_named(
 
 @pytest.mark.parametrize("value", [{}, {"value": "words"}])
 async def test_an_edit_without_the_value_to_be_written_writes_nothing(
-    lending: Lend, world: World, begin: Begin, value: dict[str, Any]
+    lending: Lend, workspace: Workspace, begin: Begin, value: dict[str, Any]
 ) -> None:
     async def node(_state: Any, runtime: Runtime[Any]) -> Any:
         await runtime.store.aput(("workspace",), "k", NOTE)  # type: ignore[union-attr]
@@ -176,10 +176,10 @@ async def test_an_edit_without_the_value_to_be_written_writes_nothing(
     (asked,) = await thread.go()
     with pytest.raises(InvalidInput, match="value is an object"):
         await thread.decide((asked, "edit"), args={"tier": "workspace", "key": "k"} | value)
-    assert await texts(world, context, "workspace") == {}
+    assert await texts(workspace, context, "workspace") == {}
 
 
-async def test_a_node_that_runs_again_writes_once(lending: Lend, world: World, begin: Begin) -> None:
+async def test_a_node_that_runs_again_writes_once(lending: Lend, workspace: Workspace, begin: Begin) -> None:
     """What came after the first run stays: the second run's writes are known and not made again."""
     runs = []
 
@@ -196,11 +196,11 @@ async def test_a_node_that_runs_again_writes_once(lending: Lend, world: World, b
     thread = Thread(lending(of_node(node)), context)
     with pytest.raises(RuntimeError):
         await thread.go()
-    await world.remember(call(other), tier="channel", text="later", key="turning", channel="")
+    await workspace.remember(call(other), tier="channel", text="later", key="turning", channel="")
     with turn_around(context):
         await thread.graph.ainvoke(None, CONFIG)
     assert runs == ["one", "later"], "the last of three like writes won, and a rerun does not undo what came after"
-    assert (await texts(world, context))["turning"] == "later"
+    assert (await texts(workspace, context))["turning"] == "later"
 
 
 async def test_a_thread_that_a_tool_starts_by_itself_has_no_memory(lending: Lend, begin: Begin) -> None:

@@ -13,7 +13,7 @@ from agent_runtime.graph.agent.default import build_graph
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.model import PageDraft
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Agent, AskingGuard, Begin, call
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
@@ -28,9 +28,9 @@ GARDEN = PageDraft(
 
 
 async def test_a_summary_is_proposed_from_what_is_new(
-    agent: Agent, world: World, begin: Begin, say: Callable[..., None], clock: ManualClock
+    agent: Agent, workspace: Workspace, begin: Begin, say: Callable[..., None], clock: ManualClock
 ) -> None:
-    await world.put_page(GARDEN)
+    await workspace.put_page(GARDEN)
     begin("earlier", started_by="author", named="conversation")
     say("earlier", "author", "The compost team meets on Tuesday.")
     clock.advance(60)
@@ -39,7 +39,7 @@ async def test_a_summary_is_proposed_from_what_is_new(
     assert agent.calls == [
         "conversation_read", "memory_read", "workspace_search", "workspace_read", "summary_propose",
     ]  # fmt: skip
-    (candidate,) = await world.list_candidates()
+    (candidate,) = await workspace.list_candidates()
     assert candidate.title == "Catch-up for general, 2026-03-02 09:00 UTC"
     assert "The compost team meets on Tuesday." in candidate.body
     assert "Garden plan (garden): " in candidate.body
@@ -49,9 +49,9 @@ async def test_a_summary_is_proposed_from_what_is_new(
 
 
 async def test_with_nothing_new_a_fire_says_and_proposes_nothing(
-    agent: Agent, world: World, begin: Begin, end: Callable[..., None], clock: ManualClock
+    agent: Agent, workspace: Workspace, begin: Begin, end: Callable[..., None], clock: ManualClock
 ) -> None:
-    await world.put_page(GARDEN)
+    await workspace.put_page(GARDEN)
     clock.advance(60)
     await agent.run(begin("first", prompt="Summarise the garden."))
     assert agent.text
@@ -59,22 +59,27 @@ async def test_with_nothing_new_a_fire_says_and_proposes_nothing(
     clock.advance(60)
     await agent.run(begin("second", prompt="Summarise the garden."))
     assert agent.text == ""
-    assert len(await world.list_candidates()) == 1
+    assert len(await workspace.list_candidates()) == 1
 
 
 async def test_a_summary_tells_what_was_remembered_since_the_last_one_and_not_before(
-    agent: Agent, world: World, begin: Begin, end: Callable[..., None], say: Callable[..., None], clock: ManualClock
+    agent: Agent,
+    workspace: Workspace,
+    begin: Begin,
+    end: Callable[..., None],
+    say: Callable[..., None],
+    clock: ManualClock,
 ) -> None:
     talk = begin("talk", started_by="author", named="conversation")
     bodies = []
     for number, word in enumerate(("first", "second")):
         clock.advance(60)
         say("talk", "author", f"The {word} thing was said.", position=number)
-        await world.remember(call(talk, number), tier="channel", text=f"the {word} note", key="", channel="")
+        await workspace.remember(call(talk, number), tier="channel", text=f"the {word} note", key="", channel="")
         clock.advance(60)
         await agent.run(begin(f"fire-{word}", prompt="Summarise.", task_name="daily"))
         end(f"fire-{word}")
-        bodies.append((await world.list_candidates())[0].body)
+        bodies.append((await workspace.list_candidates())[0].body)
     assert "remembered: the first note" in bodies[0]
     assert "The second thing was said." in bodies[1]
     assert "remembered: the second note" in bodies[1]
@@ -82,7 +87,12 @@ async def test_a_summary_tells_what_was_remembered_since_the_last_one_and_not_be
 
 
 async def test_two_tasks_in_a_channel_do_not_summarise_each_other(
-    agent: Agent, world: World, begin: Begin, end: Callable[..., None], say: Callable[..., None], clock: ManualClock
+    agent: Agent,
+    workspace: Workspace,
+    begin: Begin,
+    end: Callable[..., None],
+    say: Callable[..., None],
+    clock: ManualClock,
 ) -> None:
     for number in range(6):
         clock.advance(60)
@@ -91,44 +101,46 @@ async def test_two_tasks_in_a_channel_do_not_summarise_each_other(
         if agent.text:
             say(turn_id, "agent", agent.text)
         end(turn_id)
-    assert [one.task_name for one in await world.list_candidates()] == ["other", "one"], "each its first, and no more"
+    assert [one.task_name for one in await workspace.list_candidates()] == ["other", "one"], (
+        "each its first, and no more"
+    )
 
 
 async def test_a_page_that_changed_is_new(
-    agent: Agent, world: World, begin: Begin, end: Callable[..., None], clock: ManualClock
+    agent: Agent, workspace: Workspace, begin: Begin, end: Callable[..., None], clock: ManualClock
 ) -> None:
     await agent.run(begin("first", prompt="Summarise the garden."))
     end("first")
     clock.advance(60)
-    await world.put_page(GARDEN)
+    await workspace.put_page(GARDEN)
     await agent.run(begin("second", prompt="Summarise the garden."))
     assert "1 page (garden)" in agent.text
 
 
 async def test_a_call_past_the_category_interrupts_and_runs_once_approved(
-    agent: Agent, world: World, begin: Begin
+    agent: Agent, workspace: Workspace, begin: Begin
 ) -> None:
     context = begin(prompt="Summarise the garden, then remember: the pump was replaced")
     state = await agent.run(context)
     (asked,) = state["__interrupt__"]
     assert asked.value["missing_scope"] == "memory.put"
     assert asked.value["args"] == {"tier": "channel", "text": "the pump was replaced"}
-    assert len(await world.list_candidates()) == 1, "what is within the category went on before"
+    assert len(await workspace.list_candidates()) == 1, "what is within the category went on before"
     await agent.run(context, answers={asked.id: "approve"})
     assert "Remembered it in the channel memory." in agent.text
-    recalled = await world.recall(_call(context), "channel", "")
+    recalled = await workspace.recall(_call(context), "channel", "")
     assert [entry.text for entry in recalled.entries] == ["the pump was replaced"]
 
 
 async def test_a_refused_call_has_no_effect_is_reported_and_not_repeated(
-    agent: Agent, world: World, begin: Begin
+    agent: Agent, workspace: Workspace, begin: Begin
 ) -> None:
     context = begin(prompt="Summarise the garden, then remember: the pump was replaced")
     state = await agent.run(context)
     await agent.run(context, answers={state["__interrupt__"][0].id: "not now"})
     assert "memory_put was not done: not now" in agent.text
     assert agent.calls.count("memory_put") == 1
-    assert (await world.recall(_call(context), "channel", "")).entries == ()
+    assert (await workspace.recall(_call(context), "channel", "")).entries == ()
 
 
 @pytest.mark.parametrize(
@@ -148,9 +160,9 @@ async def test_a_refused_call_has_no_effect_is_reported_and_not_repeated(
     ],
 )
 async def test_the_author_is_answered(
-    agent: Agent, world: World, begin: Begin, prompt: str, calls: list[str], says: str
+    agent: Agent, workspace: Workspace, begin: Begin, prompt: str, calls: list[str], says: str
 ) -> None:
-    await world.put_page(GARDEN)
+    await workspace.put_page(GARDEN)
     await agent.run(begin(prompt=prompt, named="conversation", started_by="author"))
     assert agent.calls == calls
     assert says in agent.text
@@ -166,10 +178,12 @@ async def test_a_hidden_tool_is_not_offered_and_that_is_said(
     assert "memory_put is not offered" in agent.text
 
 
-async def test_a_replay_makes_equal_calls_with_equal_ids(agent: Agent, begin: Begin, home: Home, world: World) -> None:
+async def test_a_replay_makes_equal_calls_with_equal_ids(
+    agent: Agent, begin: Begin, home: Home, workspace: Workspace
+) -> None:
     context = begin(prompt="Summarise the garden.")
     await agent.run(context)
-    specs = workspace_tools(world)
+    specs = workspace_tools(workspace)
     again = Agent(
         build_graph(Settings(), home, specs, middleware=[AskingGuard(specs)], checkpointer=InMemorySaver(), environ={})
     )
@@ -184,8 +198,8 @@ def ids(said: list[Any]) -> list[str]:
     ]
 
 
-async def test_the_delay_waits_on_the_clock(home: Home, world: World, begin: Begin, clock: ManualClock) -> None:
-    specs, environ = workspace_tools(world), {"TURNKEEPER_OFFLINE_DELAY_S": "2"}
+async def test_the_delay_waits_on_the_clock(home: Home, workspace: Workspace, begin: Begin, clock: ManualClock) -> None:
+    specs, environ = workspace_tools(workspace), {"TURNKEEPER_OFFLINE_DELAY_S": "2"}
     slow = Agent(
         build_graph(
             Settings(),

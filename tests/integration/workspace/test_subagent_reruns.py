@@ -15,7 +15,7 @@ from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import judge
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.integration.runtime.guarded import CONFIG
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
@@ -42,14 +42,14 @@ class Counted(OfflineModel):
 
 @pytest.mark.parametrize("dies", ["after the subagent", "within the subagent"])
 async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
-    world: World, begin: Begin, clock: ManualClock, told: Told, monkeypatch: pytest.MonkeyPatch, dies: str
+    workspace: Workspace, begin: Begin, clock: ManualClock, told: Told, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
     for module in (subagents, briefing):
         monkeypatch.setattr(module, "SUBAGENTS", {"keeper": KEEPER})
     asked: list[int] = []
     found: list[Report] = []
     context = begin("turn-1", category=HAS_ALL, thread_id="thread-a")
-    specs = workspace_tools(world)
+    specs = workspace_tools(workspace)
     desk = Desk({spec.tool.name: spec for spec in specs}, judge)
     made = Subagents(lambda: Counted(clock=clock, asked=asked))
     made.begin(desk, specs, [Guard(desk), *([Dying()] if dies == "within the subagent" else [])])
@@ -67,7 +67,9 @@ async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
         with pytest.raises(ConnectionError):
             await compiled.ainvoke({"messages": [HumanMessage("go", id="turn-1")]}, CONFIG)
         await compiled.ainvoke(None, CONFIG)
-    assert [entry.text for entry in (await world.recall(call(context), "channel", "")).entries] == ["the pump is new"]
+    assert [entry.text for entry in (await workspace.recall(call(context), "channel", "")).entries] == [
+        "the pump is new"
+    ]
     assert [fields["repeated"] for event, fields in told if event == "agent.wrote"].count(False) == 1
     assert len(asked) == 2, "one answer with the call, one with the report"
     assert found[-1].calls == ("memory_put(channel, the pump is new)",)

@@ -27,7 +27,7 @@ from agent_runtime.store.workspace_schema import (
 )
 from agent_runtime.workspace.model import Acceptance, Author, PageDraft, Rejection, SummaryDraft
 from agent_runtime.workspace.submit import stamp, submit
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
@@ -60,7 +60,7 @@ def test_what_writes_beside_pages_is_called_by_the_submit_boundary_alone() -> No
     writers = {"record", "close", "close_of_candidate", "put_attachment"}
     writers |= {"set_links", "add_links", "queue_outdated", "queue_derived", "settle_item", "keep_versions"}
     modules = {"records", "queue", "deviations", "revalidation", "attachments"}
-    for path in (PACKAGE / "world").glob("*.py"):
+    for path in (PACKAGE / "workspace").glob("*.py"):
         called = {
             node.attr if isinstance(node, ast.Attribute) else node.id
             for node in ast.walk(trees()[path])
@@ -74,75 +74,81 @@ def test_what_writes_beside_pages_is_called_by_the_submit_boundary_alone() -> No
         imported = {
             (node.module or "").rpartition(".")[2]
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agent_runtime.world.")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agent_runtime.workspace.")
         }
-        assert path.parent.name == "world" or not imported & boundary, path
+        assert path.parent.name == "workspace" or not imported & boundary, path
 
 
-async def test_an_authors_page_is_authored_and_canonical_and_its_past_is_kept(world: World, database: Database) -> None:
-    first = await world.put_page(PAGE)
+async def test_an_authors_page_is_authored_and_canonical_and_its_past_is_kept(
+    workspace: Workspace, database: Database
+) -> None:
+    first = await workspace.put_page(PAGE)
     assert (first.origin, first.lifecycle, first.version, first.tags) == ("authored", "canonical", 1, ("a", "b"))
-    second = await world.put_page(PageDraft(page_id="garden", title="Garden", body="No slugs."))
+    second = await workspace.put_page(PageDraft(page_id="garden", title="Garden", body="No slugs."))
     assert second.version == 2
     kept = await database.run(lambda connection: connection.execute(select(page_versions)).all())
     assert [(row.version, row.body) for row in kept] == [(1, "Slugs.")]
 
 
-async def test_an_agents_page_is_a_candidate_and_the_page_is_as_before(world: World, begin: Begin, told: Told) -> None:
-    before = await world.put_page(PAGE)
+async def test_an_agents_page_is_a_candidate_and_the_page_is_as_before(
+    workspace: Workspace, begin: Begin, told: Told
+) -> None:
+    before = await workspace.put_page(PAGE)
     context = begin(named="conversation", started_by="author")
-    outcome = await world.propose(call(context), PageDraft(page_id="garden", title="Garden", body="Canonical!"))
+    outcome = await workspace.propose(call(context), PageDraft(page_id="garden", title="Garden", body="Canonical!"))
     assert (outcome.result["origin"], outcome.result["lifecycle"]) == ("agent-produced", "candidate")
-    assert await world.get_page("garden") == before
+    assert await workspace.get_page("garden") == before
     event, fields = told[-1]
     assert (event, fields["lifecycle"], fields["turn_id"]) == ("agent.wrote", "candidate", "turn-1")
     assert "Canonical!" not in str(told)
     assert "title" not in fields
 
 
-async def test_accepting_makes_it_canonical_and_keeps_where_it_came_from(world: World, begin: Begin) -> None:
+async def test_accepting_makes_it_canonical_and_keeps_where_it_came_from(workspace: Workspace, begin: Begin) -> None:
     context = begin(named="conversation", started_by="author")
-    made = await world.propose(call(context), PageDraft(page_id="pump", title="Pump", body="New."))
-    decided = await world.decide_candidate(made.result["candidate_id"], accept=True, note="good")
+    made = await workspace.propose(call(context), PageDraft(page_id="pump", title="Pump", body="New."))
+    decided = await workspace.decide_candidate(made.result["candidate_id"], accept=True, note="good")
     assert (decided.lifecycle, decided.origin, decided.note) == ("canonical", "agent-produced", "good")
-    page = await world.get_page("pump")
+    page = await workspace.get_page("pump")
     assert (page.origin, page.lifecycle, page.body) == ("agent-produced", "canonical", "New.")
     with pytest.raises(Conflict, match="canonical already"):
-        await world.decide_candidate(decided.candidate_id, accept=False)
+        await workspace.decide_candidate(decided.candidate_id, accept=False)
 
 
-async def test_accepting_onto_a_page_that_changed_meanwhile_is_a_conflict(world: World, begin: Begin) -> None:
-    await world.put_page(PAGE)
+async def test_accepting_onto_a_page_that_changed_meanwhile_is_a_conflict(workspace: Workspace, begin: Begin) -> None:
+    await workspace.put_page(PAGE)
     context = begin(named="conversation", started_by="author")
-    made = await world.propose(call(context), PageDraft(page_id="garden", title="Garden", body="Old view."))
-    await world.put_page(PageDraft(page_id="garden", title="Garden", body="The author's newer words."))
+    made = await workspace.propose(call(context), PageDraft(page_id="garden", title="Garden", body="Old view."))
+    await workspace.put_page(PageDraft(page_id="garden", title="Garden", body="The author's newer words."))
     with pytest.raises(Conflict, match="version 2.*version 1"):
-        await world.decide_candidate(made.result["candidate_id"], accept=True)
-    assert (await world.get_page("garden")).body == "The author's newer words."
-    assert [one.lifecycle for one in await world.list_candidates()] == ["candidate"]
+        await workspace.decide_candidate(made.result["candidate_id"], accept=True)
+    assert (await workspace.get_page("garden")).body == "The author's newer words."
+    assert [one.lifecycle for one in await workspace.list_candidates()] == ["candidate"]
 
 
-async def test_rejecting_writes_nothing_else(world: World, begin: Begin) -> None:
+async def test_rejecting_writes_nothing_else(workspace: Workspace, begin: Begin) -> None:
     context = begin(named="conversation", started_by="author")
-    made = await world.propose(call(context), PageDraft(page_id="pump", title="Pump", body="New."))
-    decided = await world.decide_candidate(made.result["candidate_id"], accept=False)
+    made = await workspace.propose(call(context), PageDraft(page_id="pump", title="Pump", body="New."))
+    decided = await workspace.decide_candidate(made.result["candidate_id"], accept=False)
     assert decided.lifecycle == "rejected"
     with pytest.raises(NotFound):
-        await world.get_page("pump")
-    assert await world.list_candidates() == []
-    assert await world.list_candidates(include_decided=True) == [decided]
+        await workspace.get_page("pump")
+    assert await workspace.list_candidates() == []
+    assert await workspace.list_candidates(include_decided=True) == [decided]
 
 
-async def test_an_agent_cannot_decide(world: World, begin: Begin, database: Database, clock: ManualClock) -> None:
+async def test_an_agent_cannot_decide(
+    workspace: Workspace, begin: Begin, database: Database, clock: ManualClock
+) -> None:
     context = begin()
-    made = await world.propose(call(context), SummaryDraft(channel="general", title="t", body="b"))
+    made = await workspace.propose(call(context), SummaryDraft(channel="general", title="t", body="b"))
     for kind in (Acceptance, Rejection):
         decision = partial(
             submit, draft=kind(candidate_id=made.result["candidate_id"]), caller=context, at=clock.now(), new_id="c-x"
         )
         with pytest.raises(Denied, match="only an author"):
             await database.run(decision)
-    assert [one.lifecycle for one in await world.list_candidates()] == ["candidate"]
+    assert [one.lifecycle for one in await workspace.list_candidates()] == ["candidate"]
 
 
 @pytest.mark.parametrize("caller", [None, "author", {"name": "author"}, TurnContext])
@@ -151,20 +157,20 @@ def test_a_caller_of_no_known_kind_writes_nothing(caller: Any) -> None:
         stamp(caller, PAGE)
 
 
-async def test_a_run_of_the_same_call_again_writes_once(world: World, begin: Begin, told: Told) -> None:
+async def test_a_run_of_the_same_call_again_writes_once(workspace: Workspace, begin: Begin, told: Told) -> None:
     context = begin()
     draft = SummaryDraft(channel="general", title="t", body="b")
-    first, again = [await world.propose(call(context), draft) for _ in range(2)]
+    first, again = [await workspace.propose(call(context), draft) for _ in range(2)]
     assert (first.result, first.repeated, again.repeated) == (again.result, False, True)
-    other = await world.propose(call(context, 2), draft)
+    other = await workspace.propose(call(context, 2), draft)
     assert not other.repeated
-    assert len(await world.list_candidates()) == 2
+    assert len(await workspace.list_candidates()) == 2
     assert [fields["repeated"] for _, fields in told] == [False, True, False]
 
 
 @pytest.mark.parametrize("how", ["cancelled", "ended", "unknown"])
 async def test_a_turn_that_is_over_writes_no_more(
-    world: World, begin: Begin, database: Database, end: Callable[..., None], how: str
+    workspace: Workspace, begin: Begin, database: Database, end: Callable[..., None], how: str
 ) -> None:
     context = begin()
     if how == "cancelled":
@@ -175,21 +181,21 @@ async def test_a_turn_that_is_over_writes_no_more(
     else:
         context = TurnContext(turn_id="nobody", thread_id="t", channel="general", agent="a", category=context.category)
     with pytest.raises(Denied, match="writes no more"):
-        await world.propose(call(context), SummaryDraft(channel="general", title="t", body="b"))
+        await workspace.propose(call(context), SummaryDraft(channel="general", title="t", body="b"))
     for table in (candidates, effects):
         assert await count(database, table) == 0
 
 
-async def test_the_world_checks_scopes_itself(world: World, begin: Begin) -> None:
+async def test_the_world_checks_scopes_itself(workspace: Workspace, begin: Begin) -> None:
     context = begin(read_only=True)
     with pytest.raises(Denied, match="read-only"):
-        await world.propose(call(context), SummaryDraft(channel="general", title="t", body="b"))
+        await workspace.propose(call(context), SummaryDraft(channel="general", title="t", body="b"))
     with pytest.raises(Denied, match=r"page\.propose"):
-        await world.propose(call(begin("turn-2")), PAGE)
+        await workspace.propose(call(begin("turn-2")), PAGE)
     with pytest.raises(Denied, match="channel general"):
-        await world.propose(call(begin("turn-3")), SummaryDraft(channel="secret", title="t", body="b"))
+        await workspace.propose(call(begin("turn-3")), SummaryDraft(channel="secret", title="t", body="b"))
     with pytest.raises(Denied, match="channel general"):
-        await world.hear(call(context), "secret", whole=True)
+        await workspace.hear(call(context), "secret", whole=True)
 
 
 @pytest.mark.parametrize(
@@ -208,13 +214,13 @@ async def test_the_world_checks_scopes_itself(world: World, begin: Begin) -> Non
     ],
 )
 async def test_what_cannot_be_stored_is_refused_by_field(
-    world: World, begin: Begin, database: Database, draft: PageDraft, field: str
+    workspace: Workspace, begin: Begin, database: Database, draft: PageDraft, field: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        await world.put_page(draft)
+        await workspace.put_page(draft)
     assert refused.value.where == field
     with pytest.raises(InvalidInput):
-        await world.propose(call(begin(named="conversation")), draft)
+        await workspace.propose(call(begin(named="conversation")), draft)
     assert [await count(database, table) for table in (pages, candidates, effects)] == [0, 0, 0]
 
 
@@ -278,9 +284,9 @@ async def test_the_database_itself_refuses_what_has_no_provenance(
 
 
 async def test_no_update_makes_a_candidate_canonical_without_a_decision(
-    world: World, begin: Begin, database: Database
+    workspace: Workspace, begin: Begin, database: Database
 ) -> None:
-    await world.propose(call(begin()), SummaryDraft(channel="general", title="t", body="b"))
+    await workspace.propose(call(begin()), SummaryDraft(channel="general", title="t", body="b"))
     with pytest.raises(IntegrityError):
         await database.run(lambda connection: connection.execute(update(candidates).values(lifecycle="canonical")))
 

@@ -35,7 +35,7 @@ from agent_runtime.store.workspace_schema import (
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.attachments import AttachmentDraft
 from agent_runtime.workspace.model import PageDraft
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import row_of
 from tests.support.clock import ManualClock
 from turnkeeper.entropy import SeededEntropy
@@ -144,16 +144,16 @@ Rows = dict[str, set[tuple[Any, ...]]]
 
 
 class Trial:
-    """A world with an author's pages in it, begun anew for each example."""
+    """A workspace with an author's pages in it, begun anew for each example."""
 
     def __init__(self, database: Database, clock: ManualClock, runner: asyncio.Runner) -> None:
         self._database, self._clock, self._runner = database, clock, runner
-        self.world = World(database, clock, SeededEntropy(1), lambda _event, _fields: None)
-        self.tools = {spec.scope: spec for spec in workspace_tools(self.world)}
+        self.workspace = Workspace(database, clock, SeededEntropy(1), lambda _event, _fields: None)
+        self.tools = {spec.scope: spec for spec in workspace_tools(self.workspace)}
         runner.run(self._write_pages())
 
     async def _write_pages(self) -> None:
-        authors = self.world.authors
+        authors = self.workspace.authors
         await authors.put(PageDraft(page_id="garden", title="Garden", body="Plots: 42"))
         for name in ("leaflet", "visit"):
             await authors.put(PageDraft(page_id=name, title=name, body=SHOWN, sources=("garden",)))
@@ -180,7 +180,7 @@ class Trial:
         return self._database.submit(read).result()
 
     def call(self, spec: ToolSpec, args: dict[str, Any], context: TurnContext, number: int) -> None:
-        """Call a tool as the guard's handler would; what it refuses, by its schema or by the world, is refused."""
+        """Call a tool as the guard's handler would; what it refuses, by its schema or by the workspace, is refused."""
         schema: Any = spec.tool.tool_call_schema
         runtime = SimpleNamespace(
             context=context, execution_info=SimpleNamespace(checkpoint_ns="ns"), tool_call_id=f"call-{number}"
@@ -217,7 +217,7 @@ def test_no_write_of_an_agent_is_canonical_unscoped_or_without_provenance(
         trial.call(spec, args | claims, under, number)
         after = trial.rows(*AGENTS, *OTHERS)
         wrote = before != after
-        assert not wrote or judge(spec.scope, spec.effect, args, under).allowed, "the world itself refuses"
+        assert not wrote or judge(spec.scope, spec.effect, args, under).allowed, "the workspace itself refuses"
         assert not wrote or spec.effect == "write"
         assert wrote == (len(after["effects"]) > len(before["effects"])), "each write is known by its call"
         allowed = {"candidates", "deviations", "derivations"} if "propose" in scope else KINDS.get(scope, set())

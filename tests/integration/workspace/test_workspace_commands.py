@@ -21,7 +21,7 @@ from agent_runtime.store.idempotency import Call
 from agent_runtime.store.schema import open_database, turns
 from agent_runtime.workspace.deviations import DeviationDraft
 from agent_runtime.workspace.model import PageDraft
-from agent_runtime.workspace.workspace import World
+from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import row_of
 from tests.support.clock import ManualClock
 from turnkeeper.clock import SystemClock
@@ -36,15 +36,15 @@ RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\r")
 
 
 class Served(Corpus):
-    """The service's methods over a world on a loop of its own, called as the commands call a daemon, without a wire."""
+    """The service's methods over a workspace on a loop of its own, called as the commands call a daemon, without a wire."""
 
     def __init__(self, home: Home) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._database = open_database(home)
-        self.world = World(self._database, SystemClock(), SystemEntropy(), lambda _event, _fields: None)
-        self._authors, self._read = self.world.authors, self.world.read
+        self.workspace = Workspace(self._database, SystemClock(), SystemEntropy(), lambda _event, _fields: None)
+        self._authors, self._read = self.workspace.authors, self.workspace.read
 
     async def ListCandidates(self, request: Any, _context: Any) -> Any:
         return await self._read(lambda connection: list_candidates(connection, request))
@@ -237,14 +237,14 @@ def test_a_list_goes_on_behind_what_one_answer_holds(ar: Commands, monkeypatch: 
     assert ar("workspace", "list", "-o", "name", "--tag", "odd").split() == list("ace")
 
 
-async def test_a_batch_with_one_bad_page_writes_none(world: Any) -> None:
+async def test_a_batch_with_one_bad_page_writes_none(workspace: Any) -> None:
     good, bad = (
         PageDraft(page_id="good", title="t", body="b"),
         PageDraft(page_id="bad", title="t", body="b", tags=("!",)),
     )
     with pytest.raises(Exception, match="tags"):
-        await world.authors.import_pages([good, bad])
-    assert await world.list_pages() == []
+        await workspace.authors.import_pages([good, bad])
+    assert await workspace.list_pages() == []
 
 
 def test_a_bar_comes_after_a_second_and_only_on_a_terminal(clock: ManualClock) -> None:
@@ -307,18 +307,18 @@ def test_files_lie_beside_pages(ar: Commands, tmp_path: Path) -> None:
 @pytest.fixture
 def deviation(served: Served, home: Home) -> str:
     """A deviation that a turn recorded, every text of it hostile."""
-    world, category = served.world, Categories.load(home, Settings()).get("conversation")
+    workspace, category = served.workspace, Categories.load(home, Settings()).get("conversation")
 
     async def record() -> str:
         context = TurnContext(
             turn_id="turn-1", thread_id="thread-1", channel="general", agent="agent0", category=category,
             fire_id="fire-1", task_name=f"walk{EVIL}",
         )  # fmt: skip
-        await world.authors.put(PageDraft(page_id="garden", title="Garden" + EVIL.replace("\r", ""), body=EVIL))
+        await workspace.authors.put(PageDraft(page_id="garden", title="Garden" + EVIL.replace("\r", ""), body=EVIL))
         row = row_of(context, ManualClock())
-        await world.write(lambda connection: connection.execute(insert(turns).values(row)))
+        await workspace.write(lambda connection: connection.execute(insert(turns).values(row)))
         draft = DeviationDraft(page_id="garden", says=EVIL.strip(), found=f"other {EVIL}", why=EVIL)
-        made = await world.review.record(Call(context=context, key="k"), draft)
+        made = await workspace.review.record(Call(context=context, key="k"), draft)
         return str(made.result["deviation_id"])
 
     return str(served.wait(record()))
@@ -347,7 +347,7 @@ def test_a_candidate_is_held_against_the_page_it_would_change(ar: Commands, serv
 
     def propose(page_id: str, body: str, key: str, version: int = 0) -> str:
         draft = PageDraft(page_id=page_id, title="Plots" + EVIL.replace("\r", ""), body=body, version=version)
-        made = served.wait(served.world.propose(Call(context=context, key=key), draft))
+        made = served.wait(served.workspace.propose(Call(context=context, key=key), draft))
         return str(made.result["candidate_id"])
 
     ar("workspace", "put", "plots", "--body", "Plots: 42\nSame.")

@@ -22,7 +22,7 @@ from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Call, Ear, L
 from agent_runtime.model.conversation import project
 from agent_runtime.service.reads import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.unit.world.test_conversation import ASKED, FIRE, PROMPT, says
+from tests.unit.workspace.test_conversation import ASKED, FIRE, PROMPT, says
 from turnkeeper.console import as_json
 from turnkeeper.errors import Conflict
 
@@ -95,9 +95,9 @@ def test_a_turn_says_what_ran_why_what_it_proposes_and_what_is_asked() -> None:
         "agent-runtime deviations resolve d-1 --keep-canonical",
         "asks you · permission · 1234567890",
         "memory_put needs memory.put",
-        "agent-runtime interrupts resolve 1234567890 --approve",
-        'agent-runtime interrupts resolve 1234567890 --reject "why"',
-        "agent-runtime interrupts resolve 1234567890 --edit JSON",
+        "agent-runtime approvals resolve 1234567890 --approve",
+        'agent-runtime approvals resolve 1234567890 --reject "why"',
+        "agent-runtime approvals resolve 1234567890 --edit JSON",
     ):
         assert part in text
     assert "**Read**" not in text, "what an agent writes is Markdown"

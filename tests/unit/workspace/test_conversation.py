@@ -149,8 +149,8 @@ def test_a_turn_on_a_terminal() -> None:
     assert all(len(line) <= 80 for line in shown[3:5]), "calls and answers are shortened"
     assert shown[5] == "  agent      Read it.\n             Proposed."
     assert "agent-runtime candidates accept c-1" in "\n".join(shown)
-    assert "agent-runtime interrupts resolve 1234567890 --approve" in "\n".join(shown)
-    assert 'agent-runtime interrupts resolve 1234567890 --reject "why"' in "\n".join(shown)
+    assert "agent-runtime approvals resolve 1234567890 --approve" in "\n".join(shown)
+    assert 'agent-runtime approvals resolve 1234567890 --reject "why"' in "\n".join(shown)
     assert "y" * 300 in "\n".join(lines(project(FIRE, messages, [], first=True), wide=True))
 
 
@@ -160,7 +160,7 @@ def test_what_is_decided_shows_its_decision_and_no_command() -> None:
     text = "\n".join(lines(project(FIRE, [PROMPT, says("Done.")], [settled, refused], first=True)))
     assert "[approve]" in text
     assert "[reject]: not today" in text
-    assert "interrupts resolve" not in text
+    assert "approvals resolve" not in text
 
 
 def test_text_from_outside_is_shown_and_never_obeyed() -> None:

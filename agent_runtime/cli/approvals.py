@@ -1,4 +1,4 @@
-"""`agent-runtime interrupts`."""
+"""`agent-runtime approvals`: what waits for your decision. `interrupts` is a hidden alias."""
 
 import json
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from turnkeeper.console import Column, Output, OutputOption, note, show_record, 
 from turnkeeper.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="What waits for your decision.", rich_markup_mode=None)
-InterruptId = Annotated[str, typer.Argument(metavar="ID", help="The interrupt's id, or the beginning of it.")]
+InterruptId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
 _COLUMNS = (
     Column("ID", lambda row: str(row["interrupt_id"])[:ID_DIGITS]),
     Column("KIND", lambda row: str(row["kind"])),
@@ -36,7 +36,7 @@ def list_(
 ) -> None:
     """List what waits for your decision: tool calls past a category, proposals, questions.
 
-    Example: agent-runtime interrupts list
+    Example: agent-runtime approvals list
     """
     answer = read("ListInterrupts", wire.ListInterruptsRequest(channel=channel, all=everything))
     rows = [interrupt_row(interrupt) for interrupt in answer.interrupts]
@@ -49,11 +49,11 @@ def list_(
 def show(interrupt: InterruptId, output: OutputOption = Output.TABLE) -> None:
     """Show one decision with its arguments in full.
 
-    Example: agent-runtime interrupts show 3f2a9c01
+    Example: agent-runtime approvals show 3f2a9c01
     """
     row = _find(interrupt, read)
     lines = [
-        ("interrupt", row["interrupt_id"]),
+        ("approval", row["interrupt_id"]),
         ("kind", row["kind"]),
         ("asks", asked(row)),
         ("arguments", json.dumps(row["args"], indent=2, ensure_ascii=False) if row["tool"] else ""),
@@ -82,13 +82,13 @@ def resolve(
 ) -> None:
     """Decide. An approval holds for this call with these arguments, once, and grants nothing else.
 
-    Example: agent-runtime interrupts resolve 3f2a9c01 --reject "not today"
+    Example: agent-runtime approvals resolve 3f2a9c01 --reject "not today"
     """
     decision, message, args_json = _decision(approve=approve, reject=reject, edit=edit, answer=answer, why=why)
     row = _find(interrupt, change)
     if row["status"] != "pending":  # the service takes the same decision twice, for callers whose answer was lost
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
-        raise Conflict(f"interrupt {row['interrupt_id']} {what}", hint="see: agent-runtime interrupts list")
+        raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: agent-runtime approvals list")
     request = wire.ResolveInterruptRequest(
         interrupt_id=row["interrupt_id"],
         decision=decision,
@@ -97,7 +97,7 @@ def resolve(
         args_hash=row["args_hash"],
     )
     done = interrupt_row(change("ResolveInterrupt", request))
-    lines = [("interrupt", done["interrupt_id"]), ("decision", done["decision"]), ("turn", done["turn_id"])]
+    lines = [("approval", done["interrupt_id"]), ("decision", done["decision"]), ("turn", done["turn_id"])]
     show_record(done, output, name_key="interrupt_id", lines=lines)
     note(f"the turn goes on: agent-runtime turns show {done['turn_id']}")
 
@@ -130,4 +130,4 @@ def _find(given: str, ask: Ask) -> Row:
     rows = {interrupt.interrupt_id: interrupt_row(interrupt) for interrupt in answer.interrupts}
     waiting = [key for key, row in rows.items() if row["status"] == "pending"]
     among = waiting if any(key.startswith(given) for key in waiting) and given not in rows else list(rows)
-    return rows[pick(among, given, "interrupt")]
+    return rows[pick(among, given, "approval")]
