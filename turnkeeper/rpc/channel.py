@@ -1,9 +1,7 @@
-"""Calling the daemons: channels over their sockets, deadlines, and errors as ours.
+"""Calling the daemons: channels over their sockets, deadlines, our errors, pauses before a broken stream is reopened.
 
-What the stream of turn events says of itself before its first event, in its initial metadata.
-
-A store that was replaced, or put back from an older copy, may have no event to tell by: its follower must know at once,
-and ask about every fire that is open.
+The stream of turn events greets its reader in its initial metadata. A store that was replaced, or restored from an
+older copy, may have no event to send: from the greeting its follower knows at once, and asks about each open fire.
 """
 
 from collections.abc import Iterable
@@ -15,9 +13,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.entropy import Entropy
 from turnkeeper.rpc.errors import from_rpc
 
 DEADLINE_S = 10.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
@@ -76,6 +76,27 @@ class Caller:
         self._channel.close()
 
 
+class Backoff:
+    """The pauses before a broken stream is opened again: random, growing with each failure in a row, at most 2 s.
+
+    `reset()` after a success makes the next pause short again.
+    """
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+        self._failures = 0
+
+    def next_s(self) -> float:
+        """Count a failure; return how many seconds to pause."""
+        self._failures += 1
+        longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(self._failures, 10))
+        return self._entropy.uniform(_SHORTEST_PAUSE_S, longest)
+
+    def reset(self) -> None:
+        """Forget the failures: a stream works."""
+        self._failures = 0
+
+
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
     """Ask the daemon's standard health service; False when it does not answer SERVING in time."""
     channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
@@ -95,7 +116,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Greeting:
-    """Which store a stream reads, and the sequence behind which it starts: 0 where the asker's means nothing there."""
+    """Which store a stream reads, and the sequence after which it starts: 0 where the reader's means nothing there."""
 
     incarnation: str
     after: int
@@ -106,7 +127,7 @@ class Greeting:
 
 
 def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | None:
-    """Return the greeting among a call's metadata; None where the server does not greet.
+    """Return the greeting among a call's metadata; None where the server sent none.
 
     >>> read_greeting(Greeting(incarnation="a", after=3).to_metadata())
     Greeting(incarnation='a', after=3)

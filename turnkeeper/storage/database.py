@@ -19,7 +19,7 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import StaticPool
 
 from turnkeeper.errors import Corrupt
-from turnkeeper.storage.writer import Hands, Job
+from turnkeeper.storage.worker_thread import Call, WorkerThread
 
 T = TypeVar("T")
 
@@ -54,45 +54,45 @@ class Database:
             self._engine.dispose()
             raise
         self._connection = self._engine.connect()
-        self._hands = Hands(f"db-{path.stem}", lambda batch: _run_batch(self._connection, batch))
+        self._thread = WorkerThread(f"db-{path.stem}", lambda batch: _run_batch(self._connection, batch))
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.
 
         A cancelled caller leaves work that has begun running: whether it commits is then unknown to that caller.
         """
-        return cast("T", await self._hands.ask(work))
+        return cast("T", await self._thread.run(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue `work` from any thread; the future ends once it is on disk, or with its exception."""
-        return self._hands.submit(work)
+        return self._thread.submit(work)
 
     def close(self) -> None:
         """Finish what is queued, then close the file."""
-        self._hands.close()
+        self._thread.close()
         self._connection.close()
         self._engine.dispose()
 
 
-def _run_batch(connection: Connection, batch: Sequence[Job]) -> None:
+def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
     """Run the units in one transaction; they are answered only after the commit."""
     driver: Any = connection.connection.driver_connection
     try:
         with connection.begin():
-            for job in batch:
+            for call in batch:
                 # Said to the driver itself: a savepoint of SQLAlchemy's costs more than most units.
                 driver.execute("SAVEPOINT unit")
                 try:
-                    job.result = job.work(connection)
+                    call.result = call.work(connection)
                 except Exception as error:
-                    job.error = error
+                    call.error = error
                     if not driver.in_transaction:  # a full disk may undo all that the others did, too
                         raise
                     driver.execute("ROLLBACK TO unit")
                 driver.execute("RELEASE unit")
     except Exception as error:  # noqa: BLE001  nothing of the batch is on disk: every caller must know
-        for job in batch:
-            job.error = job.error or error
+        for call in batch:
+            call.error = call.error or error
 
 
 def _open(path: Path, *, read_only: bool) -> Engine:

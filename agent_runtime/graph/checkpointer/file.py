@@ -22,7 +22,7 @@ from langgraph.checkpoint.base.id import UUID, uuid6
 from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.rows import COLUMNS, SCHEMA, Rows
 from turnkeeper.errors import Corrupt
-from turnkeeper.storage.writer import Hands, Job
+from turnkeeper.storage.worker_thread import Call, WorkerThread
 
 # What is not drawn by time, as the ids of a test or of another program, has no time to go on from.
 _NEWEST = "SELECT max(checkpoint_id) FROM checkpoints WHERE checkpoint_id GLOB '????????-????-6???-????-????????????'"
@@ -79,8 +79,8 @@ class CheckpointFile:
             self._reading.execute("PRAGMA query_only=ON")
         except sqlite3.DatabaseError as error:
             raise Corrupt(f"cannot be read as checkpoints: {error}", where=str(path)) from error
-        self.writer = Hands("checkpoints-write", self._write)
-        self.reader = Hands("checkpoints-read", self._read)
+        self.writer = WorkerThread("checkpoints-write", self._write)
+        self.reader = WorkerThread("checkpoints-read", self._read)
 
     def close(self) -> None:
         """Finish what is queued, then close the file."""
@@ -89,7 +89,7 @@ class CheckpointFile:
         self._reading.close()
         self._writing.close()
 
-    def _write(self, batch: Sequence[Job]) -> None:
+    def _write(self, batch: Sequence[Call]) -> None:
         try:
             self._writing.execute("BEGIN IMMEDIATE")
             _together(self._writing, batch)
@@ -98,23 +98,23 @@ class CheckpointFile:
             _undo(self._writing)
             _one_by_one(self._writing, batch)
 
-    def _read(self, batch: Sequence[Job]) -> None:
-        for job in batch:
+    def _read(self, batch: Sequence[Call]) -> None:
+        for call in batch:
             try:
-                job.result = job.work(self._reading)
+                call.result = call.work(self._reading)
             except BaseException as error:  # noqa: BLE001  handed to the caller
-                job.error = error
+                call.error = error
 
 
-def _together(connection: Connection, batch: Sequence[Job]) -> None:
+def _together(connection: Connection, batch: Sequence[Call]) -> None:
     """Do a batch's work. Rows are gathered; each table's keep their order, and functions theirs among all."""
     gathered: dict[str, list[Rows]] = {}
-    for job in batch:
-        if isinstance(job.work, Rows):
-            gathered.setdefault(job.work.table, []).append(job.work)
+    for call in batch:
+        if isinstance(call.work, Rows):
+            gathered.setdefault(call.work.table, []).append(call.work)
         else:
             _add(connection, gathered)
-            job.result = job.work(connection)
+            call.result = call.work(connection)
     _add(connection, gathered)
 
 
@@ -129,28 +129,28 @@ def _add(connection: Connection, gathered: dict[str, list[Rows]]) -> None:
     gathered.clear()
 
 
-def _one_by_one(connection: Connection, batch: Sequence[Job]) -> None:
+def _one_by_one(connection: Connection, batch: Sequence[Call]) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
-        for job in batch:
-            _alone(connection, job)
+        for call in batch:
+            _alone(connection, call)
         connection.execute("COMMIT")
     except BaseException as error:  # noqa: BLE001  nothing of the batch is on disk: everyone is told
         _undo(connection)
-        for job in batch:
-            job.error = job.error or error
+        for call in batch:
+            call.error = call.error or error
 
 
-def _alone(connection: Connection, job: Job) -> None:
-    """Do one job in a savepoint. Raises where its failure has undone what the others did, as a full disk may."""
+def _alone(connection: Connection, call: Call) -> None:
+    """Run one call in a savepoint. Raises where its failure has undone what the others did, as a full disk may."""
     connection.execute("SAVEPOINT alone")
     try:
-        if isinstance(job.work, Rows):
-            rows.add(connection, job.work)
+        if isinstance(call.work, Rows):
+            rows.add(connection, call.work)
         else:
-            job.result = job.work(connection)
+            call.result = call.work(connection)
     except BaseException as error:
-        job.error = error
+        call.error = error
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO alone")

@@ -27,7 +27,7 @@ from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.file import CheckpointFile, Work
 from agent_runtime.graph.checkpointer.rows import Found, Rows, changes
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.storage.writer import Hands
+from turnkeeper.storage.worker_thread import WorkerThread
 
 _PAGE = 16  # checkpoints that a listing holds at a time
 
@@ -61,7 +61,7 @@ class GroupedSaver(BaseCheckpointSaver[str]):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the newest of its thread and namespace; None without one."""
         place = _place(config)
-        return self._tuple(config, place, await self._file.reader.ask(lambda c: rows.get(c, *place)))
+        return self._tuple(config, place, await self._file.reader.run(lambda c: rows.get(c, *place)))
 
     def list(
         self,
@@ -98,10 +98,10 @@ class GroupedSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Yield the checkpoints that match, newest first, as :meth:`list` does."""
         where = _matching(config, before, filter)
-        found = await self._file.reader.ask(lambda c: rows.ids(c, where, limit))
+        found = await self._file.reader.run(lambda c: rows.ids(c, where, limit))
         for start in range(0, len(found), _PAGE):
             page = found[start : start + _PAGE]
-            for each in self._tuples(page, await self._file.reader.ask(lambda c, page=page: _get_all(c, page))):
+            for each in self._tuples(page, await self._file.reader.run(lambda c, page=page: _get_all(c, page))):
                 yield each
 
     def get_delta_channel_history(
@@ -117,7 +117,7 @@ class GroupedSaver(BaseCheckpointSaver[str]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return, for channels that are kept as changes, the last whole value and the changes since."""
         place = _place(config)
-        found = await self._file.reader.ask(lambda c: changes(c, place, channels, self.serde.loads_typed))
+        found = await self._file.reader.run(lambda c: changes(c, place, channels, self.serde.loads_typed))
         return cast("Mapping[str, DeltaChannelHistory]", found)
 
     # Writing
@@ -252,14 +252,14 @@ class GroupedSaver(BaseCheckpointSaver[str]):
         _blocking(self._file.writer, work)
 
     async def _achange(self, work: Work) -> None:
-        await self._file.writer.ask(work)
+        await self._file.writer.run(work)
 
 
-def _blocking(hands: Hands, work: Any) -> Any:
+def _blocking(thread: WorkerThread, work: Any) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return hands.ask_blocking(work)
+        return thread.run_blocking(work)
     raise asyncio.InvalidStateError(
         "this would hold up the event loop: await the method of the same name with an a in front, "
         "or run the graph with ainvoke or astream"

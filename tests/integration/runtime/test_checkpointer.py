@@ -49,7 +49,7 @@ async def holding(saver: GroupedSaver) -> AsyncIterator[threading.Event]:
         begun.set()
         go.wait(60)
 
-    busy = asyncio.create_task(saver._file.writer.ask(wait))
+    busy = asyncio.create_task(saver._file.writer.run(wait))
     await asyncio.to_thread(begun.wait)
     try:
         yield go
@@ -118,13 +118,13 @@ async def test_a_full_disk_is_told_to_everyone_and_ends_with_it(saver: GroupedSa
     def limit(pages: int) -> Any:
         return lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchall()
 
-    tasks = await asked(saver._file.writer.ask(limit(1)), *(put(saver, number, x="x" * 100_000) for number in range(3)))
+    tasks = await asked(saver._file.writer.run(limit(1)), *(put(saver, number, x="x" * 100_000) for number in range(3)))
     held.set()
     outcomes = await asyncio.gather(*tasks[1:], return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [sqlite3.OperationalError] * 3
     assert "full" in str(outcomes[0])
     assert await saver.aget_tuple(at()) is None
-    await saver._file.writer.ask(limit(1_000_000))
+    await saver._file.writer.run(limit(1_000_000))
     await put(saver, 7)
     assert await saver.aget_tuple(at()) is not None
 
@@ -135,7 +135,7 @@ async def test_a_commit_that_fails_is_told_to_everyone(saver: GroupedSaver) -> N
         "CREATE TABLE debts (owed INTEGER PRIMARY KEY, by_whom REFERENCES debts DEFERRABLE INITIALLY DEFERRED)"
     )
     async with holding(saver) as go:
-        bad = saver._file.writer.ask(lambda c: c.execute("INSERT INTO debts VALUES (1, 2)") and None)
+        bad = saver._file.writer.run(lambda c: c.execute("INSERT INTO debts VALUES (1, 2)") and None)
         tasks = await asked(put(saver, 0), bad, put(saver, 1))
         go.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -330,12 +330,12 @@ async def test_what_breaks_in_one_call_fails_alone_and_leaves_no_transaction_ope
     def broken(_connection: sqlite3.Connection) -> None:
         raise Panic
 
-    tasks = await asked(put(saver, 0), saver._file.writer.ask(broken), put(saver, 1))
+    tasks = await asked(put(saver, 0), saver._file.writer.run(broken), put(saver, 1))
     held.set()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [type(None), RuntimeError, type(None)]
     with pytest.raises(RuntimeError, match="Panic"):
-        await saver._file.reader.ask(broken)
+        await saver._file.reader.run(broken)
     assert len([each async for each in saver.alist(at())]) == 2
 
 

@@ -66,7 +66,7 @@ def nested(saver: Any) -> Any:
 
 async def rows_of(checkpoints: Checkpoints, table: str = "checkpoints") -> list[str]:
     query = f"SELECT checkpoint_ns FROM {table} ORDER BY checkpoint_ns"
-    return [name for (name,) in await checkpoints.saver._file.reader.ask(lambda c: c.execute(query).fetchall())]
+    return [name for (name,) in await checkpoints.saver._file.reader.run(lambda c: c.execute(query).fetchall())]
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ async def pages(checkpoints: Checkpoints) -> int:
         counted, each = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         return int(counted * each)
 
-    return int(await checkpoints.saver._file.reader.ask(work))
+    return int(await checkpoints.saver._file.reader.run(work))
 
 
 async def test_a_turn_is_given_the_newest_turns_and_the_conversation_keeps_all(bench: Bench) -> None:

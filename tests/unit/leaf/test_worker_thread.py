@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnkeeper.storage.writer import Hands, Job
+from turnkeeper.storage.worker_thread import Call, WorkerThread
 
 PATIENCE_S = 20.0
 
@@ -16,14 +16,14 @@ class Panic(BaseException):
     """As a library written in Rust raises when it breaks."""
 
 
-def serve(batch: Sequence[Job]) -> None:
-    for job in batch:
-        job.result = job.work()
+def serve(batch: Sequence[Call]) -> None:
+    for call in batch:
+        call.result = call.work()
 
 
 @pytest.fixture
-def hands() -> Iterator[Hands]:
-    made = Hands("hands", serve)
+def thread() -> Iterator[WorkerThread]:
+    made = WorkerThread("thread", serve)
     yield made
     made.close()
 
@@ -37,19 +37,19 @@ def give_up(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("error", [Panic("broke"), SystemExit(1), StopIteration(), asyncio.CancelledError()], ids=repr)
 async def test_whatever_work_raises_is_told_as_an_error_and_the_thread_goes_on(
-    hands: Hands, error: BaseException
+    thread: WorkerThread, error: BaseException
 ) -> None:
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RuntimeError, match=type(error).__name__) as caught:
-            await hands.ask(give_up(error))
+            await thread.run(give_up(error))
         assert caught.value.__cause__ is error
-        assert await hands.ask(lambda: 3) == 3
+        assert await thread.run(lambda: 3) == 3
     with pytest.raises(RuntimeError, match=type(error).__name__):
-        await asyncio.to_thread(hands.ask_blocking, give_up(error))
-    assert await asyncio.to_thread(hands.ask_blocking, lambda: 4) == 4
+        await asyncio.to_thread(thread.run_blocking, give_up(error))
+    assert await asyncio.to_thread(thread.run_blocking, lambda: 4) == 4
 
 
-async def test_a_loop_that_closes_while_it_is_to_be_told_takes_nobody_with_it(hands: Hands) -> None:
+async def test_a_loop_that_closes_while_it_is_to_be_told_takes_nobody_with_it(thread: WorkerThread) -> None:
     loop, told, closed = asyncio.new_event_loop(), threading.Event(), threading.Event()
     wake: Any = loop.call_soon_threadsafe
 
@@ -61,7 +61,7 @@ async def test_a_loop_that_closes_while_it_is_to_be_told_takes_nobody_with_it(ha
     loop.call_soon_threadsafe = late  # type: ignore[method-assign]
 
     def ask_and_leave() -> None:
-        asked = loop.create_task(hands.ask(lambda: 1))
+        asked = loop.create_task(thread.run(lambda: 1))
         loop.run_until_complete(asyncio.wait([asked], timeout=0))
         told.wait(PATIENCE_S)
         asked.cancel()
@@ -71,4 +71,4 @@ async def test_a_loop_that_closes_while_it_is_to_be_told_takes_nobody_with_it(ha
 
     await asyncio.to_thread(ask_and_leave)
     async with asyncio.timeout(PATIENCE_S):
-        assert await hands.ask(lambda: 2) == 2
+        assert await thread.run(lambda: 2) == 2
