@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import Ask, change, complete_channel, pick, read
-from agent_runtime.cli.rows import ID_DIGITS, Row, asked, clipped, interrupt_row, resolve_command, shown
+from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, resolve_command, shown
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
@@ -39,7 +40,7 @@ def list_(
     Example: agent-runtime approvals list
     """
     answer = read("ListInterrupts", wire.ListInterruptsRequest(channel=channel, all=everything))
-    rows = [interrupt_row(interrupt) for interrupt in answer.interrupts]
+    rows = [to_json(interrupt) for interrupt in answer.interrupts]
     pending = [row for row in rows if row["status"] == "pending"]
     footer = f"answer with: {resolve_command(pending[0])}" if pending else "nothing waits for you"
     show_rows(rows, _COLUMNS, output, name_key="interrupt_id", footer=footer)
@@ -96,7 +97,7 @@ def resolve(
         args_json=args_json,
         args_hash=row["args_hash"],
     )
-    done = interrupt_row(change("ResolveInterrupt", request))
+    done = to_json(change("ResolveInterrupt", request))
     lines = [("approval", done["interrupt_id"]), ("decision", done["decision"]), ("turn", done["turn_id"])]
     show_record(done, output, name_key="interrupt_id", lines=lines)
     note(f"the turn goes on: agent-runtime turns show {done['turn_id']}")
@@ -127,7 +128,7 @@ def _object(text: str) -> str:
 
 def _find(given: str, ask: Ask) -> Row:
     answer: Any = ask("ListInterrupts", wire.ListInterruptsRequest(all=True))
-    rows = {interrupt.interrupt_id: interrupt_row(interrupt) for interrupt in answer.interrupts}
+    rows = {interrupt.interrupt_id: to_json(interrupt) for interrupt in answer.interrupts}
     waiting = [key for key, row in rows.items() if row["status"] == "pending"]
     among = waiting if any(key.startswith(given) for key in waiting) and given not in rows else list(rows)
     return rows[pick(among, given, "approval")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_runtime.cli.rows import Row
+from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, status
 from turnkeeper.errors import EXIT_USAGE, NotFound

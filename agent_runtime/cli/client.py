@@ -32,14 +32,14 @@ def read(method: str, request: Any) -> Any:
     try:
         return getattr(caller, method)(request)
     except Unreachable:
-        return getattr(_stored(home()), method)(request)
+        return _stored(home(), method, request)
     finally:
         caller.close()
 
 
 def held(method: str, request: Any) -> Any:
     """Call a method that only reads on the store, without a word: whoever asks says so himself."""
-    return getattr(_open(home()), method)(request)
+    return _open(home(), method, request)
 
 
 def change(method: str, request: Any) -> Any:
@@ -69,15 +69,19 @@ def pick(ids: Sequence[str], given: str, what: str) -> str:
     return found[0]
 
 
+def _stored(place: Home, method: str, request: Any) -> Any:
+    _say_once()
+    return _open(place, method, request)
+
+
 @cache
-def _stored(place: Home) -> Any:
+def _say_once() -> None:
     note("agent-runtime does not answer; this is what its store holds")
-    return _open(place)
 
 
-def _open(place: Home) -> Any:
+def _open(place: Home, method: str, request: Any) -> Any:
     # SQLAlchemy takes longer to import than a call to the daemon takes: load it only where it is needed.
-    return import_module("agent_runtime.cli.stored").Stored(place)
+    return import_module("agent_runtime.service.reads").read_stored(place, method, request)
 
 
 def complete_channel(incomplete: str) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, or_, select
 
-from agent_runtime.cli.rows import Row, call_text, clipped, shown
+from agent_runtime.cli.rows import call_text, clipped, shown
+from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import read_draft
 from agent_runtime.permissions.rehearsal import (

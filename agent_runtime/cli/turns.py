@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import Ask, change, complete_channel, pick, read
-from agent_runtime.cli.rows import Row, clipped, shown, span, thread_row, turn_row
+from agent_runtime.cli.rows import clipped, shown, span
 from agent_runtime.model.decide import FINISHED
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import NotFound
@@ -59,7 +60,7 @@ def show(turn: TurnId, output: OutputOption = Output.TABLE) -> None:
 
     Example: agent-runtime turns show turn-8ddc61
     """
-    row = turn_row(_find(turn, read))
+    row = to_json(_find(turn, read))
     show_record(row, output, name_key="turn_id", lines=_lines(row))
 
 
@@ -77,7 +78,7 @@ def cancel(
     """
     turn_id = _find(turn, change).turn_id
     answer = change("CancelTurn", wire.CancelTurnRequest(turn_id=turn_id, reason=reason))
-    row = turn_row(answer)
+    row = to_json(answer)
     show_record(row, output, name_key="turn_id", lines=_lines(row))
     if answer.status == "running":
         note("it stops at its next await")
@@ -88,7 +89,7 @@ def cancel(
 def turn_rows(request: wire.ListTurnsRequest) -> list[Row]:
     """Return the rows of the turns that are asked for."""
     answer: Any = read("ListTurns", request)
-    return [turn_row(turn) for turn in answer.turns]
+    return [to_json(turn) for turn in answer.turns]
 
 
 def _find(given: str, ask: Ask) -> wire.Turn:
@@ -206,4 +207,4 @@ def _threads_find(given: str) -> Row:
 
 def _threads(request: wire.ListThreadsRequest) -> list[Row]:
     answer: Any = read("ListThreads", request)
-    return [thread_row(thread) for thread in answer.threads]
+    return [to_json(thread) for thread in answer.threads]

@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from agent_runtime.model.mapping import stamp, to_message
 from agent_runtime.model.turn import InterruptRecord, MessageRecord, TurnRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.times import format_rough, to_us
+from turnkeeper.times import format_rough
 
 NOTHING_TO_DO = "nothing to do this fire"
 ON_TIME_S = 60.0  # a fire at most so late is not called late
@@ -40,60 +41,19 @@ def project(
         deviations: contradictions that it came upon.
     """
     said = [_message(record) for record in sorted(messages, key=lambda record: record.position)]
-    asked = [interrupt_message(record) for record in interrupts if record.kind != "pause"]
+    asked = [to_message(wire.Interrupt, record) for record in interrupts if record.kind != "pause"]
     if _did_nothing(turn, said, asked):
         said.append(wire.Message(role="agent", text=NOTHING_TO_DO, at=stamp(turn.ended_at)))
-    return wire.ConversationTurn(
-        turn_id=turn.turn_id,
-        thread_id=turn.thread_id,
-        started_at=stamp(turn.started_at),
-        ended_at=stamp(turn.ended_at),
-        status=turn.status,
-        trigger=_mark(turn) if first and turn.trigger == "fire" else None,
+    return to_message(
+        wire.ConversationTurn,
+        turn,
+        trigger=to_message(wire.TriggerMark, turn, task=turn.task_name) if first and turn.trigger == "fire" else None,
         messages=said,
         interrupts=asked,
-        error=turn.error,
-        category=turn.category,
-        agent=turn.agent,
-        tokens_in=turn.tokens_in,
-        tokens_out=turn.tokens_out,
         candidates=proposed,
         deviations=deviations,
-        paused_until=stamp(turn.paused_until) if turn.status == "paused" else None,
+        paused_until=turn.paused_until if turn.status == "paused" else None,
     )
-
-
-def interrupt_message(row: InterruptRecord) -> wire.Interrupt:
-    """Return an interrupt as the wire carries it."""
-    return wire.Interrupt(
-        interrupt_id=row.interrupt_id,
-        turn_id=row.turn_id,
-        thread_id=row.thread_id,
-        channel=row.channel,
-        kind=row.kind,
-        tool=row.tool,
-        args_json=row.args_json,
-        args_hash=row.args_hash,
-        missing_scope=row.missing_scope,
-        question=row.question,
-        task_name=row.task_name,
-        category=row.category,
-        status=row.status,
-        decision=row.decision,
-        created_at=stamp(row.created_at),
-        resolved_at=stamp(row.resolved_at),
-        allows_text=row.allows_text,
-        message=row.message,
-    )
-
-
-def stamp(at: datetime | None) -> Timestamp | None:
-    """Return an instant as the wire carries it; None for none."""
-    if at is None:
-        return None
-    carried = Timestamp()
-    carried.FromMicroseconds(to_us(at))
-    return carried
 
 
 def mark_text(mark: wire.TriggerMark) -> str:
@@ -126,23 +86,7 @@ def _message(record: MessageRecord) -> wire.Message:
         wire.ToolCall(id=call.id, name=call.name, args_json=json.dumps(dict(call.args), ensure_ascii=False))
         for call in record.said.tool_calls
     ]
-    said = record.said
-    at = stamp(record.at)
-    return wire.Message(role=said.role, text=said.text, tool_calls=calls, at=at, tool_call_id=said.tool_call_id)
-
-
-def _mark(turn: TurnRecord) -> wire.TriggerMark:
-    return wire.TriggerMark(
-        kind=turn.kind,
-        task=turn.task_name,
-        fire_id=turn.fire_id,
-        nominal_at=stamp(turn.nominal_at),
-        fired_at=stamp(turn.fired_at),
-        stands_for=turn.stands_for,
-        first_nominal_at=stamp(turn.first_nominal_at),
-        last_nominal_at=stamp(turn.last_nominal_at),
-        timezone=turn.timezone,
-    )
+    return to_message(wire.Message, record.said, tool_calls=calls, at=record.at)
 
 
 def _did_nothing(turn: TurnRecord, said: Sequence[wire.Message], asked: Sequence[wire.Interrupt]) -> bool:

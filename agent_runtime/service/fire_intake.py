@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import cache
+from typing import Any
 
 from agent_runtime.mailbox.acceptor import Acceptor, Receipt
 from agent_runtime.permissions.categories import Categories
@@ -21,7 +22,7 @@ MOST_UNANSWERED = 2048  # fires of one stream that sends one to a message
 Begun = tuple[wire.FireRequest, "asyncio.Future[Receipt] | TurnkeeperError"]
 
 
-class Firing:
+class FireIntake:
     """What the service's three calls for fires share."""
 
     def __init__(self, acceptor: Acceptor, categories: Categories) -> None:
@@ -37,7 +38,7 @@ class Firing:
         if self._refusing.is_set():
             raise Unreachable("agent-runtime is stopping")
 
-    async def one(self, request: wire.FireRequest) -> wire.FireReceipt:
+    async def fire(self, request: wire.FireRequest, _context: Any = None) -> wire.FireReceipt:
         """Take one fire. Raises the error that refuses it."""
         self.check()
         return _receipt(request, await self._queue(request, self._categories.get))

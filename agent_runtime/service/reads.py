@@ -1,46 +1,65 @@
-"""What the service answers to questions, from an open connection; also for a command line that finds the daemon down.
+"""The service's methods that only read: functions of an open connection, named in `READS` as on the wire.
 
-Each function has the name of its method on the wire, and changes nothing.
+The daemon answers with them; `read_stored` answers with them from the store itself while the daemon is down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Row, Table, func, or_, select
 
-from agent_runtime.model.conversation import interrupt_message, project, stamp
+from agent_runtime.model.conversation import project
+from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import AGENT_KINDS
 from agent_runtime.model.turn import TurnRecord
-from agent_runtime.service import conversation_reads
-from agent_runtime.service.messages import candidate_message, deviation_message
 from agent_runtime.store import turn_reads
-from agent_runtime.store.schema import turns
-from agent_runtime.workspace import pages
+from agent_runtime.store.schema import interrupts, open_database, turns
+from agent_runtime.store.turn_reads import LARGEST_PAGE, UNFINISHED, bearing_on_thread
+from agent_runtime.store.workspace_schema import candidates, deviations
+from agent_runtime.workspace import attachments, pages, revalidation
+from agent_runtime.workspace import deviations as deviation_records
+from agent_runtime.workspace.memory import entries as memory
 from agent_runtime.workspace.model import Candidate
+from agent_runtime.workspace.review import standing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.errors import NotFound
+from turnkeeper.config.home import Home
+from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.times import from_us
 
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
+MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again because they are not over
+MOST_LISTED = 1_000
+LIFECYCLES = ("draft", "canonical")
+ORIGINS = ("authored", "agent-produced", "imported", "observed")
 
 
 def list_channels(connection: Connection, _request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
-    """Answer which channels have a conversation, the newest first."""
-    counts, waiting = _visible_turns(connection), conversation_reads.undecided(connection)
+    """Return the channels that have a conversation, the newest first."""
+    visible = select(turns.c.channel, func.count().label("number")).where(turns.c.visible).group_by(turns.c.channel)
+    shown = {row.channel: row.number for row in connection.execute(visible)}
+    proposed = _open_by_channel(connection, candidates, "candidate")
+    contradicted = _open_by_channel(connection, deviations, "open")
     found = [
-        wire.Channel(
-            name=channel.name,
-            turns=counts.get(channel.name, 0),
-            waiting=channel.waiting,
-            last_at=stamp(channel.last_at),
-            proposed=waiting.candidates.get(channel.name, 0),
-            deviations=waiting.deviations.get(channel.name, 0),
+        to_message(
+            wire.Channel,
+            channel,
+            turns=shown.get(channel.name, 0),
+            proposed=proposed.get(channel.name, 0),
+            deviations=contradicted.get(channel.name, 0),
         )
         for channel in turn_reads.list_channels(connection)
     ]
     return wire.ListChannelsResponse(channels=found)
 
 
+def _open_by_channel(connection: Connection, table: Table, lifecycle: str) -> dict[str, int]:
+    query = select(table.c.channel, func.count().label("number")).where(table.c.lifecycle == lifecycle)
+    return {row.channel: row.number for row in connection.execute(query.group_by(table.c.channel))}
+
+
 def get_conversation(connection: Connection, request: wire.GetConversationRequest) -> wire.Conversation:
-    """Answer the newest turns of a channel, oldest first; a channel that nobody has used has none."""
+    """Return the newest turns of a channel, oldest first; a channel that nobody has used has none."""
     found = turn_reads.conversation(connection, request.channel, limit=request.limit)
     return wire.Conversation(channel=request.channel, turns=conversation_turns(connection, found))
 
@@ -50,7 +69,7 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
     ids = [turn.turn_id for turn in found]
     said, asked = turn_reads.messages_of(connection, ids), turn_reads.interrupts_of(connection, ids)
     first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
-    proposed, found_out = pages.candidates_of(connection, ids), conversation_reads.deviations_of(connection, ids)
+    proposed, contradicted = pages.candidates_of(connection, ids), deviation_records.of_turns(connection, ids)
     return [
         project(
             turn,
@@ -58,113 +77,269 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
             asked[turn.turn_id],
             first=turn.number in first or not turn.fire_id,
             proposed=[_shortened(candidate) for candidate in proposed.get(turn.turn_id, ())],
-            deviations=[deviation_message(deviation) for deviation in found_out.get(turn.turn_id, ())],
+            deviations=[to_message(wire.Deviation, one) for one in contradicted.get(turn.turn_id, ())],
         )
         for turn in found
     ]
-
-
-def get_turn(connection: Connection, turn_id: str) -> wire.Turn:
-    """Answer one turn. Raises NotFound."""
-    turn = turn_reads.get_turn(connection, turn_id)
-    if turn is None:
-        raise NotFound(f"no turn {turn_id[:80]!r}", hint="see: agent-runtime turns list")
-    return turn_message(connection, turn)
-
-
-def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
-    """Answer turns, newest first."""
-    found = turn_reads.list_turns(
-        connection,
-        channel=request.channel,
-        thread_id=request.thread_id,
-        status=request.status,
-        limit=request.limit,
-    )
-    return wire.ListTurnsResponse(turns=[turn_message(connection, turn) for turn in found])
-
-
-def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:
-    """Answer threads, the one with the newest turn first."""
-    found = conversation_reads.list_threads(
-        connection, channel=request.channel, thread_id=request.thread_id, limit=request.limit
-    )
-    return wire.ListThreadsResponse(threads=[_thread_message(thread) for thread in found])
-
-
-def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
-    """Return a turn of the turn table, with its newest event."""
-    event = turn_reads.newest_event(connection, turn.turn_id)
-    return wire.Turn(
-        turn_id=turn.turn_id,
-        thread_id=turn.thread_id,
-        channel=turn.channel,
-        agent=turn.agent,
-        category=turn.category,
-        status=turn.status,
-        trigger="agent" if turn.kind in AGENT_KINDS.values() else turn.trigger,
-        fire_id=turn.fire_id,
-        task_name=turn.task_name,
-        attempt=turn.attempt,
-        started_at=stamp(turn.started_at),
-        ended_at=stamp(turn.ended_at),
-        summary=turn.summary,
-        error=turn.error,
-        cancel_requested=turn_reads.is_cancelled(connection, turn.turn_id),
-        state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
-        sequence=event.sequence if event else 0,
-        tokens_in=turn.tokens_in,
-        tokens_out=turn.tokens_out,
-        wake_after_s=event.wake_after_s if event else None,
-    )
-
-
-def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:
-    """Answer what authors are asked, oldest first."""
-    found = turn_reads.list_interrupts(connection, channel=request.channel, include_settled=request.all)
-    return wire.ListInterruptsResponse(interrupts=[interrupt_message(record) for record in found])
-
-
-def list_candidates(connection: Connection, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:
-    """Answer what agents proposed, newest first."""
-    found = pages.list_candidates(connection, channel=request.channel, include_decided=request.all)
-    return wire.ListCandidatesResponse(candidates=[candidate_message(candidate) for candidate in found])
-
-
-def _thread_message(thread: conversation_reads.ThreadRecord) -> wire.Thread:
-    newest = thread.newest
-    return wire.Thread(
-        thread_id=newest.thread_id,
-        channel=newest.channel,
-        agent=newest.agent,
-        category=newest.category,
-        task_name=newest.task_name,
-        status=newest.status,
-        turns=thread.turns,
-        waiting=thread.waiting,
-        first_at=stamp(thread.first_at),
-        last_at=stamp(newest.started_at),
-        last_turn_id=newest.turn_id,
-        tokens_in=thread.tokens_in,
-        tokens_out=thread.tokens_out,
-    )
-
-
-def _shortened(candidate: Candidate) -> wire.Candidate:
-    """Return a candidate with the beginning of its body: `ListCandidates` has all of it."""
-    found = candidate_message(candidate)
-    if len(found.body) > LONGEST_EXCERPT:
-        found.body = f"{found.body[:LONGEST_EXCERPT]}…"
-    return found
-
-
-def _visible_turns(connection: Connection) -> dict[str, int]:
-    """Count the turns that each channel's conversation shows. (A sum over a boolean column would be a boolean.)"""
-    query = select(turns.c.channel, func.count().label("number")).where(turns.c.visible).group_by(turns.c.channel)
-    return {row.channel: row.number for row in connection.execute(query)}
 
 
 def _first_turns(connection: Connection, fire_ids: Sequence[str]) -> frozenset[int]:
     """Return the numbers of the turns that were each the first of one of these fires."""
     query = select(func.min(turns.c.number)).where(turns.c.fire_id.in_(fire_ids)).group_by(turns.c.fire_id)
     return frozenset(connection.execute(query).scalars())
+
+
+def _shortened(candidate: Candidate) -> wire.Candidate:
+    """Return a candidate with the beginning of its body: `ListCandidates` has all of it."""
+    body = candidate.body
+    cut = body if len(body) <= LONGEST_EXCERPT else f"{body[:LONGEST_EXCERPT]}…"
+    return to_message(wire.Candidate, candidate, body=cut)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """What is new in a channel.
+
+    Attributes:
+        shown: turns that its conversation shows, oldest first.
+        newest: number of the newest turn there, shown or not.
+        open: ids of those looked at that are not over, shown or not.
+    """
+
+    shown: tuple[TurnRecord, ...] = ()
+    newest: int = 0
+    open: frozenset[str] = frozenset()
+
+
+def newest_turns(connection: Connection, channel: str, *, limit: int) -> Changed:
+    """Return the newest turns that a channel's conversation shows, and those that may come to be shown."""
+    of_channel = turns.c.channel == channel
+    shown = select(turns.c.turn_id).where(of_channel, turns.c.visible).order_by(turns.c.number.desc())
+    ids = list(connection.execute(shown.limit(min(limit or 50, LARGEST_PAGE))).scalars())
+    open_ = select(turns.c.turn_id).where(of_channel, turns.c.status.in_(UNFINISHED))
+    newest = connection.execute(select(func.max(turns.c.number)).where(of_channel)).scalar() or 0
+    unfinished = set(connection.execute(open_.order_by(turns.c.number.desc()).limit(MOST_OPEN)).scalars())
+    return _changed(connection, ids, unfinished - set(ids), newest)
+
+
+def changed_turns(connection: Connection, channel: str, *, after: int, open_: Collection[str]) -> Changed:
+    """Return what is new in a channel since its turn `after`, and what has become of the turns that were open."""
+    fresh = select(turns.c.turn_id, turns.c.number).where(turns.c.channel == channel)
+    fresh = fresh.where(or_(turns.c.number > after, turns.c.turn_id.in_(open_)))
+    rows = connection.execute(fresh.order_by(turns.c.number.desc()).limit(2 * LARGEST_PAGE)).all()
+    newest = max((row.number for row in rows), default=after)
+    return _changed(connection, [row.turn_id for row in rows], (), max(newest, after))
+
+
+def _changed(connection: Connection, ids: Sequence[str], besides: Collection[str], newest: int) -> Changed:
+    found = [turn for turn_id in reversed(ids) if (turn := turn_reads.get_turn(connection, turn_id)) is not None]
+    open_ = [turn.turn_id for turn in found if turn.status in UNFINISHED][-MOST_OPEN:]
+    shown = tuple(turn for turn in found if turn.visible)
+    return Changed(shown=shown, newest=newest, open=frozenset([*list(besides)[: MOST_OPEN - len(open_)], *open_]))
+
+
+def get_turn(connection: Connection, request: wire.GetTurnRequest) -> wire.Turn:
+    """Return one turn. Raises NotFound."""
+    turn = turn_reads.get_turn(connection, request.turn_id)
+    if turn is None:
+        raise NotFound(f"no turn {request.turn_id[:80]!r}", hint="see: agent-runtime turns list")
+    return turn_message(connection, turn)
+
+
+def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
+    """Return turns, newest first."""
+    wanted = {"channel": request.channel, "thread_id": request.thread_id, "status": request.status}
+    found = turn_reads.list_turns(connection, **wanted, limit=request.limit)
+    return wire.ListTurnsResponse(turns=[turn_message(connection, turn) for turn in found])
+
+
+def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
+    """Return a turn of the turn table, with its newest event."""
+    trigger = "agent" if turn.kind in AGENT_KINDS.values() else turn.trigger
+    return to_message(wire.Turn, turn, trigger=trigger, **progress_fields(connection, turn.turn_id))
+
+
+def progress_fields(connection: Connection, turn_id: str) -> dict[str, Any]:
+    """Return the fields of `wire.Turn` that its newest event and a stored cancel give."""
+    event = turn_reads.newest_event(connection, turn_id)
+    return {
+        "state": wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
+        "sequence": event.sequence if event else 0,
+        "wake_after_s": event.wake_after_s if event else None,
+        "cancel_requested": turn_reads.is_cancelled(connection, turn_id),
+    }
+
+
+def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:
+    """Return threads, the one with the newest turn first."""
+    query = select(
+        func.max(turns.c.number).label("newest"),
+        func.count().label("turns"),
+        func.min(turns.c.started_at_us).label("first"),
+        func.sum(turns.c.tokens_in).label("tokens_in"),
+        func.sum(turns.c.tokens_out).label("tokens_out"),
+    ).group_by(turns.c.thread_id)
+    for column, wanted in ((turns.c.channel, request.channel), (turns.c.thread_id, request.thread_id)):
+        query = query.where(column == wanted) if wanted else query
+    limit = min(request.limit or 50, LARGEST_PAGE)
+    rows = connection.execute(query.order_by(func.max(turns.c.number).desc()).limit(limit)).all()
+    return wire.ListThreadsResponse(threads=[_thread(connection, row) for row in rows])
+
+
+def _thread(connection: Connection, row: Row[Any]) -> wire.Thread:
+    turn_id = connection.execute(select(turns.c.turn_id).where(turns.c.number == row.newest)).scalar_one()
+    newest = turn_reads.get_turn(connection, turn_id)
+    assert newest is not None, "its number was read in this transaction"
+    newest = bearing_on_thread(connection, newest.thread_id) or newest
+    pending = select(func.count()).where(
+        interrupts.c.thread_id == newest.thread_id, interrupts.c.status == "pending", interrupts.c.kind != "pause"
+    )
+    return to_message(
+        wire.Thread,
+        newest,
+        turns=row.turns,
+        waiting=connection.execute(pending).scalar() or 0,
+        first_at=from_us(row.first),
+        last_at=newest.started_at,
+        last_turn_id=newest.turn_id,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+    )
+
+
+def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:
+    """Return what authors are asked, oldest first."""
+    found = turn_reads.list_interrupts(connection, channel=request.channel, include_settled=request.all)
+    return wire.ListInterruptsResponse(interrupts=[to_message(wire.Interrupt, record) for record in found])
+
+
+def list_candidates(connection: Connection, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:
+    """Return what agents proposed, newest first."""
+    found = pages.list_candidates(connection, channel=request.channel, include_decided=request.all)
+    return wire.ListCandidatesResponse(candidates=[to_message(wire.Candidate, candidate) for candidate in found])
+
+
+def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.ListPagesResponse:
+    """Return the workspace's pages without their bodies. Raises InvalidInput for an unknown lifecycle or origin."""
+    for field, value, known in (("lifecycle", request.lifecycle, LIFECYCLES), ("origin", request.origin, ORIGINS)):
+        if value and value not in known:
+            seen = " (candidates: agent-runtime candidates list)" if value == "candidate" else ""
+            hint = f"there are {', '.join(known)}{seen}"
+            raise InvalidInput(f"no page has the {field} {value[:40]!r}", where=field, hint=hint)
+    found = pages.list_pages(
+        connection, tag=request.tag, lifecycle=request.lifecycle, origin=request.origin, after=request.after
+    )
+    return wire.ListPagesResponse(pages=[to_message(wire.Page, page, body="") for page in found])
+
+
+def get_page(connection: Connection, request: wire.GetPageRequest) -> wire.Page:
+    """Return one page, its sources and its attachments. Raises NotFound."""
+    found = standing(connection, request.page_id)
+    files = [to_message(wire.Attachment, one) for one in found.attachments]
+    return to_message(wire.Page, found.page, sources=found.sources, attachments=files)
+
+
+def get_attachment(connection: Connection, request: wire.GetAttachmentRequest) -> wire.Attachment:
+    """Return an attachment of a page, with its bytes. Raises NotFound."""
+    found, data = attachments.get_attachment(connection, request.page_id, request.name)
+    return to_message(wire.Attachment, found, data=data)
+
+
+def list_attachments(connection: Connection, request: wire.ListAttachmentsRequest) -> wire.ListAttachmentsResponse:
+    """Return the attachments of a page, without their bytes. Raises NotFound where there is no such page."""
+    pages.get_page(connection, request.page_id)
+    found = attachments.list_attachments(connection, request.page_id)
+    return wire.ListAttachmentsResponse(attachments=[to_message(wire.Attachment, one) for one in found])
+
+
+def list_deviations(connection: Connection, request: wire.ListDeviationsRequest) -> wire.ListDeviationsResponse:
+    """Return where something contradicts canonical pages, newest first."""
+    found = deviation_records.list_deviations(connection, channel=request.channel, include_decided=request.all)
+    return wire.ListDeviationsResponse(deviations=[to_message(wire.Deviation, one) for one in found])
+
+
+def get_deviation(connection: Connection, request: wire.GetDeviationRequest) -> wire.Deviation:
+    """Return one deviation. Raises NotFound."""
+    return to_message(wire.Deviation, deviation_records.get_deviation(connection, request.deviation_id))
+
+
+def list_revalidation(connection: Connection, request: wire.ListRevalidationRequest) -> wire.ListRevalidationResponse:
+    """Return the pages to compare with changed sources, those that wait longest first."""
+    found = revalidation.list_items(
+        connection, page_id=request.page_id, include_settled=request.all, limit=_limit(request.limit)
+    )
+    waiting = revalidation.count_waiting(connection)
+    items = [to_message(wire.RevalidationItem, item) for item in found]
+    return wire.ListRevalidationResponse(items=items, waiting=waiting)
+
+
+def list_memory(connection: Connection, request: wire.ListMemoryRequest) -> wire.ListMemoryResponse:
+    """Return memory entries, newest first. Raises InvalidInput for an unknown tier."""
+    if request.tier:
+        memory.check_shelf(request.tier, request.owner or ("any" if request.tier in memory.OWNED else ""))
+    found = memory.list_entries(connection, tier=request.tier, owner=request.owner, limit=_limit(request.limit))
+    left_out = memory.count(connection, tier=request.tier, owner=request.owner) - len(found)
+    return wire.ListMemoryResponse(entries=[to_message(wire.MemoryEntry, entry) for entry in found], left_out=left_out)
+
+
+def get_memory(connection: Connection, request: wire.GetMemoryRequest) -> wire.MemoryEntry:
+    """Return one memory entry. Raises NotFound, InvalidInput."""
+    shelf = memory.check_shelf(request.tier, request.owner)
+    return to_message(wire.MemoryEntry, memory.get(connection, shelf, request.key))
+
+
+def search_memory(connection: Connection, request: wire.SearchMemoryRequest) -> wire.ListMemoryResponse:
+    """Return the memory entries that match a query best. Raises InvalidInput."""
+    if not request.query.strip():
+        raise InvalidInput("wants words to look for", where="query")
+    shelf = memory.check_shelf(request.tier, request.owner) if request.tier else None
+    found = memory.search(connection, shelf, request.query, limit=request.limit or memory.MOST_READ)
+    entries = [to_message(wire.MemoryEntry, entry) for entry in found.entries]
+    return wire.ListMemoryResponse(entries=entries, left_out=found.left_out)
+
+
+def _limit(given: int) -> int:
+    if given < 0:
+        raise InvalidInput("is negative", where="limit")
+    return min(given or MOST_LISTED, MOST_LISTED)
+
+
+Read = Callable[[Connection, Any], Any]
+LISTS: dict[str, Read] = {  # each is empty before anything ran
+    "ListChannels": list_channels,
+    "GetConversation": get_conversation,
+    "ListTurns": list_turns,
+    "ListThreads": list_threads,
+    "ListInterrupts": list_interrupts,
+    "ListCandidates": list_candidates,
+    "ListPages": list_pages,
+    "ListDeviations": list_deviations,
+    "ListRevalidation": list_revalidation,
+    "ListMemory": list_memory,
+    "SearchMemory": search_memory,
+}
+READS: Mapping[str, Read] = LISTS | {
+    "GetTurn": get_turn,
+    "GetPage": get_page,
+    "ListAttachments": list_attachments,
+    "GetAttachment": get_attachment,
+    "GetDeviation": get_deviation,
+    "GetMemory": get_memory,
+}
+
+
+def read_stored(home: Home, method: str, request: Any) -> Any:
+    """Answer a reading method from the store, opened read-only: nothing is changed and nothing is migrated.
+
+    Raises:
+        NotFound: there is no store yet, and the method is not a list; or what the method itself raises.
+    """
+    if not home.agent_db.exists():
+        if method in LISTS:
+            return get_type_hints(LISTS[method])["return"]()
+        raise NotFound("nothing has run here yet", where=str(home.root), hint="start it with: turnkeeper up")
+    database = open_database(home, read_only=True)
+    try:
+        return database.submit(lambda connection: READS[method](connection, request)).result()
+    finally:
+        database.close()

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -32,14 +33,14 @@ class _Look:
     takes_over: str
 
 
-class Messages:
+class MessageIntake:
     """Accepts authors' messages."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._newest: dict[str, tuple[str, str]] = {}  # turn and thread of a channel's newest message
 
-    async def send(self, request: wire.SendMessageRequest) -> wire.SendMessageResponse:
+    async def send_message(self, request: wire.SendMessageRequest, _context: Any = None) -> wire.SendMessageResponse:
         """Accept a message; its envelope is on disk when this answers. Raises InvalidInput, Conflict, Exhausted."""
         request_id = read_request_id(request.request_id or self._runtime.entropy.hex(32))
         channel = read_label(request.channel, "channel")

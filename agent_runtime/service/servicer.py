@@ -1,50 +1,49 @@
-"""The `AgentRuntime` service: requests in, answers out; what they mean is decided elsewhere.
+"""The `AgentRuntime` service: one method for each of the contract's.
 
-Reads are functions of a connection (`reads.py`); changes go through the acceptor, the worker, the store and the
-workspace. Errors leave as statuses by the server's interceptor, and within a stream of fires as one receipt each.
+Methods that read come from `READS` (`reads.py`), those of the workspace from `WorkspaceService`; the others call the
+acceptor, the worker and the store. The server's interceptor turns errors into statuses; in a stream of fires each is a
+receipt.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, TypeVar
-
-from sqlalchemy import Connection
+from typing import Any
 
 from agent_runtime.model.approval import read_decision
-from agent_runtime.model.conversation import interrupt_message
-from agent_runtime.service import reads
-from agent_runtime.service.corpus_rpc import Corpus
-from agent_runtime.service.fire_intake import Firing
-from agent_runtime.service.memory_rpc import Memories
-from agent_runtime.service.messages import candidate_message, category_message
+from agent_runtime.model.mapping import to_message
+from agent_runtime.model.turn import Category
+from agent_runtime.permissions.categories import CategoryEntry
+from agent_runtime.service.fire_intake import FireIntake
 from agent_runtime.service.runtime import Runtime
-from agent_runtime.service.send_message import Messages
-from agent_runtime.service.streams import BridgedStream, event_message, watch_conversation
-from agent_runtime.service.turn_lookup import Lookups
-from agent_runtime.store.turn_reads import events_after, get_interrupt, newest_sequence
+from agent_runtime.service.send_message import MessageIntake
+from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
+from agent_runtime.service.turn_lookup import TurnLookup
+from agent_runtime.service.workspace import WorkspaceService, reads
+from agent_runtime.store.turn_reads import get_interrupt
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import NotFound
 from turnkeeper.rpc.channel import Greeting
 
-T = TypeVar("T")
 
-
-class Servicer(Memories, Corpus):
-    """One method for each of the service's."""
+@reads
+class Servicer(WorkspaceService):
+    """The service over a running runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
+        lookup, messages = TurnLookup(runtime), MessageIntake(runtime)
         self._runtime = runtime
         self._store = runtime.store
-        self._lookups = Lookups(runtime)
-        self._messages = Messages(runtime)
-        self._remembering = runtime.workspace.memory
-        self._authors = runtime.workspace.authors
-        self._firing = Firing(runtime.acceptor, runtime.categories)
+        self._fires = FireIntake(runtime.acceptor, runtime.categories)
         self._closing = False
+        self.workspace = runtime.workspace
+        self.GetTurn = lookup.get_turn
+        self.CancelTurn = lookup.cancel_turn
+        self.SendMessage = messages.send_message
+        self.Fire = self._fires.fire
 
     def refuse_fires(self) -> None:
         """Accept no fire from now on and end the streams of fires; what was accepted is still reported on."""
-        self._firing.refuse()
+        self._fires.refuse()
 
     def close(self) -> None:
         """End the streams that would go on for ever, so that the server can stop at once."""
@@ -53,17 +52,13 @@ class Servicer(Memories, Corpus):
         self._store.talk.notify()
         self._store.bridge.news.notify()
 
-    async def Fire(self, request: wire.FireRequest, _context: Any) -> wire.FireReceipt:  # noqa: N802
-        """Accept one fire; its envelope is on disk when this answers."""
-        return await self._firing.one(request)
-
     async def FireStream(  # noqa: N802
         self, requests: AsyncIterator[wire.FireRequest], context: Any
     ) -> AsyncIterator[wire.FireReceipt]:
         """Accept many fires; one receipt each, in order. The initial metadata say that they are taken."""
-        self._firing.check()
+        self._fires.check()
         await context.send_initial_metadata(())
-        async with aclosing(self._firing.each(requests)) as receipts:
+        async with aclosing(self._fires.each(requests)) as receipts:
             async for receipt in receipts:
                 yield receipt
 
@@ -71,33 +66,18 @@ class Servicer(Memories, Corpus):
         self, batches: AsyncIterator[wire.FireBatch], context: Any
     ) -> AsyncIterator[wire.ReceiptBatch]:
         """Accept many fires, many to a message; otherwise as FireStream."""
-        self._firing.check()
+        self._fires.check()
         await context.send_initial_metadata(())
-        async with aclosing(self._firing.batches(batches)) as receipts:
+        async with aclosing(self._fires.batches(batches)) as receipts:
             async for receipt in receipts:
                 yield receipt
 
     async def WatchTurns(  # noqa: N802
         self, request: wire.WatchTurnsRequest, context: Any
     ) -> AsyncIterator[wire.TurnEvent]:
-        """Send turn events in commit order, from a sequence on, then live; from 0 for another store's sequence.
-
-        A sequence that this store has not come to is another store's: an older copy was put back.
-        """
-        same = request.incarnation == self._store.incarnation
-        newest = await self._store.read(newest_sequence)
-        after = request.after_sequence if same and 0 <= request.after_sequence <= newest else 0
-        greeting = Greeting(incarnation=self._store.incarnation, after=after)
-        await context.send_initial_metadata(greeting.to_metadata())
-        while True:
-            closing, news, since = self._closing, self._store.events.next(), after
-            for event in await self._store.read(lambda connection, since=since: events_after(connection, since)):  # type: ignore[misc]
-                after = event.sequence
-                yield event_message(event, self._store.incarnation)
-            if closing:
-                return
-            if after == since:
-                await news.wait()
+        """Send turn events in commit order, from a sequence on, then live."""
+        async for event in watch_turns(self._store, request, context, lambda: self._closing):
+            yield event
 
     async def WatchEvents(  # noqa: N802
         self, request: wire.WatchEventsRequest, context: Any
@@ -108,36 +88,6 @@ class Servicer(Memories, Corpus):
         await context.send_initial_metadata(greeting.to_metadata())
         async for event in stream.events(lambda: self._closing):
             yield event
-
-    async def GetTurn(self, request: wire.GetTurnRequest, _context: Any) -> wire.Turn:  # noqa: N802
-        """Answer one turn, or what became of a fire or message that has none."""
-        return await self._lookups.turn(request.turn_id, request.fire_id, request.attempt)
-
-    async def ListTurns(self, request: wire.ListTurnsRequest, _context: Any) -> wire.ListTurnsResponse:  # noqa: N802
-        """Answer turns, newest first."""
-        return await self._read(lambda connection: reads.list_turns(connection, request))
-
-    async def CancelTurn(self, request: wire.CancelTurnRequest, _context: Any) -> wire.Turn:  # noqa: N802
-        """Store a cancel, then answer."""
-        return await self._lookups.cancel(request)
-
-    async def SendMessage(  # noqa: N802
-        self, request: wire.SendMessageRequest, _context: Any
-    ) -> wire.SendMessageResponse:
-        """Accept an author's message."""
-        return await self._messages.send(request)
-
-    async def ListChannels(  # noqa: N802
-        self, request: wire.ListChannelsRequest, _context: Any
-    ) -> wire.ListChannelsResponse:
-        """Answer which channels there are."""
-        return await self._read(lambda connection: reads.list_channels(connection, request))
-
-    async def GetConversation(  # noqa: N802
-        self, request: wire.GetConversationRequest, _context: Any
-    ) -> wire.Conversation:
-        """Answer the newest turns of a channel."""
-        return await self._read(lambda connection: reads.get_conversation(connection, request))
 
     async def WatchConversation(  # noqa: N802
         self, request: wire.WatchConversationRequest, context: Any
@@ -150,23 +100,11 @@ class Servicer(Memories, Corpus):
             async for turn in turns:
                 yield turn
 
-    async def ListThreads(  # noqa: N802
-        self, request: wire.ListThreadsRequest, _context: Any
-    ) -> wire.ListThreadsResponse:
-        """Answer threads, the newest first."""
-        return await self._read(lambda connection: reads.list_threads(connection, request))
-
-    async def ListInterrupts(  # noqa: N802
-        self, request: wire.ListInterruptsRequest, _context: Any
-    ) -> wire.ListInterruptsResponse:
-        """Answer what authors are asked."""
-        return await self._read(lambda connection: reads.list_interrupts(connection, request))
-
     async def ResolveInterrupt(  # noqa: N802
         self, request: wire.ResolveInterruptRequest, _context: Any
     ) -> wire.Interrupt:
         """Store an author's decision, then answer; the turn goes on with it."""
-        asked = await self._read(lambda connection: get_interrupt(connection, request.interrupt_id))
+        asked = await self._store.read(lambda connection: get_interrupt(connection, request.interrupt_id))
         if asked is None or asked.kind == "pause":
             raise NotFound("no such approval", where="interrupt_id", hint="see: agent-runtime approvals list")
         decided = read_decision(request, asked)
@@ -175,30 +113,17 @@ class Servicer(Memories, Corpus):
             "interrupt.resolved", interrupt_id=record.interrupt_id, turn_id=record.turn_id, decision=record.decision
         )
         self._runtime.worker.answered(record.thread_id)
-        return interrupt_message(record)
-
-    async def ListCandidates(  # noqa: N802
-        self, request: wire.ListCandidatesRequest, _context: Any
-    ) -> wire.ListCandidatesResponse:
-        """Answer what agents proposed."""
-        return await self._read(lambda connection: reads.list_candidates(connection, request))
-
-    async def DecideCandidate(  # noqa: N802
-        self, request: wire.DecideCandidateRequest, _context: Any
-    ) -> wire.Candidate:
-        """Take an author's decision about a proposal."""
-        decided = await self._runtime.workspace.decide_candidate(
-            request.candidate_id, accept=request.accept, note=request.note
-        )
-        return candidate_message(decided)
+        return to_message(wire.Interrupt, record)
 
     async def ListCategories(  # noqa: N802
         self, _request: wire.ListCategoriesRequest, _context: Any
     ) -> wire.ListCategoriesResponse:
-        """Answer which categories there are, also those that cannot be used."""
-        return wire.ListCategoriesResponse(
-            categories=[category_message(entry) for entry in self._runtime.categories.all()]
-        )
+        """Return the categories, also those that cannot be used."""
+        return wire.ListCategoriesResponse(categories=[_category(entry) for entry in self._runtime.categories.all()])
 
-    async def _read(self, work: Callable[[Connection], T]) -> T:
-        return await self._store.read(work)
+
+def _category(entry: CategoryEntry) -> wire.Category:
+    category = entry.category or Category(name=entry.name)
+    sets = {name: sorted(getattr(category, name)) for name in ("tools", "writes", "memory")}
+    found = {"source": entry.source, "overrides_shipped": entry.overrides_shipped, "problem": entry.problem}
+    return to_message(wire.Category, category, **sets, **found)

@@ -6,44 +6,53 @@ The stream of bridged events: one call is served at a time, and what it says is 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, nullcontext
+from typing import Any
 
 from sqlalchemy import Connection
 
 from agent_runtime.graph.engine.live_output import Ear, Heard, Live
-from agent_runtime.model.conversation import stamp
+from agent_runtime.model.mapping import to_message
 from agent_runtime.model.turn import EventRecord
-from agent_runtime.service.conversation_reads import Changed, changed_turns, newest_turns
-from agent_runtime.service.reads import conversation_turns
-from agent_runtime.store import turn_events
-from agent_runtime.store.turn_events import MOST_SENT, NAMES, BridgedRecord
+from agent_runtime.service.reads import Changed, changed_turns, conversation_turns, newest_turns
+from agent_runtime.store import turn_events, turn_reads
+from agent_runtime.store.turn_events import MOST_SENT, NAMES
 from agent_runtime.store.turn_store import Store
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
+from turnkeeper.rpc.channel import Greeting
 
 REST_S = 0.05  # between two looks at what is new: a person sees no difference, and turns are left in peace
 MOST_UNDECIDED = 200  # turns over and done, shown again when the author has decided on what they proposed
 
 
+async def watch_turns(
+    store: Store, request: wire.WatchTurnsRequest, context: Any, is_closing: Callable[[], bool]
+) -> AsyncIterator[wire.TurnEvent]:
+    """Yield turn events in commit order from a sequence on, then live; all of them for another store's sequence.
+
+    A sequence that this store has not come to is another store's: an older copy was put back.
+    """
+    same = request.incarnation == store.incarnation
+    newest = await store.read(turn_reads.newest_sequence)
+    after = request.after_sequence if same and 0 <= request.after_sequence <= newest else 0
+    await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
+    while True:
+        closing, news, since = is_closing(), store.events.next(), after
+        for event in await store.read(lambda connection, since=since: turn_reads.events_after(connection, since)):  # type: ignore[misc]
+            after = event.sequence
+            yield event_message(event, store.incarnation)
+        if closing:
+            return
+        if after == since:
+            await news.wait()
+
+
 def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
     """Return a turn event of the store that `incarnation` names."""
-    return wire.TurnEvent(
-        incarnation=incarnation,
-        sequence=event.sequence,
-        turn_id=event.turn_id,
-        fire_id=event.fire_id,
-        thread_id=event.thread_id,
-        trigger=wire.TurnEvent.Trigger.Value(event.trigger.upper()),
-        state=wire.TurnEvent.State.Value(event.state),
-        at=stamp(event.at),
-        summary=event.summary,
-        error=event.error,
-        held_by=event.held_by,
-        tokens_in=event.tokens_in,
-        tokens_out=event.tokens_out,
-        wake_after_s=event.wake_after_s,
-        attempt=event.attempt,
-    )
+    trigger = wire.TurnEvent.Trigger.Value(event.trigger.upper())
+    state = wire.TurnEvent.State.Value(event.state)
+    return to_message(wire.TurnEvent, event, incarnation=incarnation, trigger=trigger, state=state)
 
 
 async def watch_conversation(
@@ -68,12 +77,8 @@ async def watch_conversation(
 
 def speech_message(heard: Heard) -> wire.ConversationTurn:
     """Return a piece of what a turn says as the wire carries it."""
-    calls = [
-        wire.RunningCall(id=call.id, name=call.name, args_json=call.args_json, state=call.state) for call in heard.calls
-    ]
-    speech = wire.Speech(
-        after=heard.after, message=heard.message, offset=heard.offset, text=_sendable(heard.text), calls=calls
-    )
+    calls = [to_message(wire.RunningCall, call) for call in heard.calls]
+    speech = to_message(wire.Speech, heard, text=_sendable(heard.text), calls=calls)
     return wire.ConversationTurn(turn_id=heard.turn_id, thread_id=heard.thread_id, speech=speech)
 
 
@@ -163,12 +168,6 @@ def read_names(names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def bridged_message(event: BridgedRecord, incarnation: str) -> wire.BridgedEvent:
-    """Return an event of the store that `incarnation` names, as the wire carries it."""
-    told = {name: value for name, value in event.__dict__.items() if name != "at"}
-    return wire.BridgedEvent(incarnation=incarnation, at=stamp(event.at), **told)
-
-
 class BridgedStream:
     """One call of `WatchEvents`; a newer one ends it."""
 
@@ -208,7 +207,7 @@ class BridgedStream:
             for event in await self._store.read(lambda connection, since=since: self._page(connection, since)):  # type: ignore[misc]
                 self.after = event.sequence
                 sent += 1
-                yield bridged_message(event, self._store.incarnation)
+                yield to_message(wire.BridgedEvent, event, incarnation=self._store.incarnation)
             if closing:
                 return
             if self.after == since:

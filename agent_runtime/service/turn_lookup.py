@@ -1,8 +1,11 @@
 """What became of a fire or message: its turn, or what it is instead of a turn; and cancelling either."""
 
+from typing import Any
+
 from sqlalchemy import Connection
 
 from agent_runtime.model.decide import FINISHED
+from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import turn_id_of
 from agent_runtime.model.turn import KeyRecord
 from agent_runtime.service import reads
@@ -17,15 +20,15 @@ LONGEST_REASON = 1000
 _WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "accepted"}
 
 
-class Lookups:
+class TurnLookup:
     """Finds turns by their id, or by fire and attempt."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def turn(self, turn_id: str, fire_id: str = "", attempt: int = 0) -> wire.Turn:
-        """Return a turn, or a stand-in for what has none. Raises NotFound, InvalidInput."""
-        wanted = _wanted(turn_id, fire_id, attempt)
+    async def get_turn(self, request: wire.GetTurnRequest | wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
+        """Return a turn, or a stand-in for a fire or message that has none. Raises NotFound, InvalidInput."""
+        wanted = _wanted(request.turn_id, request.fire_id, request.attempt)
         waiting = self._waiting(wanted)  # looked at first: an envelope leaves only once its key row is on disk
         found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
         if found is None:
@@ -35,14 +38,14 @@ class Lookups:
             found.cancel_requested = await self._runtime.store.is_cancelled(wanted)
         return found
 
-    async def cancel(self, request: wire.CancelTurnRequest) -> wire.Turn:
+    async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
         """Store a cancel and have it carried out; a turn that is over stays as it is.
 
         A fire may be on its way still: its cancel is stored, and its start honours it. Raises NotFound, InvalidInput.
         """
         reason = request.reason[:LONGEST_REASON] or "cancelled"
         try:
-            turn = await self.turn(request.turn_id, request.fire_id, request.attempt)
+            turn = await self.get_turn(request)
         except NotFound:
             if not request.fire_id:
                 raise
@@ -57,44 +60,21 @@ class Lookups:
         return turn
 
     def _waiting(self, turn_id: str) -> wire.Turn | None:
-        """Return a stand-in for a trigger whose envelope lies in an inbox, or is claimed and not yet begun."""
+        """Return a stand-in for a trigger whose envelope waits in an inbox, or is claimed and not yet begun."""
         for known in self._runtime.mailboxes.lying():
             if known.turn_id == turn_id:
-                return wire.Turn(
-                    turn_id=known.turn_id,
-                    thread_id=known.thread_id,
-                    channel=known.channel,
-                    agent=known.agent,
-                    status="accepted",
-                    trigger="fire" if known.fire_id else "author",
-                    fire_id=known.fire_id,
-                    task_name=known.task_name,
-                    attempt=known.attempt,
-                )
+                return to_message(wire.Turn, known, status="accepted", trigger="fire" if known.fire_id else "author")
         return None
 
 
-def _laid_out(connection: Connection, turn_id: str) -> wire.Turn | None:
-    """Return a stand-in for a fire that lies, or lay, in the inbox of an agent that the runtime does not host."""
+def _delivered(connection: Connection, turn_id: str) -> wire.Turn | None:
+    """Return a stand-in for a fire that is, or was, in the inbox of an agent that the runtime does not host."""
     laid = terminal_delivery_of_turn(connection, turn_id)
     if laid is None:
         return None
-    event = turn_reads.newest_event(connection, turn_id)
-    return wire.Turn(
-        turn_id=turn_id,
-        thread_id=laid.thread_id,
-        channel=laid.channel,
-        agent=laid.agent,
-        status="accepted" if laid.state == "waiting" else laid.state,
-        trigger="fire",
-        fire_id=laid.fire_id,
-        task_name=laid.task_name,
-        attempt=laid.attempt,
-        error=laid.reason,
-        state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
-        sequence=event.sequence if event else 0,
-        cancel_requested=turn_reads.is_cancelled(connection, turn_id),
-    )
+    status = "accepted" if laid.state == "waiting" else laid.state
+    progress = reads.progress_fields(connection, turn_id)
+    return to_message(wire.Turn, laid, status=status, trigger="fire", error=laid.reason, **progress)
 
 
 def _wanted(turn_id: str, fire_id: str, attempt: int) -> str:
@@ -109,22 +89,19 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
         return reads.turn_message(connection, turn)
     key = turn_reads.key_of_turn(connection, turn_id)
     if key is None:
-        return _laid_out(connection, turn_id)
+        return _delivered(connection, turn_id)
     if key.became == "answer":
         return _find(connection, key.into)
     event = turn_reads.newest_event(connection, turn_id)
-    return wire.Turn(
+    return to_message(
+        wire.Turn,
+        key,
         turn_id=turn_id,
-        thread_id=key.thread_id,
         status=_WITHOUT_TURN[key.became],
         trigger="fire" if key.fire_id else "author",
-        fire_id=key.fire_id,
-        attempt=key.attempt,
         summary=_why_kept(connection, key) if key.became == "kept" else "",
         error=event.error if event else "",
-        state=wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
-        sequence=event.sequence if event else 0,
-        cancel_requested=turn_reads.is_cancelled(connection, turn_id),
+        **reads.progress_fields(connection, turn_id),
     )
 
 

@@ -4,14 +4,14 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, func, select
 
+from agent_runtime.model.mapping import from_row
 from agent_runtime.store.workspace_schema import attachments
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.statements import upsert
-from turnkeeper.times import from_us, to_us
+from turnkeeper.times import to_us
 
 LARGEST = 2 * 1024 * 1024  # bytes
 MOST_ON_A_PAGE = 50
@@ -96,17 +96,17 @@ def put_attachment(
 def list_attachments(connection: Connection, page_id: str) -> list[Attachment]:
     """Return the files beside a page, by name."""
     query = select(*_META).where(attachments.c.page_id == page_id).order_by(attachments.c.name)
-    return [_to_attachment(row) for row in connection.execute(query)]
+    return [from_row(Attachment, row) for row in connection.execute(query).mappings()]
 
 
 def get_attachment(connection: Connection, page_id: str, name: str) -> tuple[Attachment, bytes]:
     """Return a file beside a page, and its bytes. Raises NotFound; the hint names those that are there."""
     one = (attachments.c.page_id == page_id) & (attachments.c.name == name)
-    row = connection.execute(select(attachments).where(one)).one_or_none()
+    row = connection.execute(select(attachments).where(one)).mappings().one_or_none()
     if row is None:
         there = ", ".join(found.name for found in list_attachments(connection, page_id)) or "none"
         raise NotFound(f"no attachment {name[:100]!r} beside page {page_id[:100]!r}", hint=f"there are: {there}")
-    return _to_attachment(row), bytes(row.data)
+    return from_row(Attachment, row), bytes(row["data"])
 
 
 def as_text(found: Attachment, data: bytes) -> str:
@@ -122,8 +122,3 @@ def as_text(found: Attachment, data: bytes) -> str:
     if "\x00" in text:
         raise InvalidInput("holds NUL characters, so it is no text", where=f"{found.page_id}/{found.name}")
     return text
-
-
-def _to_attachment(row: Row[Any]) -> Attachment:
-    named = {name: getattr(row, name) for name in Attachment.__dataclass_fields__ if name != "added_at"}
-    return Attachment(**named, added_at=from_us(row.added_at_us))

@@ -137,7 +137,7 @@ class Authoring:
 
 def _same(connection: Connection, draft: PageDraft) -> Page | None:
     """Return the page if the draft would change nothing about it."""
-    row = connection.execute(select(pages).where(pages.c.page_id == draft.page_id)).one_or_none()
+    row = connection.execute(select(pages).where(pages.c.page_id == draft.page_id)).mappings().one_or_none()
     if row is None:
         return None
     page = queries.to_page(row)

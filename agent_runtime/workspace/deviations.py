@@ -15,20 +15,20 @@ long text the first 65,536 characters are compared.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
 
-from sqlalchemy import Connection, Row, desc, func, insert, select, update
+from sqlalchemy import Connection, desc, func, insert, select, update
 
+from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import LONGEST_SENTENCE, sentences
 from agent_runtime.store.workspace_schema import deviations
 from turnkeeper.errors import NotFound
-from turnkeeper.times import from_us, to_us
+from turnkeeper.times import to_us
 
 MOST_DIFFERENCES = 10
 MOST_COMPARED = 64 * 1024  # characters of either text: the comparison is made while the store waits
@@ -304,10 +304,11 @@ def close_of_candidate(connection: Connection, candidate_id: str, *, accept: boo
 
 def get_deviation(connection: Connection, deviation_id: str) -> Deviation:
     """Return a record. Raises NotFound."""
-    row = connection.execute(select(deviations).where(deviations.c.deviation_id == deviation_id)).one_or_none()
+    query = select(deviations).where(deviations.c.deviation_id == deviation_id)
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound(f"no deviation {deviation_id[:64]!r}", hint="see: agent-runtime deviations list")
-    return to_deviation(row)
+    return from_row(Deviation, row)
 
 
 def list_deviations(connection: Connection, *, channel: str = "", include_decided: bool = False) -> list[Deviation]:
@@ -317,13 +318,22 @@ def list_deviations(connection: Connection, *, channel: str = "", include_decide
         query = query.where(deviations.c.channel == channel)
     if not include_decided:
         query = query.where(deviations.c.lifecycle == "open")
-    return [to_deviation(row) for row in connection.execute(query)]
+    return [from_row(Deviation, row) for row in connection.execute(query).mappings()]
 
 
 def open_on(connection: Connection, page_id: str) -> list[Deviation]:
     """Return the open records about a page."""
     query = select(deviations).where(deviations.c.page_id == page_id, deviations.c.lifecycle == "open")
-    return [to_deviation(row) for row in connection.execute(query)]
+    return [from_row(Deviation, row) for row in connection.execute(query).mappings()]
+
+
+def of_turns(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[Deviation]]:
+    """Return the deviations of turns, in order, by turn; a turn without any is left out."""
+    query = select(deviations).where(deviations.c.turn_id.in_(turn_ids))
+    found: dict[str, list[Deviation]] = {}
+    for row in connection.execute(query.order_by(deviations.c.created_at_us, deviations.c.deviation_id)).mappings():
+        found.setdefault(row["turn_id"], []).append(from_row(Deviation, row))
+    return found
 
 
 def of_candidate(connection: Connection, candidate_id: str) -> list[str]:
@@ -331,10 +341,3 @@ def of_candidate(connection: Connection, candidate_id: str) -> list[str]:
     about = (deviations.c.candidate_id == candidate_id) & (deviations.c.lifecycle == "open")
     query = select(deviations.c.deviation_id).where(about).order_by(deviations.c.deviation_id)
     return list(connection.execute(query).scalars())
-
-
-def to_deviation(row: Row[Any]) -> Deviation:
-    """Return a row as a value."""
-    at = row.decided_at_us
-    named = {name: getattr(row, name) for name in Deviation.__dataclass_fields__ if not name.endswith("_at")}
-    return Deviation(**named, created_at=from_us(row.created_at_us), decided_at=None if at is None else from_us(at))

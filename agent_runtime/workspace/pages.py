@@ -1,16 +1,16 @@
-"""Reading the workspace: functions of a connection, for the daemon and for a command line that finds it down."""
+"""Pages and candidates as they are stored: reads over an open connection."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, desc, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, desc, or_, select
 
+from agent_runtime.model.mapping import from_row
 from agent_runtime.model.words import score, snippet, terms
 from agent_runtime.store.workspace_schema import candidates, derivations, page_versions, pages
 from agent_runtime.workspace.model import Candidate, Hit, Page
 from turnkeeper.errors import NotFound
-from turnkeeper.times import from_us
 
 MOST_ROWS = 1000
 _MOST_SCANNED = 500
@@ -28,12 +28,12 @@ def list_pages(
         query = query.where(pages.c.tags.contains(json.dumps(tag), autoescape=True))
     for column, wanted in ((pages.c.lifecycle, lifecycle), (pages.c.origin, origin)):
         query = query.where(column == wanted) if wanted else query
-    return [to_page(row) for row in connection.execute(query)]
+    return [to_page(row) for row in connection.execute(query).mappings()]
 
 
 def get_page(connection: Connection, page_id: str) -> Page:
     """Return a page. Raises NotFound."""
-    row = connection.execute(select(pages).where(pages.c.page_id == page_id)).one_or_none()
+    row = connection.execute(select(pages).where(pages.c.page_id == page_id)).mappings().one_or_none()
     if row is None:
         raise NotFound(f"no page {page_id[:100]!r}", hint="see: agent-runtime workspace list")
     return to_page(row)
@@ -45,7 +45,7 @@ def get_version(connection: Connection, page_id: str, version: int) -> Page:
     if version == page.version:
         return page
     one = (page_versions.c.page_id == page_id) & (page_versions.c.version == version)
-    row = connection.execute(select(page_versions).where(one)).one_or_none()
+    row = connection.execute(select(page_versions).where(one)).mappings().one_or_none()
     if row is None:
         raise NotFound(f"page {page_id} has no version {version}", hint=f"the newest is {page.version}")
     return to_page(row)
@@ -58,28 +58,33 @@ def list_candidates(connection: Connection, *, channel: str = "", include_decide
         query = query.where(candidates.c.channel == channel)
     if not include_decided:
         query = query.where(candidates.c.lifecycle == "candidate")
-    rows = connection.execute(query).all()
-    sources = _sources(connection, [row.candidate_id for row in rows])
-    return [to_candidate(row, sources.get(row.candidate_id, ())) for row in rows]
+    return _candidates(connection, query)
 
 
 def candidates_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[Candidate]]:
     """Return what turns proposed, in order, by turn; a turn that proposed nothing is left out."""
     query = select(candidates).where(candidates.c.turn_id.in_(turn_ids))
-    rows = connection.execute(query.order_by(candidates.c.created_at_us, candidates.c.candidate_id)).all()
-    sources = _sources(connection, [row.candidate_id for row in rows])
     found: dict[str, list[Candidate]] = {}
-    for row in rows:
-        found.setdefault(row.turn_id, []).append(to_candidate(row, sources.get(row.candidate_id, ())))
+    for one in _candidates(connection, query.order_by(candidates.c.created_at_us, candidates.c.candidate_id)):
+        found.setdefault(one.turn_id, []).append(one)
     return found
 
 
 def get_candidate(connection: Connection, candidate_id: str) -> Candidate:
     """Return a candidate. Raises NotFound."""
-    row = connection.execute(select(candidates).where(candidates.c.candidate_id == candidate_id)).one_or_none()
-    if row is None:
+    found = _candidates(connection, select(candidates).where(candidates.c.candidate_id == candidate_id))
+    if not found:
         raise NotFound(f"no candidate {candidate_id[:64]!r}", hint="see: agent-runtime candidates list")
-    return to_candidate(row, _sources(connection, [candidate_id]).get(candidate_id, ()))
+    return found[0]
+
+
+def _candidates(connection: Connection, query: Select[Any]) -> list[Candidate]:
+    rows = connection.execute(query).mappings().all()
+    sources = _sources(connection, [row["candidate_id"] for row in rows])
+    return [
+        from_row(Candidate, row, tags=tuple(json.loads(row["tags"])), sources=sources.get(row["candidate_id"], ()))
+        for row in rows
+    ]
 
 
 def _sources(connection: Connection, candidate_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -99,21 +104,13 @@ def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list
     """
     wanted = terms(text)
     query = select(pages).order_by(desc(pages.c.updated_at_us), pages.c.page_id).limit(_MOST_SCANNED + 1)
-    rows: Sequence[Row[Any]] = connection.execute(query.where(_holds_any(wanted))).all() if wanted else []
+    rows = connection.execute(query.where(_holds_any(wanted))).mappings().all() if wanted else []
     ranked = sorted(
-        ((score(wanted, row.title, row.body, row.tags), row) for row in rows[:_MOST_SCANNED]),
-        key=lambda pair: (-pair[0], pair[1].page_id),
+        ((score(wanted, row["title"], row["body"], row["tags"]), row) for row in rows[:_MOST_SCANNED]),
+        key=lambda pair: (-pair[0], pair[1]["page_id"]),
     )
-    hits = [
-        Hit(
-            page_id=row.page_id,
-            title=row.title,
-            snippet=snippet(wanted, row.body),
-            updated_at=from_us(row.updated_at_us),
-        )
-        for points, row in ranked[:limit]
-        if points > 0
-    ]
+    best = [row for points, row in ranked[:limit] if points > 0]
+    hits = [from_row(Hit, row, snippet=snippet(wanted, row["body"])) for row in best]
     return hits, len(rows) > _MOST_SCANNED
 
 
@@ -124,37 +121,6 @@ def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
     return or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
 
 
-def to_page(row: Row[Any]) -> Page:
+def to_page(row: RowMapping) -> Page:
     """Return a row of `pages` as a value."""
-    return Page(
-        page_id=row.page_id,
-        title=row.title,
-        body=row.body,
-        tags=tuple(json.loads(row.tags)),
-        origin=row.origin,
-        lifecycle=row.lifecycle,
-        version=row.version,
-        updated_at=from_us(row.updated_at_us),
-    )
-
-
-def to_candidate(row: Row[Any], sources: tuple[str, ...] = ()) -> Candidate:
-    """Return a row of `candidates` as a value, with what it was derived from."""
-    return Candidate(
-        candidate_id=row.candidate_id,
-        kind=row.kind,
-        channel=row.channel,
-        page_id=row.page_id,
-        base_version=row.base_version,
-        title=row.title,
-        body=row.body,
-        tags=tuple(json.loads(row.tags)),
-        origin=row.origin,
-        lifecycle=row.lifecycle,
-        turn_id=row.turn_id,
-        task_name=row.task_name,
-        created_at=from_us(row.created_at_us),
-        decided_at=None if row.decided_at_us is None else from_us(row.decided_at_us),
-        note=row.note,
-        sources=sources,
-    )
+    return from_row(Page, row, tags=tuple(json.loads(row["tags"])))

@@ -4,16 +4,17 @@ Links run from a page to what it was derived from. A page that changes queues al
 through other pages. The functions that write are the submit boundary's; nothing else calls them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 
+from agent_runtime.model.mapping import from_row
 from agent_runtime.store.workspace_schema import page_links, pages, revalidations
 from turnkeeper.errors import InvalidInput, NotFound
-from turnkeeper.times import from_us, to_us
+from turnkeeper.times import to_us
 
 MOST_DEPENDENTS = 1_000  # shown to a reader; a change queues all
 RESULTS = ("holds", "deviation", "candidate")
@@ -161,10 +162,10 @@ def keep_versions(connection: Connection, page_id: str, turn_id: str) -> None:
 def get_item(connection: Connection, item_id: str) -> Item:
     """Return an item. Raises NotFound, InvalidInput."""
     query = select(revalidations).where(revalidations.c.number == number_of(item_id))
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound(f"no item {item_id[:40]!r}", hint="see: agent-runtime revalidation list")
-    return to_item(row)
+    return _item(row)
 
 
 def list_items(connection: Connection, *, page_id: str = "", include_settled: bool = False, limit: int) -> list[Item]:
@@ -174,7 +175,7 @@ def list_items(connection: Connection, *, page_id: str = "", include_settled: bo
         query = query.where(or_(revalidations.c.page_id == page_id, revalidations.c.cause == page_id))
     if not include_settled:
         query = query.where(revalidations.c.state == "waiting")
-    return [to_item(row) for row in connection.execute(query)]
+    return [_item(row) for row in connection.execute(query).mappings()]
 
 
 def count_waiting(connection: Connection, *, cause: str = "") -> int:
@@ -195,22 +196,8 @@ def number_of(item_id: str) -> int:
     return int(digits)
 
 
-def to_item(row: Row[Any]) -> Item:
-    """Return a row as a value."""
-    at = row.settled_at_us
-    return Item(
-        item_id=f"r-{row.number}",
-        page_id=row.page_id,
-        cause=row.cause,
-        cause_version=row.cause_version,
-        via=row.via,
-        state=row.state,
-        result=row.result,
-        turn_id=row.turn_id,
-        note=row.note,
-        queued_at=from_us(row.queued_at_us),
-        settled_at=None if at is None else from_us(at),
-    )
+def _item(row: Mapping[Any, Any]) -> Item:
+    return from_row(Item, row, item_id=f"r-{row['number']}")
 
 
 def _waiting_on(connection: Connection, page_id: str) -> list[Row[Any]]:

@@ -55,10 +55,10 @@ from agent_runtime.workspace.model import (
     check_title,
     is_address,
 )
-from agent_runtime.workspace.pages import get_candidate, get_page, to_candidate
+from agent_runtime.workspace.pages import get_candidate, get_page
 from agent_runtime.workspace.revalidation import Item, Settlement
 from agent_runtime.workspace.verdicts import record_deviation, settle
-from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+from turnkeeper.errors import Conflict, Denied, InvalidInput
 from turnkeeper.times import to_us
 
 Decision = Acceptance | Rejection | Resolution
@@ -255,10 +255,7 @@ def _base_of(connection: Connection, draft: PageDraft, turn: TurnContext) -> int
 
 
 def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Caller, at: datetime) -> Candidate:
-    found = connection.execute(select(candidates).where(candidates.c.candidate_id == draft.candidate_id)).one_or_none()
-    if found is None:
-        raise NotFound(f"no candidate {draft.candidate_id[:64]!r}", hint="see: agent-runtime candidates list")
-    proposed = to_candidate(found)
+    proposed = get_candidate(connection, draft.candidate_id)
     mark = stamp(caller, draft, proposed)
     if proposed.lifecycle != "candidate":
         raise Conflict(f"candidate {proposed.candidate_id} is {proposed.lifecycle} already")

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agent_runtime.cli.rows import Row, asked, candidate_row, clipped, deviation_row, interrupt_row
+from agent_runtime.cli.rows import asked, clipped
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import TurnkeeperError
 
@@ -84,14 +85,14 @@ class Waiting:
     def update(self, turn: wire.ConversationTurn) -> None:
         """Take in a turn in its newest form."""
         for interrupt in turn.interrupts:
-            item = Item(kind="interrupt", row=interrupt_row(interrupt))
+            item = Item(kind="interrupt", row=to_json(interrupt))
             self.put(item, waits=interrupt.status == "pending")
         for candidate in turn.candidates:
-            item = Item(kind="candidate", row=candidate_row(candidate))
+            item = Item(kind="candidate", row=to_json(candidate))
             self.put(item, waits=candidate.lifecycle == "candidate")
 
         for deviation in turn.deviations:
-            item = Item(kind="deviation", row=deviation_row(deviation))
+            item = Item(kind="deviation", row=to_json(deviation))
             self.put(item, waits=deviation.lifecycle == "open")
 
     def put(self, item: Item, *, waits: bool) -> None:

@@ -10,7 +10,8 @@ from agent_runtime.cli.chat.plain import Reader
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import LOST, follow_on_terminal
 from agent_runtime.cli.client import complete_channel, read
-from agent_runtime.cli.rows import channel_row, conversation_row, shown, waiting_line
+from agent_runtime.cli.rows import shown, waiting_line
+from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, as_json, console, note, show_rows
 from turnkeeper.errors import NotFound, TurnkeeperError
@@ -39,7 +40,7 @@ def list_(output: OutputOption = Output.TABLE) -> None:
     Example: agent-runtime conversation list
     """
     channels = read("ListChannels", wire.ListChannelsRequest()).channels
-    rows = [channel_row(channel) for channel in channels]
+    rows = [to_json(channel) for channel in channels]
     counts = {name: sum(row[name] for row in rows) for name in ("waiting", "proposed", "deviations")}
     footer = waiting_line(**counts)
     show_rows(rows, _COLUMNS, output, name_key="channel", footer=footer if rows else "no conversations yet")
@@ -69,7 +70,7 @@ def show(
             reader.take(turn)
         _tell_more(channel, len(turns))
     else:
-        show_rows([conversation_row(turn) for turn in turns], (), output, name_key="turn_id")
+        show_rows([to_json(turn) for turn in turns], (), output, name_key="turn_id")
 
 
 def _tell_more(channel: str, shown_: int) -> None:
@@ -101,5 +102,5 @@ def follow_channel(channel: str, limit: int, output: Output) -> None:
         elif event is not None and people:
             reader.take(event)
         elif event is not None:
-            typer.echo(as_json(conversation_row(event)))
+            typer.echo(as_json(to_json(event)))
         sys.stdout.flush()

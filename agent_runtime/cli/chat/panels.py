@@ -18,20 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.cli.chat.plain import News, cause, standing, status_style
-from agent_runtime.cli.rows import (
-    ID_DIGITS,
-    Row,
-    answer_text,
-    call_text,
-    candidate_row,
-    clipped,
-    deviation_row,
-    instant,
-    interrupt_row,
-    loaded,
-    resolve_command,
-    shown,
-)
+from agent_runtime.cli.rows import ID_DIGITS, answer_text, call_text, clipped, instant, resolve_command, shown
+from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import plain
 
@@ -77,11 +65,11 @@ def blocks(news: News, *, numbers: Numbers, wide: bool) -> list[RenderableType]:
     if news.kind == "message":
         return list(_message(news, wide=wide))
     if news.kind == "candidate":
-        return [_candidate(candidate_row(news.candidate), numbers, wide=wide)]
+        return [_candidate(to_json(news.candidate), numbers, wide=wide)]
     if news.kind == "deviation":
-        return [_deviation(deviation_row(news.deviation), numbers)]
+        return [_deviation(to_json(news.deviation), numbers)]
     if news.kind == "interrupt":
-        return [_interrupt(interrupt_row(news.interrupt), numbers)]
+        return [_interrupt(to_json(news.interrupt), numbers)]
     if news.kind == "ended":
         text = f"{standing(news.turn)}{_cost(news.turn)}"
         return [_labelled("", Text(plain(text), status_style(news.turn.status))), *_error(news.turn)]
@@ -103,7 +91,7 @@ def saying(text: str) -> RenderableType:
 def calling(name: str, args_json: str, *, state: str = "", wide: bool = False) -> RenderableType:
     """Return a tool call, folded to a line."""
     mark, style = {"done": ("✓", "green"), "failed": ("✗", "red"), "running": ("…", "yellow")}.get(state, ("→", "cyan"))
-    call = plain(call_text(name, loaded(args_json)) if not wide else f"{name}({args_json})")
+    call = plain(call_text(name, parsed(args_json)) if not wide else f"{name}({args_json})")
     text = Text.assemble((f"{mark} ", style), (call, "dim"))
     return _labelled("", _folded(text, wide=wide))
 

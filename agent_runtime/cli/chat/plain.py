@@ -12,22 +12,9 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from agent_runtime.cli.rows import (
-    ID_DIGITS,
-    Row,
-    asked,
-    call_text,
-    candidate_row,
-    clipped,
-    deviation_row,
-    instant,
-    interrupt_row,
-    loaded,
-    resolve_command,
-    shown,
-    span,
-)
+from agent_runtime.cli.rows import ID_DIGITS, asked, call_text, clipped, instant, resolve_command, shown, span
 from agent_runtime.model.conversation import mark_text
+from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import plain
 
@@ -151,11 +138,11 @@ def news_lines(news: News, *, width: int, wide: bool) -> list[Text]:
     if news.kind == "message":
         return list(_message(news.message, room, wide=wide))
     if news.kind == "candidate":
-        return list(_candidate(candidate_row(news.candidate), wide=wide))
+        return list(_candidate(to_json(news.candidate), wide=wide))
     if news.kind == "deviation":
-        return list(_deviation(deviation_row(news.deviation)))
+        return list(_deviation(to_json(news.deviation)))
     if news.kind == "interrupt":
-        return list(_interrupt(interrupt_row(news.interrupt), room))
+        return list(_interrupt(to_json(news.interrupt), room))
     if news.kind == "ended":
         return [_ended(news.turn), *_error(news.turn)]
     return [_header(news.turn), _identity(news.turn), *_error(news.turn)]
@@ -235,7 +222,7 @@ def label_line(role: str, text: str) -> Text:
 
 def call_line(name: str, args_json: str, room: int, *, wide: bool) -> Text:
     """Return a tool call."""
-    text = f"→ {call_text(name, loaded(args_json))}"
+    text = f"→ {call_text(name, parsed(args_json))}"
     return _indented(text if wide else clipped(text, room))
 
 

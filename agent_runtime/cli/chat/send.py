@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import change, complete_channel, read
-from agent_runtime.cli.rows import asked, conversation_row, resolve_command
+from agent_runtime.cli.rows import asked, resolve_command
+from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import note, plain, status
@@ -83,7 +84,7 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
 
 def _print_answer(channel: str, turn: wire.Turn) -> None:
     found: Any = read("GetConversation", wire.GetConversationRequest(channel=channel or turn.channel, limit=50))
-    rows = [conversation_row(one) for one in found.turns if one.turn_id == turn.turn_id]
+    rows = [to_json(one) for one in found.turns if one.turn_id == turn.turn_id]
     for message in (message for row in rows for message in row["messages"] if message["role"] == "agent"):
         if message["text"].strip():
             typer.echo(plain(message["text"].strip()))

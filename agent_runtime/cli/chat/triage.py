@@ -10,7 +10,7 @@ from agent_runtime.cli.chat.commands import REFUSED, Command, Item, Waiting, par
 from agent_runtime.cli.chat.panels import Safe, blocks
 from agent_runtime.cli.chat.plain import News, news_lines
 from agent_runtime.cli.client import change, complete_channel
-from agent_runtime.cli.rows import candidate_row, deviation_row, interrupt_row
+from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console, note
 from turnkeeper.entropy import SystemEntropy
@@ -81,10 +81,10 @@ def _show(turn: wire.ConversationTurn, item: Item) -> None:
 
 def _item(turn: wire.ConversationTurn) -> Item:
     if turn.interrupts:
-        return Item(kind="interrupt", row=interrupt_row(turn.interrupts[0]))
+        return Item(kind="interrupt", row=to_json(turn.interrupts[0]))
     if turn.deviations:
-        return Item(kind="deviation", row=deviation_row(turn.deviations[0]))
-    return Item(kind="candidate", row=candidate_row(turn.candidates[0]))
+        return Item(kind="deviation", row=to_json(turn.deviations[0]))
+    return Item(kind="candidate", row=to_json(turn.candidates[0]))
 
 
 def _ask(waiting: Waiting, ways: str) -> Command | None:

@@ -8,7 +8,8 @@ import typer
 from rich.text import Text
 
 from agent_runtime.cli.client import Ask, change, pick, read
-from agent_runtime.cli.rows import Row, candidate_row, clipped, page_row, shown
+from agent_runtime.cli.rows import clipped, shown
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, console, note, plain, show_record, show_rows
 from turnkeeper.errors import InvalidInput, NotFound
@@ -41,7 +42,7 @@ def list_(
     Example: agent-runtime candidates list --channel general
     """
     answer = read("ListCandidates", wire.ListCandidatesRequest(channel=channel, all=everything))
-    rows = [candidate_row(candidate) for candidate in answer.candidates]
+    rows = [to_json(candidate) for candidate in answer.candidates]
     footer = "decide with: agent-runtime candidates accept|reject ID" if rows else "nothing is proposed"
     show_rows(rows, _COLUMNS, output, name_key="candidate_id", footer=footer)
 
@@ -69,7 +70,7 @@ def diff(candidate: CandidateId) -> None:
             f"candidate {row['candidate_id']} is a summary, which changes no page", where="candidates diff"
         )
     try:
-        page = page_row(read("GetPage", wire.GetPageRequest(page_id=row["page_id"])))
+        page = to_json(read("GetPage", wire.GetPageRequest(page_id=row["page_id"])))
     except NotFound:
         page = {"body": "", "version": 0}
     names = (f"{row['page_id']}@{page['version']}", str(row["candidate_id"]))
@@ -102,12 +103,12 @@ def reject(candidate: CandidateId, note: Note = "", output: OutputOption = Outpu
 
 def _decide(given: str, *, accept: bool, note: str, output: Output) -> None:
     request = wire.DecideCandidateRequest(candidate_id=_find(given, change)["candidate_id"], accept=accept, note=note)
-    _show(candidate_row(change("DecideCandidate", request)), output)
+    _show(to_json(change("DecideCandidate", request)), output)
 
 
 def _find(given: str, ask: Ask) -> Row:
     answer: Any = ask("ListCandidates", wire.ListCandidatesRequest(all=True))
-    rows = {candidate.candidate_id: candidate_row(candidate) for candidate in answer.candidates}
+    rows = {candidate.candidate_id: to_json(candidate) for candidate in answer.candidates}
     return rows[pick(list(rows), given, "candidate")]
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import Ask, change, pick, read
-from agent_runtime.cli.rows import Row, clipped, deviation_row, item_row, shown
+from agent_runtime.cli.rows import clipped, shown
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import InvalidInput
@@ -41,7 +42,7 @@ def list_(
     Example: agent-runtime deviations list --channel general
     """
     answer = read("ListDeviations", wire.ListDeviationsRequest(channel=channel, all=everything))
-    rows = [deviation_row(deviation) for deviation in answer.deviations]
+    rows = [to_json(deviation) for deviation in answer.deviations]
     undecided = sum(row["lifecycle"] == "open" for row in rows)
     decide = "agent-runtime deviations resolve ID --keep-canonical|--accept"
     footer = f"{undecided} open; decide with: {decide}" if undecided else "no deviation is open"
@@ -77,7 +78,7 @@ def resolve(
         raise InvalidInput("wants exactly one of --keep-canonical and --accept", where="deviations resolve")
     found = _find(deviation, change)
     request = wire.ResolveDeviationRequest(deviation_id=found["deviation_id"], accept=accept, note=note_)
-    row = deviation_row(change("ResolveDeviation", request))
+    row = to_json(change("ResolveDeviation", request))
     _show(row, output)
     if accept and not row["candidate_id"] and output in {Output.TABLE, Output.WIDE}:
         note(f"no page is changed by this; write it: agent-runtime workspace put {row['page_id']} --file FILE")
@@ -85,7 +86,7 @@ def resolve(
 
 def _find(given: str, ask: Ask) -> Row:
     answer: Any = ask("ListDeviations", wire.ListDeviationsRequest(all=True))
-    rows = {deviation.deviation_id: deviation_row(deviation) for deviation in answer.deviations}
+    rows = {deviation.deviation_id: to_json(deviation) for deviation in answer.deviations}
     return rows[pick(list(rows), given, "deviation")]
 
 
@@ -140,6 +141,6 @@ def list_revalidation(
     """
     request = wire.ListRevalidationRequest(page_id=page, all=everything, limit=limit)
     answer = read("ListRevalidation", request)
-    rows = [item_row(item) for item in answer.items]
+    rows = [to_json(item) for item in answer.items]
     footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"
     show_rows(rows, _REVALIDATION_COLUMNS, output, name_key="item_id", footer=footer)

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import Row
+from agent_runtime.model.mapping import Row
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, note, show_rows

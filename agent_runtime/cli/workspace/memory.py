@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import Row, clipped, instant, shown
+from agent_runtime.cli.rows import clipped, shown
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import InvalidInput
@@ -45,7 +46,7 @@ def list_(
     """
     tier, owner = _tier_and_owner(tier, channel, thread)
     answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit))
-    rows = [memory_row(entry) for entry in answer.entries]
+    rows = [to_json(entry) for entry in answer.entries]
     more = f"{answer.left_out} older entries are left out; see more with --limit" if answer.left_out else ""
     show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "nothing is remembered")
 
@@ -59,7 +60,7 @@ def get(
     Example: agent-runtime memory get bucket --channel general
     """
     tier, owner = _shelf(tier, channel, thread)
-    _show(memory_row(read("GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
+    _show(to_json(read("GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
 
 
 @app.command("put")
@@ -109,7 +110,7 @@ def search(
     """
     tier, owner = _shelf(tier, channel, thread) if tier or channel or thread else ("", "")
     answer = read("SearchMemory", wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit))
-    rows = [memory_row(entry) for entry in answer.entries]
+    rows = [to_json(entry) for entry in answer.entries]
     more = f"{answer.left_out} more entries hold some of these words" if answer.left_out else ""
     show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "no entry holds these words")
 
@@ -123,28 +124,11 @@ def forget(
     Example: agent-runtime memory forget bucket --channel general
     """
     tier, owner = _shelf(tier, channel, thread)
-    row = memory_row(change("ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
+    row = to_json(change("ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
     if output in {Output.TABLE, Output.WIDE}:
         note(f"forgot {row['key']}, which said: {clipped(row['text'], 200)}")
     else:
         _show(row, output)
-
-
-def memory_row(entry: wire.MemoryEntry) -> Row:
-    """Return a memory entry as a row with stable keys."""
-    return {
-        "entry_id": entry.entry_id,
-        "tier": entry.tier,
-        "owner": entry.owner,
-        "key": entry.key,
-        "text": entry.text,
-        "form": entry.form,
-        "origin": entry.origin,
-        "written_by": entry.written_by,
-        "turn_id": entry.turn_id,
-        "created_at": instant(entry, "created_at"),
-        "updated_at": instant(entry, "updated_at"),
-    }
 
 
 def _write(method: str, key: str, text: str, shelf: tuple[str, str], output: Output) -> None:
@@ -153,7 +137,7 @@ def _write(method: str, key: str, text: str, shelf: tuple[str, str], output: Out
         raise InvalidInput("wants a key", where="KEY")
     said = sys.stdin.read() if text == "-" else text
     answer: Any = change(method, wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said))
-    row = memory_row(answer)
+    row = to_json(answer)
     if output in {Output.TABLE, Output.WIDE}:
         note(f"{row['key']} is remembered in the {row['tier']} memory")
     else:

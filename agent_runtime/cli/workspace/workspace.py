@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import Row, attachment_row, page_row, shown
+from agent_runtime.cli.rows import shown
 from agent_runtime.cli.workspace.import_pages import LARGEST_FILE, import_, parse
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, note, plain, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
@@ -43,7 +44,7 @@ def attach(
 
     Example: agent-runtime workspace attach garden plots.csv
     """
-    row = attachment_row(change("PutAttachment", read_file(page, file, name=name, content_type=content_type)))
+    row = to_json(change("PutAttachment", read_file(page, file, name=name, content_type=content_type)))
     if output in {Output.TABLE, Output.WIDE}:
         note(f"{row['name']} lies beside {row['page_id']}: {row['content_type']}, {row['size']} bytes")
     else:
@@ -56,7 +57,7 @@ def attachments(page: PageId, output: OutputOption = Output.TABLE) -> None:
     Example: agent-runtime workspace attachments garden
     """
     found = read("ListAttachments", wire.ListAttachmentsRequest(page_id=page)).attachments
-    rows = [attachment_row(one) for one in found]
+    rows = [to_json(one) for one in found]
     footer = "" if rows else f"nothing lies beside it; put a file there: agent-runtime workspace attach {page} FILE"
     show_rows(rows, _COLUMNS, output, name_key="name", footer=footer)
 
@@ -148,7 +149,7 @@ def list_(
     """
     rows, request = list[Row](), wire.ListPagesRequest(tag=tag, lifecycle=lifecycle, origin=origin)
     while pages := read("ListPages", request).pages:
-        rows += [page_row(page, with_body=False) for page in pages]
+        rows += [to_json(page, without=("sources", "attachments", "body")) for page in pages]
         request.after = pages[-1].page_id
     none = (
         "no such pages"
@@ -164,7 +165,7 @@ def show(page: AttachmentPage, output: OutputOption = Output.TABLE) -> None:
 
     Example: agent-runtime workspace show garden
     """
-    _show(page_row(read("GetPage", wire.GetPageRequest(page_id=page))), output)
+    _show(to_json(read("GetPage", wire.GetPageRequest(page_id=page))), output)
 
 
 @app.command("put")
@@ -205,12 +206,12 @@ def put(
     made = change("PutPage", request)
     for one in files:
         change("PutAttachment", one)
-    row = page_row(made)
+    row = to_json(made)
     if output in {Output.TABLE, Output.WIDE}:
         doubted = f"; {made.queued} derived from it wait for re-validation" if made.queued else ""
         note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}{doubted}")
     else:
-        _show(row if not files else page_row(read("GetPage", wire.GetPageRequest(page_id=page))), output)
+        _show(row if not files else to_json(read("GetPage", wire.GetPageRequest(page_id=page))), output)
 
 
 def _contents(file: Path) -> str:

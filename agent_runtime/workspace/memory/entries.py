@@ -19,7 +19,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     LargeBinary,
-    Row,
+    Select,
     and_,
     cast,
     delete,
@@ -31,13 +31,14 @@ from sqlalchemy import (
     update,
 )
 
+from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import score, terms, words
 from agent_runtime.permissions.judge import TIERS
 from agent_runtime.store.workspace_schema import memory
 from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_text
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
-from turnkeeper.times import from_us, to_us
+from turnkeeper.times import to_us
 
 LARGEST_ENTRY = 4_000  # bytes
 READING_BUDGET = 8_000  # bytes of text that one reading gives
@@ -100,7 +101,7 @@ def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = 
     age = memory.c.updated_at_us if oldest else desc(memory.c.updated_at_us)
     total = connection.execute(select(func.count()).select_from(memory).where(_on(shelf))).scalar_one()
     query = select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)
-    kept = _within_budget([to_entry(row) for row in connection.execute(query)])
+    kept = _within_budget(_entries(connection, query))
     return Recollection(entries=tuple(kept), left_out=max(0, total - max(0, skip) - len(kept)))
 
 
@@ -110,7 +111,7 @@ def brief(connection: Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]
     One that does not fit is passed over, and leaves its room to older ones.
     """
     query = select(memory).where(or_(*map(_on, shelves))).order_by(desc(memory.c.updated_at_us), memory.c.key)
-    newest = [to_entry(row) for row in connection.execute(query.limit(MOST_BRIEFED))]
+    newest = _entries(connection, query.limit(MOST_BRIEFED))
     kept, room = list[MemoryEntry](), BRIEFING_BUDGET
     for entry in newest:
         if (size := len(entry.text.encode())) <= room:
@@ -139,15 +140,15 @@ def ranked(connection: Connection, shelf: Shelf | None, query: str) -> list[tupl
     if not wanted:
         return []
     held = select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")
-    rows = connection.execute(held.order_by(desc(memory.c.updated_at_us), memory.c.entry_id)).all()
-    found = [(score(wanted, row.key, row.text, ""), to_entry(row)) for row in rows]
+    held = held.order_by(desc(memory.c.updated_at_us), memory.c.entry_id)
+    found = [(score(wanted, entry.key, entry.text, ""), entry) for entry in _entries(connection, held)]
     return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: -pair[0])
 
 
 def whole(connection: Connection, shelf: Shelf) -> list[MemoryEntry]:
     """Return every entry of a shelf, newest first: for programs that page by themselves, never for a model."""
     query = select(memory).where(_on(shelf)).order_by(desc(memory.c.updated_at_us), memory.c.key)
-    return [to_entry(row) for row in connection.execute(query)]
+    return _entries(connection, query)
 
 
 def get(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry:
@@ -160,14 +161,13 @@ def get(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry:
 
 def find(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry | None:
     """Return one entry, or None."""
-    row = connection.execute(select(memory).where(_on(shelf), memory.c.key == key)).one_or_none()
-    return None if row is None else to_entry(row)
+    return next(iter(_entries(connection, select(memory).where(_on(shelf), memory.c.key == key))), None)
 
 
 def list_entries(connection: Connection, *, tier: str = "", owner: str = "", limit: int = 1_000) -> list[MemoryEntry]:
     """Return entries for the author, newest first: of one tier or owner, or all."""
     query = select(memory).order_by(desc(memory.c.updated_at_us), memory.c.entry_id).limit(limit)
-    return [to_entry(row) for row in connection.execute(query.where(*_named(tier, owner)))]
+    return _entries(connection, query.where(*_named(tier, owner)))
 
 
 def count(connection: Connection, *, tier: str = "", owner: str = "") -> int:
@@ -290,18 +290,5 @@ def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
     return or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
 
 
-def to_entry(row: Row[Any]) -> MemoryEntry:
-    """Return a row of `memory` as a value."""
-    return MemoryEntry(
-        entry_id=row.entry_id,
-        tier=row.tier,
-        owner=row.owner,
-        key=row.key,
-        text=row.text,
-        form=row.form,
-        origin=row.origin,
-        written_by=row.written_by,
-        turn_id=row.turn_id,
-        created_at=from_us(row.created_at_us),
-        updated_at=from_us(row.updated_at_us),
-    )
+def _entries(connection: Connection, query: Select[Any]) -> list[MemoryEntry]:
+    return [from_row(MemoryEntry, row) for row in connection.execute(query).mappings()]

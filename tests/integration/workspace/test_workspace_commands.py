@@ -15,8 +15,7 @@ from agent_runtime.cli import app
 from agent_runtime.cli.workspace.import_pages import batches, parse, read_folder
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.service.corpus_rpc import Corpus
-from agent_runtime.service.reads import list_candidates
+from agent_runtime.service.workspace import WorkspaceService, reads
 from agent_runtime.store.idempotency import Call
 from agent_runtime.store.schema import open_database, turns
 from agent_runtime.workspace.deviations import DeviationDraft
@@ -35,7 +34,8 @@ EVIL = "rm\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\r\x9b31m"
 RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\r")
 
 
-class Served(Corpus):
+@reads
+class Served(WorkspaceService):
     """The service's methods over a workspace on a loop of its own, called as the commands call a daemon, without a wire."""
 
     def __init__(self, home: Home) -> None:
@@ -44,10 +44,6 @@ class Served(Corpus):
         self._thread.start()
         self._database = open_database(home)
         self.workspace = Workspace(self._database, SystemClock(), SystemEntropy(), lambda _event, _fields: None)
-        self._authors, self._read = self.workspace.authors, self.workspace.read
-
-    async def ListCandidates(self, request: Any, _context: Any) -> Any:
-        return await self._read(lambda connection: list_candidates(connection, request))
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli.chat.plain import turn_lines
-from agent_runtime.cli.rows import conversation_row
 from agent_runtime.model.conversation import NOTHING_TO_DO, mark_text, project
+from agent_runtime.model.mapping import to_json
 from agent_runtime.model.turn import Category, InterruptRecord, MessageRecord, Said, ToolUse, TurnRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -96,7 +96,7 @@ def test_messages_stand_in_order_and_pauses_ask_nobody() -> None:
 
 
 def test_the_json_has_the_keys_that_scripts_rely_on() -> None:
-    row = conversation_row(project(FIRE, [PROMPT, says("", "summary_propose")], [ASKED], first=True))
+    row = to_json(project(FIRE, [PROMPT, says("", "summary_propose")], [ASKED], first=True))
     assert list(row) == [
         "turn_id",
         "thread_id",
@@ -124,7 +124,7 @@ def test_the_json_has_the_keys_that_scripts_rely_on() -> None:
         ["at", "role", "text", "tool_calls"],
     ]
     assert row["interrupts"][0]["args"] == {"text": "x", "tier": "channel"}
-    assert conversation_row(project(AUTHORS, [], [], first=True))["trigger"] is None
+    assert to_json(project(AUTHORS, [], [], first=True))["trigger"] is None
 
 
 def lines(turn: wire.ConversationTurn, *candidates: dict[str, Any], wide: bool = False) -> list[str]:

@@ -17,9 +17,9 @@ from agent_runtime.cli.chat.panels import Safe, blocks
 from agent_runtime.cli.chat.plain import Reader, known_of, news_of
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import Typed
-from agent_runtime.cli.rows import conversation_row
 from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Call, Ear, Live
 from agent_runtime.model.conversation import project
+from agent_runtime.model.mapping import to_json
 from agent_runtime.service.reads import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.unit.workspace.test_conversation import ASKED, FIRE, PROMPT, says
@@ -130,7 +130,7 @@ def test_an_escape_sequence_that_comes_in_two_pieces_is_shown_all_the_same(cut: 
 
 
 def test_json_stays_json_and_is_never_obeyed() -> None:
-    row = conversation_row(project(FIRE, [PROMPT, says(EVIL)], [], first=True))
+    row = to_json(project(FIRE, [PROMPT, says(EVIL)], [], first=True))
     text = as_json([row], indent=2)
     assert not OBEYED.search(text)
     assert json.loads(text) == [row]

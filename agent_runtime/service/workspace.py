@@ -1,0 +1,101 @@
+"""The service's methods about the workspace and its memory: the reads of `READS`, and an author's changes."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from agent_runtime.model.mapping import to_message
+from agent_runtime.service.reads import READS, Read, get_page
+from agent_runtime.workspace.attachments import AttachmentDraft
+from agent_runtime.workspace.deviations import Resolution
+from agent_runtime.workspace.memory.entries import check_shelf
+from agent_runtime.workspace.model import Author, PageDraft
+from agent_runtime.workspace.workspace import Workspace
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+
+S = TypeVar("S", bound="WorkspaceService")
+
+
+def _reading(read: Read) -> Callable[[Any, Any, Any], Awaitable[Any]]:
+    async def answer(self: "WorkspaceService", request: Any, _context: Any) -> Any:
+        return await self.workspace.read(lambda connection: read(connection, request))
+
+    return answer
+
+
+def reads(kind: type[S]) -> type[S]:
+    """Give a class every method of `READS` that it does not have."""
+    for method, read in READS.items():
+        if not hasattr(kind, method):
+            setattr(kind, method, _reading(read))
+    return kind
+
+
+class WorkspaceService:
+    """An author's changes to the workspace and to memory; a part of the servicer. Errors leave as they are raised."""
+
+    workspace: Workspace
+
+    async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:  # noqa: N802
+        """Write an author's page."""
+        done = await self.workspace.authors.put(_draft(request), author=Author(drafting=request.draft))
+
+        def written(connection: Connection) -> wire.Page:
+            return get_page(connection, wire.GetPageRequest(page_id=done.page.page_id))
+
+        message = await self.workspace.read(written)
+        message.queued = done.queued
+        return message
+
+    async def ImportPages(self, request: wire.ImportPagesRequest, _context: Any) -> Any:  # noqa: N802
+        """Write pages of an author's import: all of them or none."""
+        drafts = [_draft(page) for page in request.pages]
+        done = await self.workspace.authors.import_pages(drafts, dry_run=request.dry_run)
+        pages = [to_message(wire.ImportedPage, one.page, outcome=one.outcome, queued=one.queued) for one in done]
+        return wire.ImportPagesResponse(pages=pages)
+
+    async def PutAttachment(self, request: wire.PutAttachmentRequest, _context: Any) -> wire.Attachment:  # noqa: N802
+        """Attach a file to a page, as its author."""
+        draft = AttachmentDraft(
+            page_id=request.page_id, name=request.name, content_type=request.content_type, data=request.data
+        )
+        return to_message(wire.Attachment, await self.workspace.authors.attach(draft))
+
+    async def DecideCandidate(self, request: wire.DecideCandidateRequest, _context: Any) -> wire.Candidate:  # noqa: N802
+        """Accept or reject a candidate, as its author."""
+        decided = await self.workspace.decide_candidate(request.candidate_id, accept=request.accept, note=request.note)
+        return to_message(wire.Candidate, decided)
+
+    async def ResolveDeviation(self, request: wire.ResolveDeviationRequest, _context: Any) -> wire.Deviation:  # noqa: N802
+        """Close a deviation, as its author."""
+        resolution = Resolution(deviation_id=request.deviation_id, accept=request.accept, note=request.note)
+        return to_message(wire.Deviation, await self.workspace.authors.resolve(resolution))
+
+    async def PutMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+        """Write a memory entry as its author."""
+        return await self._put_memory(request, must_be_there=False)
+
+    async def UpdateMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+        """Change a memory entry that exists; from now on it is its author's."""
+        return await self._put_memory(request, must_be_there=True)
+
+    async def ForgetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+        """Delete a memory entry; return what it was."""
+        shelf = check_shelf(request.tier, request.owner)
+        return to_message(wire.MemoryEntry, await self.workspace.memory.author_forgets(shelf, request.key))
+
+    async def _put_memory(self, request: wire.PutMemoryRequest, *, must_be_there: bool) -> wire.MemoryEntry:
+        shelf, memory = check_shelf(request.tier, request.owner), self.workspace.memory
+        entry = await memory.author_puts(shelf, key=request.key, text=request.text, must_be_there=must_be_there)
+        return to_message(wire.MemoryEntry, entry)
+
+
+def _draft(request: wire.PutPageRequest) -> PageDraft:
+    return PageDraft(
+        page_id=request.page_id,
+        title=request.title,
+        body=request.body,
+        tags=tuple(request.tags),
+        sources=tuple(request.sources),
+    )
