@@ -1,12 +1,11 @@
 """The `task-runner` command line."""
 
 import sys
+from collections.abc import Callable
 
 import typer
 
-from task_runner.cli import loop, serve, simulate
-from task_runner.cli.files import apply, crontab
-from task_runner.cli.tasks import create, edit, emit, explain, show, state, times
+from task_runner.cli import apply, loop, show, simulate, state, tasks
 from turnkeeper import console
 
 
@@ -18,8 +17,15 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    for group in (serve, create, show, times, explain, state, edit, simulate, apply, crontab, loop, emit):
-        group.register(app)
+    commands: tuple[Callable[..., object], ...] = (
+        state.serve, state.tick, tasks.create, show.list_, show.show, show.next_,
+        show.history, show.explain, state.pause, state.resume, state.disable, state.cancel, state.enable, state.delete,
+        state.run, tasks.edit, tasks.backfill, simulate.simulate, apply.apply, apply.export, apply.import_,
+    )  # fmt: skip
+    for command in commands:
+        app.command(command.__name__.rstrip("_"))(command)
+    app.add_typer(loop.commands(), name="loop")
+    app.command()(state.emit)
     return app
 
 

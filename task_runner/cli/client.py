@@ -1,8 +1,11 @@
 """Reaching the runner: its daemon where one runs, else its store in this process."""
 
 import importlib
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper import console
 from turnkeeper.config.home import Home
@@ -31,7 +34,7 @@ class Runner:
         if self._caller is not None:
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
         # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
-        local = importlib.import_module("task_runner.daemon.in_process")
+        local = importlib.import_module("task_runner.daemon.assembly")
         try:
             return local.call(self._home, method, request)
         except Conflict as error:
@@ -50,3 +53,18 @@ class Runner:
 def runner() -> Runner:
     """Return the runner of the home that `--home` or the environment names."""
     return Runner(console.home())
+
+
+def complete_name(incomplete: str) -> list[str]:
+    """Return the names that a task's name may be completed to."""
+    answer = runner().call("ListTasks", wire.ListTasksRequest())
+    return [task.spec.name for task in answer.tasks if task.spec.name.startswith(incomplete)]
+
+
+def complete_channel(incomplete: str) -> list[str]:
+    """Return the channels of tasks that a channel's name may be completed to."""
+    answer = runner().call("ListTasks", wire.ListTasksRequest())
+    return sorted({task.spec.channel for task in answer.tasks if task.spec.channel.startswith(incomplete)})
+
+
+NameArgument = Annotated[str, typer.Argument(help="A task's name or id.", autocompletion=complete_name)]

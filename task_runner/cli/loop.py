@@ -1,22 +1,50 @@
-"""`loop`: prompts that come again and again, made with few words."""
+"""`loop`: prompts that run again and again, made from few words: an interval, a cron expression or neither."""
 
+import re
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import Runner, runner
-from task_runner.cli.loop_list import complete_loop, is_loop, list_
-from task_runner.cli.loop_words import read_words, schedule_of
-from task_runner.cli.rows import local, time
-from task_runner.cli.serve import tick
-from task_runner.cli.tasks.create import create_spec
-from task_runner.cli.tasks.options import SCHEDULES, fill, takes_task_options
-from task_runner.cli.tasks.show import complete_channel, show_task
+from task_runner.cli.client import NOT_RUNNING, Runner, complete_channel, runner
+from task_runner.cli.rows import local, task_row, time
+from task_runner.cli.show import repeat, show_task
+from task_runner.cli.state import tick
+from task_runner.cli.tasks import SCHEDULES, create_spec, fill, takes_task_options
 from turnkeeper import console
+from turnkeeper.clock import SystemClock
 from turnkeeper.errors import InvalidInput
-from turnkeeper.times import parse_duration
+from turnkeeper.times import format_rough, parse_duration, parse_rfc3339
+
+_REFRESH_S = 1.0
+_LONGEST_PROMPT = 60
+_ENDED = frozenset({"done", "expired"})
+_MODES = {"every": "fixed", "on": "event"}
+Row = Any
+_UNITS = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)"
+_SPAN = rf"[0-9]+\s*{_UNITS}(?:\s*[0-9]+\s*{_UNITS})*"
+_INTERVAL = re.compile(rf"(?:every\s+)?({_SPAN})", re.IGNORECASE)
+_LEADING = re.compile(rf"(?:every\s+)?({_SPAN})[:,]?\s+(\S.*)", re.IGNORECASE | re.DOTALL)
+_TRAILING = re.compile(rf"(.*\S)[,;]?\s+every\s+({_SPAN})[.!]?", re.IGNORECASE | re.DOTALL)
+_NAMES = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun"
+_FIELD = re.compile(rf"(?:[0-9*/,#?L-]|H(?:\([0-9-]+\))?|{_NAMES})+", re.IGNORECASE)
+_NICKNAME = re.compile(r"@[a-z]+")
+_FIELDS, _MOST_FIELDS = 5, 6
+
+
+def is_loop(task: Any) -> bool:
+    """Tell whether a task is a loop: made as one, or self-paced."""
+    return bool(task.id.startswith("loop-") or task.kind == "dynamic")
+
+
+def complete_loop(incomplete: str) -> list[str]:
+    """Return the names that a loop's name may be completed to."""
+    tasks = runner().call("ListTasks", wire.ListTasksRequest()).tasks
+    return [task.spec.name for task in tasks if is_loop(task) and task.spec.name.startswith(incomplete)]
+
 
 IdArgument = Annotated[str, typer.Argument(help="A loop's id or name.", autocompletion=complete_loop)]
 
@@ -158,11 +186,152 @@ def _say(task: Any, output: console.Output, what: str) -> None:
         show_task(task, output)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="Prompts that come again: on an interval, on a cron expression, or at their own pace.")
+def list_(
+    all_: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """List loops, next to fire first.
+
+    Example: task-runner loop list --watch
+    """
+    clock = SystemClock()
+    _show(clock, output, ended=all_)
+    if watch:
+        repeat(lambda: _show(clock, output, ended=all_), clock, _REFRESH_S)
+
+
+def loop_row(task: Any) -> dict[str, Any]:
+    """Return a loop as a task's row, with what is particular to loops."""
+    row = task_row(task)
+    mode = "hybrid" if task.kind != "on" and row.get("on") else _MODES.get(task.kind, task.kind)
+    paced = task.kind == "dynamic"
+    return row | {"mode": mode, "iteration": task.iteration if paced else task.fires}
+
+
+def _show(clock: SystemClock, output: console.Output, *, ended: bool) -> None:
+    answer = runner().call("ListTasks", wire.ListTasksRequest())
+    loops = [task for task in answer.tasks if is_loop(task)]
+    rows = [loop_row(task) for task in loops if ended or task.state not in _ENDED]
+    rows.sort(key=lambda row: (row["next_fire_at"] is None, row["due_at"] or "", row["id"]))
+    hidden = len(loops) - len(rows)
+    notes = [f"{len(rows)} loop{'' if len(rows) == 1 else 's'}", *([f"{hidden} ended: --all"] if hidden else [])]
+    since = time(answer, "serving_since")
+    notes.append(f"task-runner up since {local(since)}" if since else NOT_RUNNING)
+    console.show_rows(rows, _columns(clock.now()), output, name_key="id", footer=" · ".join(notes))
+
+
+def _columns(now: datetime) -> list[console.Column]:
+    def plain(key: str) -> Callable[[Row], str]:
+        return lambda row: str(row[key] or "")
+
+    def left(row: Row) -> str:
+        return format_rough(max(0.0, (parse_rfc3339(row["due_at"]) - now).total_seconds())) if row["due_at"] else "-"
+
+    return [
+        console.Column("ID", plain("id")),
+        console.Column("MODE", plain("mode")),
+        console.Column("TARGET", plain("agent")),
+        console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
+        console.Column("NEXT", lambda row: local(row["next_fire_at"]) or "-"),
+        console.Column("LEFT", left),
+        console.Column("LAST", lambda row: local(row["last_fire_at"]) or "-"),
+        console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
+        console.Column("STATE", plain("state")),
+        console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
+        console.Column("NAME", plain("name"), wide=True),
+        console.Column("RESULT", plain("last_outcome"), wide=True),
+        console.Column("CATEGORY", plain("category"), wide=True),
+        console.Column("CHANNEL", plain("channel"), wide=True),
+        console.Column("THREAD", plain("thread_id"), wide=True),
+        console.Column("REASON", plain("reason"), wide=True),
+    ]
+
+
+class Words(NamedTuple):
+    """What was understood.
+
+    Attributes:
+        kind: `every`, `cron`, or `dynamic` where the words name no time.
+        schedule: the interval or the expression; empty for `dynamic`.
+        prompt: the rest.
+    """
+
+    kind: str
+    schedule: str
+    prompt: str
+
+
+def read_words(words: Sequence[str]) -> Words:
+    """Return what the arguments of `loop create` mean.
+
+    >>> read_words(["15m", "check CI"])
+    Words(kind='every', schedule='15m', prompt='check CI')
+    >>> read_words(["check CI every 2 hours"])
+    Words(kind='every', schedule='2 hours', prompt='check CI')
+    >>> read_words(["0", "9", "*", "*", "1-5", "check", "CI"])
+    Words(kind='cron', schedule='0 9 * * 1-5', prompt='check CI')
+    >>> read_words(["check CI"])
+    Words(kind='dynamic', schedule='', prompt='check CI')
+
+    Raises:
+        InvalidInput: no words, no prompt, or two arguments of which the first is no schedule.
+    """
+    text = " ".join(words).strip()
+    if not text:
+        raise InvalidInput("no prompt", where="loop create", hint='for example: loop create 15m "check the build"')
+    found = _of_first(words) if len(words) > 1 else None
+    if found is None and len(words) == 2:
+        what = f"{words[0][:60]!r} is neither an interval nor a cron expression"
+        raise InvalidInput(what, where="loop create", hint="write 15m or '0 9 * * 1-5' before the prompt, or quote it")
+    return found or _of_text(text)
+
+
+def schedule_of(words: Sequence[str]) -> Words:
+    """Return what the arguments mean where the prompt is given otherwise. Raises InvalidInput: not a schedule."""
+    if not words:
+        return Words("dynamic", "", "")
+    found = _of_first([" ".join(words), ""])
+    if found is None:
+        what = f"{' '.join(words)[:60]!r} is neither an interval nor a cron expression"
+        raise InvalidInput(what, where="loop create", hint="leave the words or --prompt out")
+    return found
+
+
+def _of_first(words: Sequence[str]) -> Words | None:
+    """Read the first argument as a schedule of its own, and the others as the prompt."""
+    first, prompt = words[0].strip(), " ".join(words[1:]).strip()
+    if interval := _INTERVAL.fullmatch(first):
+        return Words("every", interval[1], prompt)
+    fields = first.split()
+    if _NICKNAME.fullmatch(first) or (_FIELDS <= len(fields) <= _MOST_FIELDS and _are_fields(fields)):
+        return Words("cron", " ".join(fields), prompt)
+    return None
+
+
+def _of_text(text: str) -> Words:
+    """Read one text: what stands at its beginning, else an interval at its end, else neither."""
+    if leading := _LEADING.fullmatch(text):
+        return Words("every", leading[1], leading[2])
+    parts = text.split(maxsplit=_FIELDS)
+    if len(parts) > _FIELDS and _are_fields(parts[:_FIELDS]):
+        return Words("cron", " ".join(parts[:_FIELDS]), parts[_FIELDS])
+    if trailing := _TRAILING.fullmatch(text):
+        return Words("every", trailing[2], trailing[1])
+    if _INTERVAL.fullmatch(text) or _are_fields(text.split()):
+        raise InvalidInput("a schedule and no prompt", where="loop create", hint="say what the agent is to do")
+    return Words("dynamic", "", text)
+
+
+def _are_fields(parts: Sequence[str]) -> bool:
+    return len(parts) >= _FIELDS and all(_FIELD.fullmatch(part) for part in parts)
+
+
+def commands() -> typer.Typer:
+    """Return the commands."""
+    group = typer.Typer(help="Prompts that run again: on an interval, on a cron expression, or at their own pace.")
     group.info.no_args_is_help = True
     for command in (create, delete, tick, reschedule, pause, resume, stop):
         group.command()(command)
     group.command("list")(list_)
-    app.add_typer(group, name="loop")
+    return group

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import Runner, runner
+from task_runner.cli.client import Runner, complete_name, runner
 from task_runner.cli.rows import instant, local
-from task_runner.cli.tasks.show import complete_name
 from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
@@ -118,8 +117,3 @@ _COLUMNS = [
     console.Column("REASON", lambda row: row["reason"] or "-"),
     console.Column("COUNT", lambda row: str(row["count"]), right=True),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(simulate)

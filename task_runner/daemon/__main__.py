@@ -13,7 +13,7 @@ from typing import Any
 from protos.turnkeeper.v1 import schedules_pb2
 from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.daemon.assembly import PROCESS, Runner, assemble
-from task_runner.service.servicer import Servicer
+from task_runner.service.service import Servicer
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
@@ -55,7 +55,7 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Progress) -
     parts = [
         asyncio.create_task(part.run(), name=type(part).__name__)
         for part in (
-            runner.loop, runner.dispatcher, runner.follower, runner.bridge, runner.canceller, runner.pruner,
+            runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
         )
     ]  # fmt: skip
     parts.append(asyncio.create_task(progress.run(SystemClock()), name="Progress"))

@@ -1,38 +1,159 @@
-"""Putting the parts of the runner together: for the daemon, and for a command line without one.
-
-The machine's own time zone, by its IANA name.
-"""
+"""The parts of the runner put together: for the daemon, and for one operation of a command while no daemon runs."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from task_runner.daemon.warm_up import rehearse_a_fire
-from task_runner.dispatcher.canceller import Canceller
-from task_runner.dispatcher.dispatcher import Dispatcher, Pace
-from task_runner.dispatcher.outcomes import Follower, Wakes
-from task_runner.dispatcher.runtime_client import GrpcRuntime
-from task_runner.dispatcher.runtime_events import Bridge
+from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
+from task_runner.dispatcher import dispatcher as sending
+from task_runner.dispatcher import outcomes
+from task_runner.dispatcher.runtime_client import Runtime
+from task_runner.scheduler import planning
 from task_runner.scheduler.loop import Loop
 from task_runner.scheduler.pruner import Pruner
-from task_runner.service.service import Service, Serving
+from task_runner.service import changes
+from task_runner.service.service import METHODS, Service, Serving
 from task_runner.service.task_spec import Defaults
+from task_runner.store.port import Session
 from task_runner.store.sqlite import SqliteStore
 from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import SchedulerSettings, load_settings
-from turnkeeper.entropy import SystemEntropy
+from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
+from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.times import rfc3339
 
-_FOLDER = "zoneinfo/"
+PROCESS = "task-runner"
+_RUNTIME = "agent-runtime"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """The parts of a runner.
+
+    Attributes:
+        service: the operations.
+        loop: plans.
+        dispatcher: sends fires.
+        follower: takes outcomes in.
+        runtime_events: takes in what happens inside turns.
+        canceller: ends turns that a waiting fire wants ended.
+        pruner: deletes old history.
+        warm_up: makes the first fire as fast as the second.
+    """
+
+    service: Service
+    loop: Loop
+    dispatcher: sending.Dispatcher
+    follower: outcomes.Follower
+    runtime_events: outcomes.RuntimeEvents
+    canceller: sending.Canceller
+    pruner: Pruner
+    warm_up: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
+    """Open the store and put a runner around it. The caller holds the process's lock.
+
+    Args:
+        home: the state directory.
+        daemon: whether the parts will run; a command line only calls the service.
+    """
+    settings = load_settings(home).scheduler
+    clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
+    log = EventLog(home.logs, PROCESS, clock)
+    store, runtime = SqliteStore(home.schedules_db), Runtime(home.socket(_RUNTIME))
+    changed, planned = asyncio.Event(), asyncio.Event()
+    pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s)
+    dispatcher = sending.Dispatcher(
+        store, runtime, clock=clock, entropy=entropy, trail=log, failpoints=failpoints, pace=pace, changed=changed,
+        planned=planned,
+    )  # fmt: skip
+    loop = Loop(
+        store, clock=clock, trail=log, failpoints=failpoints, changed=changed, planned=planned,
+        dispatch=dispatcher.wake, asking=dispatcher.asking, reachable=lambda: dispatcher.connected,
+    )  # fmt: skip
+    wakes = outcomes.Wakes(
+        planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost, asking=dispatcher.asking
+    )  # fmt: skip
+    runtime_events = outcomes.RuntimeEvents(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
+
+    def task_changed() -> None:
+        for event in (changed, dispatcher.work, dispatcher.asking, runtime_events.changed):
+            event.set()
+
+    service = Service(
+        store, runtime, clock=clock, entropy=entropy, trail=log, defaults=_defaults(settings), tick=loop.tick,
+        changed=task_changed,
+        serving=Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
+    )  # fmt: skip
+    try:
+        yield Runner(
+            service=service,
+            loop=loop,
+            dispatcher=dispatcher,
+            follower=outcomes.Follower(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes),
+            runtime_events=runtime_events,
+            canceller=sending.Canceller(store, runtime, clock=clock, trail=log, work=dispatcher.asking),
+            pruner=Pruner(store, clock=clock, trail=log, keep=timedelta(seconds=settings.keep_history)),
+            warm_up=lambda: store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy)),
+        )
+    finally:
+        await runtime.close()
+        store.close()
+        log.close()
+
+
+def call(home: Home, method: str, request: Any) -> Any:
+    """Run one operation of the service in this process, named as on the wire.
+
+    Raises what the operation raises, and Conflict if another process holds the lock.
+    """
+
+    async def operation() -> Any:
+        async with assemble(home, daemon=False) as runner:
+            return await getattr(runner.service, METHODS[method])(request)
+
+    home.create()
+    with ProcessLock(home, PROCESS):
+        return asyncio.run(operation())
+
+
+def _defaults(settings: SchedulerSettings) -> Defaults:
+    return Defaults(timezone=settings.timezone or machine_zone(os.environ), grace=timedelta(seconds=settings.grace_s))
+
+
+def _rehearse_a_fire(session: Session, now: datetime, entropy: Entropy) -> None:
+    """Take a task through its life in a transaction that is undone, so that every statement is compiled."""
+    at = now.replace(microsecond=0) + timedelta(days=1)
+    name = f"warm-up-{entropy.hex(8)}"
+    spec = schedules_pb2.TaskSpec(name=name, category="c", channel="c", prompt="p", at=rfc3339(at))
+    task = changes.create(session, spec, Defaults(timezone="UTC"), now, entropy).task
+    planning.plan_due(session, now)
+    planning.plan_tasks(session, [task.id], at)
+    session.tasks.next_wake()
+    for outgoing in sending.claim(session, at, 1, 1, single=True):
+        fire = outgoing.fire
+        session.fires.unanswered(0, 1)
+        accepted = agent_runtime_pb2.FireReceipt.ACCEPTED
+        receipt = agent_runtime_pb2.FireReceipt(fire_id=fire.fire_id, attempt=1, disposition=accepted)
+        sending.record_receipts(session, [receipt], [None], at)
+        succeeded = agent_runtime_pb2.TurnEvent.SUCCEEDED
+        event = agent_runtime_pb2.TurnEvent(fire_id=fire.fire_id, attempt=1, state=succeeded)
+        outcomes.record_news(session, [outcomes.news_of(event, at)], at)
+    for caught_up in (False, True):
+        session.fires.next_ready(caught_up=caught_up)
+    session.follow.move(*session.follow.position())
 
 
 def machine_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:
@@ -57,103 +178,4 @@ def _linked(path: Path) -> str:
         target = os.readlink(path)  # noqa: PTH115  the text of the link, not what it resolves to
     except OSError:
         return ""
-    return target.partition(_FOLDER)[2]
-
-
-PROCESS = "task-runner"
-_RUNTIME = "agent-runtime"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runner:
-    """The parts that have something to do.
-
-    Attributes:
-        service: the operations.
-        loop: plans.
-        dispatcher: sends.
-        follower: takes outcomes in.
-        bridge: takes in what happens inside turns.
-        canceller: asks for the end of turns that a fire wants ended.
-        pruner: lets old history go.
-        warm_up: makes the first fire as fast as the second.
-    """
-
-    service: Service
-    loop: Loop
-    dispatcher: Dispatcher
-    follower: Follower
-    bridge: Bridge
-    canceller: Canceller
-    pruner: Pruner
-    warm_up: Callable[[], Awaitable[None]]
-
-
-@asynccontextmanager
-async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
-    """Open the store and put a runner around it. The caller holds the process's lock.
-
-    Args:
-        home: the state directory.
-        daemon: whether the parts will run; a command line only calls the service.
-    """
-    settings = load_settings(home).scheduler
-    clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
-    log = EventLog(home.logs, PROCESS, clock)
-    store, runtime = SqliteStore(home.schedules_db), GrpcRuntime(home.socket(_RUNTIME))
-    changed, planned = asyncio.Event(), asyncio.Event()
-    dispatcher = Dispatcher(
-        store,
-        runtime,
-        clock=clock,
-        entropy=entropy,
-        trail=log,
-        failpoints=failpoints,
-        pace=Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s),
-        changed=changed,
-        planned=planned,
-    )
-    loop = Loop(
-        store, clock=clock, trail=log, failpoints=failpoints, changed=changed, planned=planned,
-        dispatch=dispatcher.wake, asking=dispatcher.asking, reachable=lambda: dispatcher.connected,
-    )  # fmt: skip
-    wakes = Wakes(
-        planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost, asking=dispatcher.asking
-    )  # fmt: skip
-    follower = Follower(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
-    bridge = Bridge(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
-    service = Service(
-        store,
-        runtime,
-        clock=clock,
-        entropy=entropy,
-        trail=log,
-        defaults=_defaults(settings),
-        tick=loop.tick,
-        changed=partial(_tell, changed, dispatcher.work, dispatcher.asking, bridge.changed),
-        serving=Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
-    )
-    try:
-        yield Runner(
-            service=service,
-            loop=loop,
-            dispatcher=dispatcher,
-            follower=follower,
-            bridge=bridge,
-            canceller=Canceller(store, runtime, clock=clock, trail=log, work=dispatcher.asking),
-            pruner=Pruner(store, clock=clock, trail=log, keep=timedelta(seconds=settings.keep_history)),
-            warm_up=lambda: store.rehearse(partial(rehearse_a_fire, now=clock.now(), entropy=entropy)),
-        )
-    finally:
-        await runtime.close()
-        store.close()
-        log.close()
-
-
-def _defaults(settings: SchedulerSettings) -> Defaults:
-    return Defaults(timezone=settings.timezone or machine_zone(os.environ), grace=timedelta(seconds=settings.grace_s))
-
-
-def _tell(*concerned: asyncio.Event) -> None:
-    for event in concerned:
-        event.set()
+    return target.partition("zoneinfo/")[2]

@@ -3,11 +3,14 @@
 `sent` is on disk before a request leaves, and only once the stream is connected. What was written to a stream that
 then broke may have arrived or not: it stays `sent`, and is sent again with the same id and attempt until answered,
 however late. Only a definite refusal makes a fire unsent again.
+
+With overlap `cancel-running` a fire that waits also asks for the end of the turn before it. The request is on disk with
+that fire, so it survives a restart: the runtime is asked until it has answered or the turn is over. A turn that waits
+for its author is left alone.
 """
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,10 +19,11 @@ from typing import NamedTuple
 from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from task_runner.dispatcher.runtime_client import FireStream, Runtime
+from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
 from task_runner.model.task import Fire, Outcome, replace
 from task_runner.planner import ledger, log_records
 from task_runner.planner.log_records import LogRecord
+from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import withdraw
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.planning import Planned, complete_request, plan_tasks, quarantine, write_plans
@@ -30,12 +34,13 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints
 
-LARGEST_BATCH = 256
 MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0
 _RECEIPTS_WAIT_S = 0.25
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CONNECT_S = 5.0
+CANCEL_REASON = f"the next fire of its task is due (overlap {CANCELS})"
+_CANCEL_PAUSE_S = 2.0
+_MOST_CANCELLED = 100
 # Sending the same bytes again cannot help: the task itself has to change.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
 
@@ -74,44 +79,38 @@ class Dispatcher:
         changed: asyncio.Event,
         planned: asyncio.Event,
     ) -> None:
-        """Take what it works on; `changed` is set whenever it makes a task need planning.
+        """Set `changed` whenever a task needs planning, and send no new fire before `planned` is set.
 
-        Nothing new is sent before `planned` is set: what is late at the start has then been planned again.
+        By then the tasks that were late at the start have been planned again.
         """
         self._store, self._runtime = store, runtime
-        self._clock, self._entropy, self._trail = clock, entropy, trail
+        self._clock, self._trail = clock, trail
+        self._reconnector = Reconnector(clock, entropy)
         self._failpoints, self._pace, self._changed = failpoints, pace, changed
         self._planned = planned
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._unanswered: deque[_Key] = deque()
         self._calm = asyncio.Event()
         self._calm.set()
-        self._failures = 0
         self._stagger_until: datetime | None = None
         self.connected = False
 
     def wake(self) -> None:
-        """Look at the outbox now: something was committed, or a place became free."""
+        """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
         self.work.set()
 
     async def run(self) -> None:
-        """Dispatch for ever, connecting again whenever the stream breaks."""
-        while True:
-            with suppress(TurnkeeperError):
-                await self.serve_once()
-            self.connected = False
-            self._failures += 1
-            longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(self._failures, 10))
-            await self._clock.sleep(self._entropy.uniform(_SHORTEST_PAUSE_S, longest))
+        """Dispatch for ever; connect again whenever the stream breaks."""
+        await self._reconnector.run(self.serve_once)
 
     async def serve_once(self) -> None:
         """Open one stream and use it until it breaks. Raises TurnkeeperError then."""
         stream = await self._runtime.open_stream(_CONNECT_S)
-        self.connected = True
-        await self._plan_what_was_left()
-        self._unanswered.clear()
         receipts: asyncio.Queue[wire.FireReceipt] = asyncio.Queue()
+        self.connected = True
         try:
+            await self._plan_what_was_left()
+            self._unanswered.clear()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send(stream))
                 group.create_task(self._receive(stream, receipts))
@@ -119,10 +118,11 @@ class Dispatcher:
         except* TurnkeeperError as broken:
             raise broken.exceptions[0] from None
         finally:
+            self.connected = False
             stream.close()
 
     async def _plan_what_was_left(self) -> None:
-        """Plan the tasks with a fire under way: what came due while the runtime could not be heard was left."""
+        """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""
         now = self._clock.now()
         done = await self._store.run(
             lambda session: plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
@@ -180,7 +180,7 @@ class Dispatcher:
             lambda session: (session.fires.next_ready(caught_up=False), session.fires.next_ready(caught_up=True))
         )
         if slow is not None and slow <= now:
-            # It stands in line for a catch-up slot: the stagger ends, or an outcome wakes us.
+            # It waits for a catch-up slot: the stagger ends, or an outcome frees one.
             slow = self._stagger_until if self._stagger_until and self._stagger_until > now else None
         if len(self._unanswered) >= MOST_UNANSWERED:
             soon = None
@@ -204,7 +204,7 @@ class Dispatcher:
     async def take_in(self, receipts: list[wire.FireReceipt]) -> None:
         """Record receipts in one transaction."""
         self._failpoints.reach("runner.receipt")
-        self._failures = 0
+        self._reconnector.succeeded()
         now = self._clock.now()
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
         done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))
@@ -232,7 +232,7 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
 def record_receipts(
     session: Session, receipts: list[wire.FireReceipt], keys: list[_Key | None], now: datetime
 ) -> Planned:
-    """Take receipts in: accept, or make unsent again and plan anew; return the log_records."""
+    """Record which fires were accepted; a refused one is unsent again and its task planned. Return the log records."""
     fires = session.fires.by_ids({receipt.fire_id for receipt in receipts})
     before, events = dict(fires), list[LogRecord]()
     refused: list[tuple[Fire, wire.FireError]] = []
@@ -274,3 +274,44 @@ def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]]
         done.events.append(quarantine(session, task_id, f"{error.field}: {error.message}"))
     again = sorted({fire.task_id for fire, _ in refused if fire.outcome is Outcome.PENDING} - set(hopeless))
     return done + plan_tasks(session, again, now)
+
+
+class Canceller:
+    """Asks the runtime to end the turns that a waiting fire wants ended."""
+
+    def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, trail: EventLog, work: asyncio.Event) -> None:
+        """Set `work` when there may be a turn to end."""
+        self._store, self._runtime, self._clock, self._trail = store, runtime, clock, trail
+        self._work = work
+        self._answered: set[_Key] = set()
+
+    async def run(self) -> None:
+        """Ask for ever; what was answered is asked again only if it has still not ended long afterwards."""
+        while True:
+            self._work.clear()
+            answered = await self.ask()
+            told = await self._clock.wait(self._work, LONGEST_WAIT_S if answered else _CANCEL_PAUSE_S)
+            if answered and not told:
+                self._answered.clear()
+
+    async def ask(self) -> bool:
+        """Ask for the end of every turn that is to end; return whether all was answered."""
+        wanted, after = list[Fire](), 0
+        while batch := await self._store.run(partial(_asked_to_end, after=after)):
+            wanted, after = wanted + batch, batch[-1].entry_id
+        keys = {_Key(fire.fire_id, fire.attempt): fire for fire in wanted}
+        self._answered &= keys.keys()
+        for key, fire in keys.items():
+            if key in self._answered:
+                continue
+            try:
+                await self._runtime.cancel(key.fire_id, key.attempt, CANCEL_REASON, unless_waiting=True)
+            except TurnkeeperError:
+                return False
+            self._answered.add(key)
+            self._trail.emit_all([log_records.of_fire("fire.asked_to_end", fire, reason=CANCEL_REASON)])
+        return True
+
+
+def _asked_to_end(session: Session, after: int) -> list[Fire]:
+    return session.fires.asked_to_end(after, _MOST_CANCELLED)

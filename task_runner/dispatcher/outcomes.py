@@ -1,13 +1,13 @@
-"""Following the runtime's turn events, and letting them settle fires.
+"""Following the runtime's events: outcomes of turns settle fires, and what happens inside turns triggers tasks.
 
-The position is durable: an event and the sequence it advances are one transaction, so none is lost and none counts
-twice. A runtime whose store was replaced starts a new incarnation: it is read from its beginning, and asked about
-every fire that is open.
+Both positions are durable: an event and the position it advances are one transaction, so no event is lost and none
+counts twice. A runtime whose store was replaced starts a new incarnation: it is read from its beginning, and asked
+about every open fire.
 """
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,14 +16,15 @@ from typing import NamedTuple
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from task_runner.dispatcher.runtime_client import Runtime
+from task_runner.dispatcher.runtime_client import Reconnector, Runtime, in_batches
+from task_runner.model import events
 from task_runner.model.task import OPEN, Fire, Outcome
 from task_runner.planner import ledger, log_records
 from task_runner.planner.budgets import Ended
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.self_paced import TAKEN_OVER
-from task_runner.scheduler.events import Moved, emit_outcomes
+from task_runner.scheduler.events import Moved, TakenIn, emit_outcomes, take_in
 from task_runner.scheduler.planning import Planned, plan_tasks, take_over
 from task_runner.store.port import Session, Store
 from turnkeeper.clock import Clock
@@ -31,9 +32,8 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.event_log import EventLog
 
-LARGEST_BATCH = 256
+LONGEST_WAIT_S = 30.0
 _ASKED_AT_ONCE = 100
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _STATES = {wire.TurnEvent.State.Value(state.name): state for state in TurnState}
 
 
@@ -73,59 +73,34 @@ class Follower:
     def __init__(
         self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: EventLog, wakes: Wakes
     ) -> None:
-        """Take what it works on."""
         self._store, self._runtime = store, runtime
-        self._clock, self._entropy, self._trail, self._wakes = clock, entropy, trail, wakes
-        self._failures = 0
+        self._clock, self._trail, self._wakes = clock, trail, wakes
+        self._reconnector = Reconnector(clock, entropy)
 
     async def run(self) -> None:
-        """Follow for ever, connecting again whenever the stream breaks."""
-        while True:
-            with suppress(TurnkeeperError):
-                await self.follow_once()
-            self._failures += 1
-            longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(self._failures, 10))
-            await self._clock.sleep(self._entropy.uniform(_SHORTEST_PAUSE_S, longest))
+        """Follow for ever; connect again whenever the stream ends."""
+        await self._reconnector.run(self.follow_once)
 
     async def follow_once(self) -> None:
         """Follow one stream until it ends. Raises TurnkeeperError when it breaks."""
         incarnation, after = await self._store.run(lambda session: session.follow.position())
-        events: asyncio.Queue[wire.TurnEvent | None] = asyncio.Queue(maxsize=4 * LARGEST_BATCH)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(incarnation, after, events))
-                group.create_task(self._take(incarnation, after, events))
-        except* TurnkeeperError as broken:
-            raise broken.exceptions[0] from None
 
-    async def _read(self, incarnation: str, after: int, events: asyncio.Queue[wire.TurnEvent | None]) -> None:
-        stream = self._runtime.watch(incarnation, after)
-        async with aclosing(stream):
-            async for event in stream:
-                await events.put(event)
-        await events.put(None)
+        async def take(batch: Sequence[wire.TurnEvent]) -> None:
+            nonlocal incarnation, after
+            # The position means nothing in this store: it is another, or an older copy of the same.
+            if incarnation and (batch[0].incarnation != incarnation or batch[0].sequence < after):
+                await self._ask_about_open(batch[0].incarnation)
+            incarnation, after = batch[-1].incarnation, batch[-1].sequence
+            await self.take_in(batch)
 
-    async def _take(self, incarnation: str, after: int, events: asyncio.Queue[wire.TurnEvent | None]) -> None:
-        while True:
-            batch = [await events.get()]
-            while not events.empty() and len(batch) < LARGEST_BATCH:
-                batch.append(events.get_nowait())
-            heard = [event for event in batch if event is not None]
-            # What it stood behind is no longer there: another store, or an older copy of the same.
-            if heard and incarnation and (heard[0].incarnation != incarnation or heard[0].sequence < after):
-                await self._ask_about_open(heard[0].incarnation)
-            if heard:
-                incarnation, after = heard[-1].incarnation, heard[-1].sequence
-                await self.take_in(heard)
-            if len(heard) < len(batch):
-                return
+        await in_batches(self._runtime.watch(incarnation, after), take)
 
-    async def take_in(self, events: Sequence[wire.TurnEvent]) -> None:
+    async def take_in(self, batch: Sequence[wire.TurnEvent]) -> None:
         """Record events and the position behind the last of them in one transaction."""
         now = self._clock.now()
-        news = [news_of(event, now) for event in events if event.fire_id and event.state in _STATES]
-        written_to = {event.thread_id for event in events if _is_by_author(event)}
-        last = events[-1]
+        news = [news_of(event, now) for event in batch if event.fire_id and event.state in _STATES]
+        written_to = {event.thread_id for event in batch if _is_by_author(event)}
+        last = batch[-1]
 
         def record(session: Session) -> tuple[Planned, list[Fire]]:
             done = record_news(session, news, now)
@@ -134,14 +109,14 @@ class Follower:
             return done + over, needless
 
         done, needless = await self._store.run(record)
-        await self._finish(done)
+        self._finish(done)
         for fire in needless:
-            # Where the runtime cannot be asked its turn runs, and asks for no other.
+            # If the runtime does not answer, the turn runs, and no other turn follows it.
             with suppress(TurnkeeperError):
                 await self._runtime.cancel(fire.fire_id, fire.attempt, TAKEN_OVER)
 
-    async def _finish(self, done: Planned) -> None:
-        self._failures = 0
+    def _finish(self, done: Planned) -> None:
+        self._reconnector.succeeded()
         self._trail.emit_all(done.events)
         self._wakes.planning.set()
         self._wakes.dispatch.set()
@@ -160,14 +135,14 @@ class Follower:
             done = await self._store.run(partial(_recover, lost=lost, news=news, now=now))
             if lost:
                 self._wakes.lost.set()
-            await self._finish(done)
+            self._finish(done)
             after = fires[-1].entry_id
 
 
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
     """Move fires on by turn events, then plan the tasks that this frees or stops; return the log_records."""
     fires = session.fires.by_ids({item.fire_id for item in news})
-    before, events, told = dict(fires), list[LogRecord](), list[Moved]()
+    before, recorded, told = dict(fires), list[LogRecord](), list[Moved]()
     asked = set[str]()  # the fires whose turn waited for its author, also where the answer came since
     ended: dict[str, list[Ended]] = {}
     for item in news:
@@ -183,7 +158,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             turn = Ended(fire=moved, at=item.at, spent=spent, tokens=item.tokens, wake_after_s=item.wake_after_s)
             ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
-            events.append(_fact(fire, moved, item.state))
+            recorded.append(_log_record(fire, moved, item.state))
             if Outcome.INTERRUPTED in {fire.outcome, moved.outcome}:
                 asked.add(fire.fire_id)
             told.append(Moved(moved, item.state, item.at))
@@ -195,7 +170,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     )
     resumed = {fire.task_id for fire in changed if fire.outcome is Outcome.RUNNING and fire.fire_id in asked}
     concerned = sorted({fire.task_id for fire in changed if fire.outcome is not Outcome.RUNNING} | resumed)
-    done = Planned(events=events) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
+    done = Planned(events=recorded) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
     return done + emit_outcomes(session, told, now)
 
 
@@ -208,7 +183,7 @@ def _open(session: Session, after: int) -> list[Fire]:
     return session.fires.open_fires(after, _ASKED_AT_ONCE)
 
 
-def _fact(before: Fire, after: Fire, state: TurnState) -> LogRecord:
+def _log_record(before: Fire, after: Fire, state: TurnState) -> LogRecord:
     if after.outcome not in OPEN:
         return log_records.settled(after)
     if state is TurnState.RELEASED:
@@ -252,3 +227,94 @@ def _of_turn(turn: wire.Turn, now: datetime) -> News:
 def _instant(stamp: Timestamp, now: datetime) -> datetime:
     """Return the peer's time of an event, never later than ours; now where it gives none."""
     return min(stamp.ToDatetime(tzinfo=UTC), now) if stamp.seconds > 0 else now
+
+
+class RuntimeEvents:
+    """Takes in the events that happen inside turns, in order, each exactly once, for the tasks that wait for them.
+
+    The runtime is asked only for the names that some task wants, and again when those change: while no task waits for
+    an event, the runtime keeps none.
+    """
+
+    def __init__(
+        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: EventLog, wakes: Wakes
+    ) -> None:
+        """Set `changed` whenever tasks may wait for other events than before."""
+        self._store, self._runtime = store, runtime
+        self._clock, self._trail, self._wakes = clock, trail, wakes
+        self._reconnector = Reconnector(clock, entropy)
+        self.changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow for ever; connect again whenever the stream ends, or other names are wanted."""
+        await self._reconnector.run(self._follow_until_broken)
+
+    async def _follow_until_broken(self) -> None:
+        while True:
+            await self.follow_once()
+            self._reconnector.succeeded()
+
+    async def follow_once(self) -> None:
+        """Follow one stream until it ends or other names are wanted. Raises TurnkeeperError when it breaks."""
+        self.changed.clear()
+        names, (incarnation, after) = await self._store.run(
+            lambda session: (_names(session), session.events.position())
+        )
+        if not names and not incarnation:  # no events were ever wanted
+            await self._clock.wait(self.changed, LONGEST_WAIT_S)
+            return
+        stream = self._runtime.watch_events(incarnation, after, sorted(names))
+        following = asyncio.ensure_future(in_batches(stream, self.take_in))
+        others = asyncio.ensure_future(self._until_others_are_wanted(names))
+        try:
+            await asyncio.wait({following, others}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+        finally:
+            for part in (following, others):
+                part.cancel()
+            with suppress(TurnkeeperError):
+                await asyncio.gather(following, others, return_exceptions=True)
+
+    async def take_in(self, batch: Sequence[wire.BridgedEvent]) -> TakenIn:
+        """Take events in, and record the position behind the last of them, in one transaction."""
+        now = self._clock.now()
+        happened, last = [event_of(each, now) for each in batch if each.name], batch[-1]
+
+        def record(session: Session) -> TakenIn:
+            taken = take_in(session, happened, now)
+            session.events.move(last.incarnation, last.sequence)
+            return taken
+
+        taken = await self._store.run(record)
+        self._reconnector.succeeded()
+        self._trail.emit_all(taken.planned.events)
+        if taken.planned.committed:
+            self._wakes.planning.set()
+            self._wakes.dispatch.set()
+        if taken.planned.asking:
+            self._wakes.asking.set()
+        return taken
+
+    async def _until_others_are_wanted(self, names: frozenset[str]) -> None:
+        while await self._store.run(_names) == names:
+            self.changed.clear()
+            await self._clock.wait(self.changed, LONGEST_WAIT_S)
+
+
+def event_of(event: wire.BridgedEvent, now: datetime) -> events.Event:
+    """Return an event as the runtime sends it, at a time never later than now.
+
+    Its id is the same however often its store is read from the beginning.
+    """
+    names = ("name", "turn_id", "thread_id", "fire_id", "task_id", "task_name", "channel", "category", "agent", "tool")
+    return events.Event(
+        id=events.id_of(event.name, event.turn_id, event.sequence, event.at.ToNanoseconds(), event.tool),
+        at=_instant(event.at, now),
+        data_json=event.data_json,
+        **{name: getattr(event, name) for name in names},
+    )
+
+
+def _names(session: Session) -> frozenset[str]:
+    return session.events.wanted() & frozenset(events.LIFECYCLE)

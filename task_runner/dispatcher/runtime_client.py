@@ -1,19 +1,19 @@
-"""The port to the agent runtime, and its gRPC adapter.
-
-The runner sends it fires and follows its turns; it knows nothing of what a turn is.
-"""
+"""The agent runtime over gRPC: the runner sends it fires and follows its events; it knows nothing of what a turn is."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.errors import NotFound, Unreachable
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import connect, read_greeting
 from turnkeeper.rpc.errors import from_rpc
 
@@ -21,68 +21,41 @@ T = TypeVar("T")
 PEER = "agent-runtime"
 LARGEST_MESSAGE = 1 << 20  # bytes, of several fires together
 MOST_IN_MESSAGE = 128  # fires: enough that a message costs little, few enough that both sides work at once
+LARGEST_BATCH = 256  # events taken in together
 _DEADLINE_S = 10.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
-class FireStream(Protocol):
-    """A connected stream: one receipt answers each request, in the order of the requests."""
+class Reconnector:
+    """Keeps a connection to the runtime for ever: connects again after a random pause, longer after each failure."""
 
-    async def write(self, requests: Sequence[wire.FireRequest]) -> None:
-        """Send fires. Raises Unreachable; which of them arrived is then unknown."""
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+        self._clock, self._entropy = clock, entropy
+        self._failures = 0
 
-    async def read(self) -> Sequence[wire.FireReceipt]:
-        """Return the next receipts. Raises Unreachable when there will be none."""
+    def succeeded(self) -> None:
+        """Record that the runtime answered: the next pause is short again."""
+        self._failures = 0
 
-    def close(self) -> None:
-        """Give the stream up."""
-
-
-class Runtime(Protocol):
-    """The agent runtime as the runner sees it. Every method raises Unreachable when it does not answer."""
-
-    async def open_stream(self, deadline_s: float) -> FireStream:
-        """Connect, and open a stream of fires."""
-
-    def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
-        """Yield turn events in commit order after a sequence, then live.
-
-        The first is about no turn where the runtime's store is another than the one asked after, or an older copy of
-        it: it names the store, and the sequence behind which the events to come begin.
-        """
-
-    def watch_events(
-        self, incarnation: str, after: int, names: Sequence[str]
-    ) -> AsyncGenerator[wire.BridgedEvent, None]:
-        """Yield what happens inside turns, of some names, in commit order after a sequence, then live.
-
-        The first has no name where the stream begins elsewhere than it was asked to: it says where.
-        """
-
-    async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
-        """Return what the runtime knows of an attempt; None if it never heard of it."""
-
-    async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
-        """Cancel the turn of an attempt; no error where there is none, or it is over.
-
-        With `unless_waiting` a turn that waits for its author, or for the end of a pause, is left alone.
-        """
-
-    async def categories(self, deadline_s: float) -> frozenset[str]:
-        """Return the names of the categories that can be used."""
-
-    async def decisions_waiting(self, deadline_s: float) -> int:
-        """Return how many interrupts wait for the author."""
+    async def run(self, connect: Callable[[], Awaitable[None]]) -> None:
+        """Call `connect`, which returns or raises TurnkeeperError when its connection ends, again and again."""
+        while True:
+            with suppress(TurnkeeperError):
+                await connect()
+            self._failures += 1
+            longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(self._failures, 10))
+            await self._clock.sleep(self._entropy.uniform(_SHORTEST_PAUSE_S, longest))
 
 
-class GrpcRuntime:
-    """The runtime behind a Unix socket."""
+class Runtime:
+    """The agent runtime behind its Unix socket. Every method raises Unreachable when it does not answer."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)
 
-    async def open_stream(self, deadline_s: float) -> FireStream:
+    async def open_stream(self, deadline_s: float) -> "FireStream":
         """Connect, and open a stream of fires; when this returns the runtime has said that it takes them."""
         await self._connected(deadline_s)
         call = self._stub.FireBatches()
@@ -94,41 +67,29 @@ class GrpcRuntime:
             raise Unreachable(f"{PEER} does not answer in time") from error
         except grpc.RpcError as error:
             raise from_rpc(error, PEER) from error
-        return GrpcFireStream(call)
+        return FireStream(call)
 
-    async def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
-        """Yield turn events."""
-        call = self._stub.WatchTurns(wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after))
-        try:
-            greeting = read_greeting(await call.initial_metadata())
-            if greeting is not None and (greeting.incarnation, greeting.after) != (incarnation, after):
-                yield wire.TurnEvent(incarnation=greeting.incarnation, sequence=greeting.after)
-            async for event in call:
-                yield event
-        except grpc.RpcError as error:
-            raise from_rpc(error, PEER) from error
-        finally:
-            call.cancel()
+    def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
+        """Yield turn events in commit order after a sequence, then live.
 
-    async def watch_events(
+        The first is about no turn where the runtime's store is another than the one asked after, or an older copy of
+        it: it names the store, and the sequence after which the next events begin.
+        """
+        request = wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after)
+        return _watch(self._stub.WatchTurns(request), wire.TurnEvent, incarnation, after)
+
+    def watch_events(
         self, incarnation: str, after: int, names: Sequence[str]
     ) -> AsyncGenerator[wire.BridgedEvent, None]:
-        """Yield what happens inside turns."""
+        """Yield the events of some names that happen inside turns, in commit order after a sequence, then live.
+
+        The first has no name where the stream begins elsewhere than it was asked to: it says where.
+        """
         request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
-        call = self._stub.WatchEvents(request)
-        try:
-            greeting = read_greeting(await call.initial_metadata())
-            if greeting is not None and (greeting.incarnation, greeting.after) != (incarnation, after):
-                yield wire.BridgedEvent(incarnation=greeting.incarnation, sequence=greeting.after)
-            async for event in call:
-                yield event
-        except grpc.RpcError as error:
-            raise from_rpc(error, PEER) from error
-        finally:
-            call.cancel()
+        return _watch(self._stub.WatchEvents(request), wire.BridgedEvent, incarnation, after)
 
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
-        """Return what the runtime knows of an attempt."""
+        """Return what the runtime knows of an attempt; None if it never heard of it."""
         try:
             turn: wire.Turn = await _answered(self._stub.GetTurn, wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
         except NotFound:
@@ -136,7 +97,10 @@ class GrpcRuntime:
         return turn
 
     async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
-        """Cancel the turn of an attempt."""
+        """Cancel the turn of an attempt; no error where there is none, or it is over.
+
+        With `unless_waiting` a turn that waits for its author, or for the end of a pause, is left alone.
+        """
         request = wire.CancelTurnRequest(fire_id=fire_id, attempt=attempt, reason=reason, unless_waiting=unless_waiting)
         try:
             await _answered(self._stub.CancelTurn, request)
@@ -173,26 +137,26 @@ class GrpcRuntime:
             raise Unreachable(f"{PEER} does not answer in time") from error
 
 
-class GrpcFireStream:
-    """One call of FireBatches."""
+class FireStream:
+    """A connected stream, one call of FireBatches: receipts come in the order of the requests."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
 
     async def write(self, requests: Sequence[wire.FireRequest]) -> None:
-        """Send fires, as many to a message as it holds."""
+        """Send fires, as many to a message as it holds. Raises Unreachable; which of them arrived is unknown."""
         for batch in batches(requests):
             await _guarded(lambda batch=batch: self._call.write(batch))  # type: ignore[misc]
 
     async def read(self) -> Sequence[wire.FireReceipt]:
-        """Return the next receipts."""
+        """Return the next receipts. Raises Unreachable when there are no more."""
         batch = await _guarded(self._call.read)
         if batch is grpc.aio.EOF:
             raise Unreachable(f"{PEER} ended the stream of fires")
         return batch.receipts  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Give the stream up."""
+        """Cancel the call."""
         self._call.cancel()
 
 
@@ -207,6 +171,52 @@ def batches(requests: Sequence[wire.FireRequest]) -> Iterator[wire.FireBatch]:
         batch.fires.append(request)
     if batch.fires:
         yield batch
+
+
+async def in_batches(stream: AsyncGenerator[T, None], take: Callable[[list[T]], Awaitable[object]]) -> None:
+    """Pass the items of a stream to `take` in batches until it ends, and read ahead while `take` works.
+
+    Raises:
+        TurnkeeperError: the stream broke, or `take` failed.
+    """
+    queue: asyncio.Queue[T | None] = asyncio.Queue(maxsize=4 * LARGEST_BATCH)
+
+    async def read() -> None:
+        async with aclosing(stream):
+            async for item in stream:
+                await queue.put(item)
+        await queue.put(None)
+
+    async def pass_on() -> None:
+        ended = False
+        while not ended:
+            batch = [await queue.get()]
+            while not queue.empty() and len(batch) < LARGEST_BATCH:
+                batch.append(queue.get_nowait())
+            items = [item for item in batch if item is not None]
+            ended = len(items) < len(batch)
+            if items:
+                await take(items)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(read())
+            group.create_task(pass_on())
+    except* TurnkeeperError as broken:
+        raise broken.exceptions[0] from None
+
+
+async def _watch(call: Any, event_type: Callable[..., T], incarnation: str, after: int) -> AsyncGenerator[T, None]:
+    try:
+        greeting = read_greeting(await call.initial_metadata())
+        if greeting is not None and (greeting.incarnation, greeting.after) != (incarnation, after):
+            yield event_type(incarnation=greeting.incarnation, sequence=greeting.after)
+        async for event in call:
+            yield event
+    except grpc.RpcError as error:
+        raise from_rpc(error, PEER) from error
+    finally:
+        call.cancel()
 
 
 async def _answered(method: Any, request: Any, deadline_s: float = _DEADLINE_S) -> Any:

@@ -1,14 +1,13 @@
-"""What the runner offers, as one object that takes and returns protos.
+"""The runner's operations, as one object that takes and returns protos.
 
 The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
-
-What a running turn hands on to a task that it makes.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
@@ -17,14 +16,11 @@ from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
 from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
-from task_runner.service import changes, self_paced
+from task_runner.service import changes
 from task_runner.service import simulate as simulating
-from task_runner.service.backfill import backfill
-from task_runner.service.categories import Categories
 from task_runner.service.changes import Changed
-from task_runner.service.explain.explain import explain
-from task_runner.service.loop_spec import as_loop
-from task_runner.service.task_spec import Defaults, parse_instant, parse_spec
+from task_runner.service.explain import explain
+from task_runner.service.task_spec import Defaults, as_loop, parse_instant, parse_spec
 from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
 from task_runner.store.port import Glance, Session, Store
 from turnkeeper import __version__
@@ -210,12 +206,12 @@ class Service:
     async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
         """Let a self-paced task wake so many seconds from now. Raises Conflict for a task of any other kind."""
         now = self._clock.now()
-        return await self._change(lambda session: self_paced.reschedule(session, request.name, request.seconds, now))
+        return await self._change(lambda session: changes.reschedule(session, request.name, request.seconds, now))
 
     async def end_ephemeral(self) -> None:
         """Delete what lasts as long as a daemon: when one stops, and what a killed one left when the next starts."""
         now = self._clock.now()
-        self._tell(await self._store.run(lambda session: self_paced.end_ephemeral(session, now)))
+        self._tell(await self._store.run(lambda session: changes.end_ephemeral(session, now)))
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""
@@ -232,7 +228,7 @@ class Service:
         now, asked = self._clock.now(), wire.BackfillTaskRequest()
         asked.CopyFrom(request)
         asked.request_id = check_request_id(request.request_id or self._entropy.hex(12))
-        work = partial(backfill, asked=asked, now=now)
+        work = partial(changes.backfill, asked=asked, now=now)
         answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.run(work))
         if not asked.dry_run:
             self._tell(events)
@@ -377,3 +373,59 @@ def _listed(session: Session, request: wire.ListTasksRequest) -> tuple[list[wire
         for task in found
     ]
     return shown, total, paused
+
+
+_DEADLINE_S = 1.0
+_KNOWN_FOR_S = 5.0
+
+
+class Categories:
+    """Checks categories against the runtime; remembers for a few seconds which exist, never which do not."""
+
+    def __init__(self, runtime: Runtime, clock: Clock) -> None:
+        """Take whom to ask."""
+        self._runtime = runtime
+        self._clock = clock
+        self._known = frozenset[str]()
+        self._asked_at = float("-inf")
+
+    async def check(self, names: set[str]) -> list[str]:
+        """Return a warning if the runtime cannot be asked. Raises InvalidInput for a category it does not know."""
+        steady = self._clock.monotonic()
+        if names <= self._known and steady - self._asked_at < _KNOWN_FOR_S:
+            return []
+        try:
+            self._known = await self._runtime.categories(_DEADLINE_S)
+        except TurnkeeperError:
+            what = ", ".join(sorted(names))
+            return [
+                f"agent-runtime cannot be asked whether category {what} exists; an unknown one stops the task later"
+            ]
+        self._asked_at = steady
+        if unknown := sorted(names - self._known):
+            hint = f"known are: {', '.join(sorted(self._known)) or 'none'}"
+            raise InvalidInput(f"unknown category {unknown[0]!r}", where="category", hint=hint)
+        return []
+
+
+# Wire method: the service's own.
+METHODS = {
+    method.name: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name).lstrip("_")
+    for method in wire.DESCRIPTOR.services_by_name["Schedules"].methods
+}
+
+
+class Servicer:
+    """Hands each call to the service; made from the contract, so that no method can be forgotten."""
+
+    def __init__(self, service: Service) -> None:
+        """Take the service."""
+        for method, own in METHODS.items():
+            setattr(self, method, _handler(getattr(service, own)))
+
+
+def _handler(operation: Any) -> Any:
+    async def handle(request: Any, _context: object) -> Any:
+        return await operation(request)
+
+    return handle

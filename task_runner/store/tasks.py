@@ -10,9 +10,8 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.model.task import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
-from task_runner.store.definition_json import decode_definition
 from task_runner.store.port import Totals
-from task_runner.store.rows import fire_of, row_of_task, task_of
+from task_runner.store.rows import decode_definition, fire_of, row_of_task, task_of
 from task_runner.store.schema import fires, revisions, tasks
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.daemon.assembly import PROCESS, Runner, assemble
-from task_runner.service.servicer import Servicer
+from task_runner.service.service import Servicer
 from tests.integration.runtime.harness import Bench
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.server import UnixServer

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.dispatcher.canceller import Canceller
-from task_runner.dispatcher.dispatcher import Dispatcher, Pace
-from task_runner.dispatcher.outcomes import Follower, Wakes
-from task_runner.dispatcher.runtime_client import GrpcRuntime
-from task_runner.dispatcher.runtime_events import Bridge
+from task_runner.dispatcher.dispatcher import Canceller, Dispatcher, Pace
+from task_runner.dispatcher.outcomes import Follower, RuntimeEvents, Wakes
+from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler.loop import Loop
 from task_runner.service.service import Service
 from task_runner.service.task_spec import Defaults
@@ -57,7 +55,7 @@ class Rig:
         self.clock, self.trail, self.home = clock, Trail(), home
         self.entropy = SeededEntropy(1)
         self.store = SqliteStore(home.schedules_db)
-        self.runtime = GrpcRuntime(home.socket("agent-runtime"))
+        self.runtime = Runtime(home.socket("agent-runtime"))
         self.changed, self.planned = asyncio.Event(), asyncio.Event()
         self.planned.set()  # a rig may run without its loop
         shared: Any = {"clock": clock, "trail": self.trail}
@@ -78,7 +76,7 @@ class Rig:
         sender = self.dispatcher
         wakes = Wakes(planning=self.changed, dispatch=sender.work, lost=sender.lost, asking=sender.asking)
         self.follower = Follower(self.store, self.runtime, entropy=self.entropy, wakes=wakes, **shared)
-        self.bridge = Bridge(self.store, self.runtime, entropy=self.entropy, wakes=wakes, **shared)
+        self.runtime_events = RuntimeEvents(self.store, self.runtime, entropy=self.entropy, wakes=wakes, **shared)
         self.canceller = Canceller(self.store, self.runtime, work=self.dispatcher.asking, **shared)
         self.service = Service(
             self.store, self.runtime, entropy=self.entropy, tick=self.loop.tick, changed=self._task_changed,
@@ -87,7 +85,7 @@ class Rig:
 
     def _task_changed(self) -> None:
         self.changed.set()
-        self.bridge.changed.set()
+        self.runtime_events.changed.set()
 
     @asynccontextmanager
     async def running(self, *parts: str) -> AsyncIterator[None]:

@@ -16,7 +16,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, UNDER_WAY, CatchUp, Fire, FireKind, Outcome, Overlap, TaskState
 from task_runner.planner.overlap import CANCELS, OVERLAP
 from task_runner.planner.schedule import timetable_of
-from task_runner.service.backfill import backfill
+from task_runner.service.changes import backfill
 from tests.integration.runner.task_machine import SECOND, Life, many_runs
 from turnkeeper.times import rfc3339
 

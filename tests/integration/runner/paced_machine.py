@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from task_runner.model.task import COUNTED, OPEN, Fire, FireKind, Outcome, Pacing, TaskState
 from task_runner.planner.self_paced import LONGEST_DELAY
 from task_runner.scheduler.planning import take_over
-from task_runner.service.self_paced import reschedule
+from task_runner.service.changes import reschedule
 from tests.integration.runner.task_machine import SECOND, Life, many_runs
 
 HOW = st.fixed_dictionaries(

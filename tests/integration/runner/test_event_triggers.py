@@ -11,8 +11,7 @@ import pytest
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import claim
-from task_runner.dispatcher.outcomes import News, record_news
-from task_runner.dispatcher.runtime_events import event_of
+from task_runner.dispatcher.outcomes import News, event_of, record_news
 from task_runner.model.events import Event
 from task_runner.planner.ledger import TurnState
 from task_runner.scheduler.events import take_in
@@ -61,13 +60,13 @@ def told(name: str = "turn_end", **fields: Any) -> runtime.BridgedEvent:
     return runtime.BridgedEvent(name=name, **({"turn_id": "turn-9", "thread_id": "other"} | fields))
 
 
-async def bridge(rig: Rig, *events: runtime.BridgedEvent) -> None:
-    """Take events in as the bridge does that follows the runtime."""
+async def bridged(rig: Rig, *events: runtime.BridgedEvent) -> None:
+    """Take events in as the daemon does when it follows the runtime."""
     for number, event in enumerate(events, 1):
         event.incarnation, event.sequence = event.incarnation or "one", event.sequence or number
         if not event.HasField("at"):
             event.at.FromDatetime(rig.clock.now())
-    await rig.bridge.take_in(events)
+    await rig.runtime_events.take_in(events)
 
 
 async def test_an_event_fires_the_tasks_whose_filters_agree_and_its_fire_tells_of_it(rig: Rig, peer: Peer) -> None:
@@ -99,10 +98,10 @@ async def test_what_happened_before_a_task_listened_is_none_of_its_business(rig:
     await create(rig, "late", on="turn_end")
     before = told()
     before.at.FromDatetime(rig.clock.now() - timedelta(seconds=1))
-    await bridge(rig, before)
+    await bridged(rig, before)
     assert await ledger(rig, "late") == []
     rig.clock.advance(-3600)  # from when on it listens says nothing on a clock that was set back
-    await bridge(rig, told(sequence=2))
+    await bridged(rig, told(sequence=2))
     assert await ledger(rig, "late") == [("pending", "", 1)]
 
 
@@ -286,7 +285,7 @@ async def test_a_task_is_not_set_off_by_its_own_turns_and_says_so(rig: Rig, peer
         await settle(rig, peer, "start")
         await rig.trail.saw("fire.committed", 2)
         own = await settle(rig, peer, "echo", count=2)
-        await bridge(rig, told(fire_id=own))
+        await bridged(rig, told(fire_id=own))
     assert await ledger(rig, "echo") == [("succeeded", "", 1), ("skipped", "storm: own chain", 1)]
     (skipped,) = rig.trail.named("trigger.skipped")
     assert (skipped["reason"], skipped["count"]) == ("storm: own chain", 1)
@@ -338,7 +337,7 @@ async def test_what_a_turn_tells_of_says_its_thread_and_its_channel(rig: Rig, pe
 
 
 async def test_the_runtime_is_asked_only_for_what_some_task_listens_for(rig: Rig, peer: Peer) -> None:
-    async with rig.running("bridge"):
+    async with rig.running("runtime_events"):
         await create(rig, "one", on="turn_end")
         assert await peer.was_asked(1) == [["turn_end"]]
         await create(rig, "two", on="tool_execution_end")
@@ -352,8 +351,8 @@ async def test_the_runtime_is_asked_only_for_what_some_task_listens_for(rig: Rig
 
 
 async def test_nothing_is_asked_for_while_no_task_listens(rig: Rig, peer: Peer) -> None:
-    async with rig.running("bridge"):
-        await rig.clock.wait(rig.bridge.changed, 0)
+    async with rig.running("runtime_events"):
+        await rig.clock.wait(rig.runtime_events.changed, 0)
         await create(rig, "one", on="demo")
         await rig.task("one")
     assert peer.asked_for == []
@@ -362,12 +361,12 @@ async def test_nothing_is_asked_for_while_no_task_listens(rig: Rig, peer: Peer) 
 async def test_a_runner_goes_on_behind_the_last_event_it_took_in(rig: Rig, peer: Peer) -> None:
     await create(rig, "one", on="turn_end", overlap="queue")
     peer.now = rig.clock.now
-    async with rig.running("bridge"):
+    async with rig.running("runtime_events"):
         await peer.was_asked(1)
         await peer.tell(told(), told("turn_start"), told())
         await rig.trail.saw("fire.committed", 2)
     await peer.tell(told())
-    async with rig.running("bridge"):
+    async with rig.running("runtime_events"):
         await rig.trail.saw("fire.committed", 3)
     assert [entry[0] for entry in await ledger(rig, "one")] == ["pending"] * 3
 
@@ -375,7 +374,7 @@ async def test_a_runner_goes_on_behind_the_last_event_it_took_in(rig: Rig, peer:
 async def test_a_store_that_was_put_back_tells_its_events_again_and_none_counts_twice(rig: Rig, peer: Peer) -> None:
     await create(rig, "one", on="turn_end", overlap="queue")
     peer.now = rig.clock.now
-    async with rig.running("bridge"):
+    async with rig.running("runtime_events"):
         await peer.was_asked(1)
         await peer.tell(told(), told())
         await rig.trail.saw("fire.committed", 2)
@@ -383,7 +382,7 @@ async def test_a_store_that_was_put_back_tells_its_events_again_and_none_counts_
     for event in peer.bridged:
         event.incarnation = "two"
     await peer.tell(told())
-    async with rig.running("bridge"):
+    async with rig.running("runtime_events"):
         await rig.trail.saw("fire.committed", 3)
     assert [entry[0] for entry in await ledger(rig, "one")] == ["pending"] * 3
     position = await rig.store.run(lambda session: session.events.position())

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from task_runner.cli import application
-from task_runner.cli.loop_list import complete_loop
-from task_runner.cli.loop_words import Words, read_words, schedule_of
+from task_runner.cli.loop import Words, complete_loop, read_words, schedule_of
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 

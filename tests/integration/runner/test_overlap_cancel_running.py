@@ -3,7 +3,7 @@
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.dispatcher.canceller import WHY
+from task_runner.dispatcher.dispatcher import CANCEL_REASON
 from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.planner.ledger import TurnState
 from tests.integration.runner.conftest import Rig
@@ -31,13 +31,13 @@ async def test_the_turn_before_is_asked_to_end_and_then_the_next_fire_goes(rig: 
         first = await starts(rig, peer, 1)
         await rig.pass_time(60)
         (asked,) = await rig.trail.saw("fire.asked_to_end")
-        assert (asked["fire_id"], asked["reason"]) == (first, WHY)
+        assert (asked["fire_id"], asked["reason"]) == (first, CANCEL_REASON)
         assert (peer.cancelled, peer.spared) == ([first], {first}), "unless it waits for its author"
         assert await rig.history() == [("running", "", 1), ("waiting", "cancel-running", 1)]
-        await peer.play(first, State.CANCELLED, error=WHY)
+        await peer.play(first, State.CANCELLED, error=CANCEL_REASON)
         await peer.saw(2)
         await rig.trail.saw("fire.accepted", 2)
-        assert await rig.history() == [("cancelled", WHY, 1), ("accepted", "", 1)]
+        assert await rig.history() == [("cancelled", CANCEL_REASON, 1), ("accepted", "", 1)]
         assert peer.cancelled == [first]
 
 

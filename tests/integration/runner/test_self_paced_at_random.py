@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from task_runner.model.task import OPEN, FireKind, Outcome, TaskState
 from task_runner.service import changes
-from task_runner.service.self_paced import reschedule
+from task_runner.service.changes import reschedule
 from tests.integration.runner import simulation as worlds
 from turnkeeper.errors import TurnkeeperError
 

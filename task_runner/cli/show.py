@@ -1,7 +1,4 @@
-"""`list` and `show`.
-
-Showing a list again and again.
-"""
+"""`list`, `show`, `next`, `history` and `explain`."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -10,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NOT_RUNNING, runner
-from task_runner.cli.rows import local, task_row, time
-from task_runner.cli.tasks.options import tags_of
+from task_runner.cli.client import NOT_RUNNING, NameArgument, complete_channel, complete_name, runner
+from task_runner.cli.rows import fire_row, local, nominal_row, task_row, time
+from task_runner.cli.tasks import tags_of
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
-from turnkeeper.errors import Conflict, Unreachable
+from turnkeeper.errors import Conflict, InvalidInput, Unreachable
 from turnkeeper.times import format_rough, parse_rfc3339
 
 
@@ -33,18 +30,6 @@ def repeat(show: Callable[[], None], clock: SystemClock, every_s: float) -> None
 _REFRESH_S = 2.0
 _LONGEST_PROMPT = 60
 Row = Any
-
-
-def complete_name(incomplete: str) -> list[str]:
-    """Return the names that a task's name may be completed to."""
-    answer = runner().call("ListTasks", wire.ListTasksRequest())
-    return [task.spec.name for task in answer.tasks if task.spec.name.startswith(incomplete)]
-
-
-def complete_channel(incomplete: str) -> list[str]:
-    """Return the channels of tasks that a channel's name may be completed to."""
-    answer = runner().call("ListTasks", wire.ListTasksRequest())
-    return sorted({task.spec.channel for task in answer.tasks if task.spec.channel.startswith(incomplete)})
 
 
 def list_(
@@ -159,7 +144,103 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("list")(list_)
-    app.command()(show)
+def next_(
+    name: Annotated[str | None, typer.Argument(help="A task's name or id.", autocompletion=complete_name)] = None,
+    cron: Annotated[str | None, typer.Option("--cron", help="A cron expression instead of a task.")] = None,
+    every: Annotated[str | None, typer.Option("--every", help="An interval instead of a task.")] = None,
+    rrule: Annotated[str | None, typer.Option("--rrule", help="A recurrence rule instead of a task.")] = None,
+    tz: Annotated[str | None, typer.Option("--tz", help="IANA zone for the expression.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="Times after this instant instead of now.")] = None,
+    limit: console.LimitOption = 5,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Preview the next times of a task, or of a schedule, without creating anything.
+
+    Example: task-runner next --cron "30 2 * * *" --tz Europe/Riga -n 3
+    """
+    if sum(given is not None for given in (name, cron, every, rrule)) != 1:
+        raise InvalidInput("give exactly one of a task's name, --cron, --every and --rrule", where="next")
+    request = wire.PreviewScheduleRequest(name=name or "", count=limit)
+    if cron is not None:
+        request.spec.cron = cron
+    if every is not None:
+        request.spec.every = every
+    if rrule is not None:
+        request.spec.rrule = rrule
+    if tz is not None:
+        request.spec.timezone = tz
+    if from_ is not None:
+        getattr(request, "from").FromDatetime(_instant(from_))
+    answer = runner().call("PreviewSchedule", request)
+    rows = [nominal_row(nominal) for nominal in answer.nominals]
+    columns = [
+        console.Column("NEXT", lambda row: local(row["nominal_at"])),
+        console.Column(f"IN {answer.timezone}", lambda row: row["local"]),
+        console.Column("DUE", lambda row: local(row["due_at"]), wide=True),
+    ]
+    console.show_rows(rows, columns, output, name_key="nominal_at", footer=answer.schedule)
+    if answer.HasField("on"):
+        console.note(f"fires when {answer.on} comes{'' if not rows else ', beside these times'}")
+
+
+def history(
+    name: Annotated[str, typer.Argument(help="A task's name or id.", autocompletion=complete_name)],
+    limit: console.LimitOption = 50,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Show what fired, what did not, and why; newest first.
+
+    Example: task-runner history digest -o json
+    """
+    answer = runner().call("ListFires", wire.ListFiresRequest(name=name, limit=limit))
+    rows = [fire_row(fire) for fire in answer.fires]
+    console.show_rows(rows, _COLUMNS, output, name_key="fire_id")
+
+
+_COLUMNS = [
+    console.Column("NOMINAL", lambda row: local(row["nominal_at"])),
+    console.Column("FIRED", lambda row: local(row["fired_at"]) or "-"),
+    console.Column("LATE", lambda row: "-" if row["late_s"] is None else format_rough(row["late_s"]), right=True),
+    console.Column("OUTCOME", lambda row: row["outcome"]),
+    console.Column("REASON", lambda row: row["reason"] or "-"),
+    console.Column("COUNT", lambda row: str(row["count"]), right=True),
+    console.Column("KIND", lambda row: row["kind"]),
+    console.Column("TRY", lambda row: str(row["attempt"]), right=True),
+    console.Column("FIRE", lambda row: row["fire_id"] or "-", wide=True),
+    console.Column("FIRST", lambda row: local(row["first_nominal_at"]), wide=True),
+    console.Column("LAST", lambda row: local(row["last_nominal_at"]), wide=True),
+    console.Column("ENDED", lambda row: local(row["ended_at"]) or "-", wide=True),
+    console.Column("TURN", lambda row: row["turn_id"] or "-", wide=True),
+]
+
+
+def _instant(text: str) -> object:
+    try:
+        return parse_rfc3339(text)
+    except ValueError as error:
+        hint = "write for example 2026-11-21T09:00:00Z"
+        raise InvalidInput(f"{text[:60]!r} is not an instant", where="--from", hint=hint) from error
+
+
+def explain(
+    name: NameArgument,
+    at: Annotated[str, typer.Option("--at", help="The time in question; default the newest that fell due.")] = "",
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Say in plain sentences what became, or will become, of a time: which rule decided, and what happened next.
+
+    Example: task-runner explain digest --at 2026-11-20T09:00
+    """
+    answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=at))
+    row = {
+        "at": time(answer, "at"),
+        "verdict": answer.verdict,
+        "lines": list(answer.lines),
+        "revision": answer.revision or None,
+        "fire": fire_row(answer.fire) if answer.HasField("fire") else None,
+    }
+    if output in {console.Output.TABLE, console.Output.WIDE}:
+        for line in answer.lines:
+            typer.echo(console.plain(line))
+        return
+    console.show_record(row, output, name_key="verdict", lines=[])

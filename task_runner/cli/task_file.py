@@ -149,7 +149,7 @@ def _spec(table: TaskTable, folder: Path) -> wire.TaskSpec:
     spec.filters.extend(table.filters)
     if table.exclude:
         # Imported only now: few tasks exclude anything, and reading calendars takes a library.
-        exclusions = importlib.import_module("task_runner.cli.files.exclusions")
+        exclusions = importlib.import_module("task_runner.cli.exclusions")
         spec.exclude.extend(exclusions.read_exclusions(table.exclude, folder))
     if table.payload is not None:
         text = table.payload

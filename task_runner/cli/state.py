@@ -1,19 +1,22 @@
-"""`pause`, `resume`, `disable`, `cancel`, `enable`, `delete` and `run`."""
+"""`serve`, `tick`, `emit`, and what changes a task's state: `pause`, `resume`, `disable`, `run` and the like."""
 
+import importlib
+import os
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import Runner, runner
+from task_runner.cli.client import NameArgument, Runner, runner
 from task_runner.cli.rows import fire_row
-from task_runner.cli.tasks.show import complete_name, show_task
+from task_runner.cli.show import show_task
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput
 
-NameArgument = Annotated[str, typer.Argument(help="A task's name or id.", autocompletion=complete_name)]
 _POLL_S = 0.1
 _OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running"})
 _FOR_AUTHOR = frozenset({"interrupted", "held"})
@@ -127,7 +130,54 @@ def _change(method: str, request: Any, output: console.Output, done: str) -> Non
         chosen.note_unless_serving()
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (pause, resume, disable, cancel, enable, delete, run):
-        app.command()(command)
+def emit(
+    event: Annotated[str, typer.Argument(help="Its name: a-z, 0-9, _, ., : and -, a letter first, at most 64.")],
+    data: Annotated[str | None, typer.Option("--data", help="A JSON object, or @FILE, at most 64 KiB.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="Told again under this id, it is taken once.")] = None,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Tell of something that happened: every task that listens for it fires, as its filters and debounce say.
+
+    Example: task-runner emit deploy --data '{"branch": "main"}' --id build-4711
+    """
+    if id_ == "":
+        raise InvalidInput("must not be empty", where="--id", hint="leave it out for a new one")
+    # One id for all the times that the call is tried.
+    request = wire.EmitEventRequest(name=event, data_json=_read(data), event_id=id_ or SystemEntropy().hex(12))
+    chosen = runner()
+    answer = chosen.call("EmitEvent", request)
+    row = {"event": event, "id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}
+    tasks = "no task" if not answer.matched else f"{answer.matched} task{'s' if answer.matched > 1 else ''}"
+    said = "was taken before: nothing happens" if answer.duplicate else f"triggers {tasks}"
+    console.show_record(row, output, name_key="id", lines=[("event", event), ("id", answer.event_id), ("it", said)])
+    chosen.note_unless_serving()
+
+
+def _read(data: str | None) -> str:
+    if data is None or not data.startswith("@"):
+        return data or ""
+    # Imported only now: what it brings along for TOML takes longer to load than the call takes.
+    text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(data[1:]))
+    return text
+
+
+def serve() -> None:
+    """Run the daemon in the foreground, until SIGTERM or Ctrl-C.
+
+    Example: task-runner serve
+    """
+    home = console.home()
+    home.check()
+    # The same process goes on as the daemon: no command but this one pays for what it imports.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "task_runner.daemon", str(home.root)])  # noqa: S606  no shell
+
+
+def tick() -> None:
+    """Plan what is due now and exit; safe beside a daemon, which then does it.
+
+    Example: task-runner tick
+    """
+    chosen = runner()
+    done = chosen.call("Tick", wire.TickRequest())
+    typer.echo(f"{done.planned} tasks planned, {done.committed} fires committed, {done.skipped} nominal times skipped")
+    chosen.note_unless_serving()

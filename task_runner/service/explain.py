@@ -1,0 +1,516 @@
+"""`explain`: what became, or will become, of one time, in sentences, from the ledger and the schedule in force."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model import task as model
+from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
+from task_runner.planner import event_triggers
+from task_runner.planner.overlap import CANCELS
+from task_runner.planner.schedule import describe, due_of, timetable_of
+from task_runner.planner.self_paced import is_self_paced
+from task_runner.service.changes import find, in_force
+from task_runner.service.task_spec import parse_instant
+from task_runner.service.views import show_fire, stamp
+from task_runner.store.port import Note, Session
+from turnkeeper.times import format_duration, format_rough, rfc3339
+
+_ONE_SECOND = timedelta(seconds=1)
+_NEWEST = 1000
+_SKIPPED = {
+    "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs nothing that was missed.",
+    "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
+    "max_catch_up": "More was missed than max_catch_up ({most}) lets catch up: the newest were kept.",
+    "max_fires": "The limit on fires was reached, until an edit.",
+    "queue_full": "More waited in line than max_catch_up ({most}) allows: the oldest gave way.",
+    "overlap": "The task's last fire was under way then, and overlap skip fires nothing meanwhile.",
+    "queued": "The fire of an event was waiting to be sent: what fell due meanwhile gave way to it.",
+    "paused": "The task was paused then.",
+    "disabled": "The task was disabled then.",
+    "deleted": "The task was deleted before it was sent.",
+    "quarantined": "The task was quarantined before it was sent.",
+    "rescheduled": "It was committed and not yet sent when somebody said when it is to wake instead.",
+    "taken over": "Its author wrote into the thread before it was sent, and took over.",
+    "superseded": "It was committed and not yet sent when an edit made a schedule that does not name it.",
+}
+_HOURLY = format_duration(event_triggers.HOURLY)
+_SKIPPED_EVENTS = {
+    event_triggers.OUTSIDE: "It lay outside start_at, end_at and expires_at.",
+    event_triggers.LIMIT: "The limit on fires was reached.",
+    "overlap": _SKIPPED["overlap"],
+    "queue_full": "More waited in line than max_catch_up allows: the oldest gave way.",
+    event_triggers.OWN_CHAIN: (
+        "A fire of this very task led to it: a task is not set off by what its own turns lead to."
+    ),
+    event_triggers.TOO_LONG: (
+        f"{event_triggers.LONGEST_CHAIN} fires had led to one another before it: a chain is no longer than that."
+    ),
+    event_triggers.TOO_MANY: (
+        f"Events had made {event_triggers.MOST_AN_HOUR} fires of the task within {_HOURLY}: there are no more."
+    ),
+    event_triggers.TAKEN: "A fire of the task has that event's id and second already.",
+}
+_ENDS = {
+    Outcome.SUCCEEDED: "Its turn succeeded",
+    Outcome.FAILED: "Its turn failed",
+    Outcome.CANCELLED: "Its turn was cancelled",
+}
+
+
+class Explanation(NamedTuple):
+    """What became of a time.
+
+    Attributes:
+        verdict: one word.
+        lines: sentences.
+        entry: the ledger entry it rests on, if any.
+    """
+
+    verdict: str
+    lines: tuple[str, ...]
+    entry: Fire | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """All that an explanation rests on.
+
+    Attributes:
+        task: the task.
+        revisions: its revisions, oldest first.
+        at: the time in question, a whole second.
+        now: the time.
+        entries: the ledger entries that cover, or are named by, the time in question.
+        open: the task's open entries.
+        newest: the task's newest entries, newest first, where it was self-paced.
+        notes: what triggered those entries that an event did, by their numbers.
+    """
+
+    task: Task
+    revisions: Sequence[Revision]
+    at: datetime
+    now: datetime
+    entries: Sequence[Fire]
+    open: Sequence[Fire] = ()
+    newest: Sequence[Fire] = ()
+    notes: Mapping[int, Note] = field(default_factory=dict)
+
+    @property
+    def revision(self) -> Revision:
+        """The revision in force at that time."""
+        return in_force(self.revisions, self.at)
+
+    @property
+    def definition(self) -> Definition:
+        """The definition in force at that time."""
+        return self.revision.definition
+
+    @property
+    def is_before_creation(self) -> bool:
+        """Whether there was no task yet at that time."""
+        return self.at < self.revisions[0].valid_from
+
+
+def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -> wire.ExplainFireResponse:
+    """Answer from one transaction. Raises NotFound, or InvalidInput for a time that cannot be read."""
+    task = find(session, request.name)
+    at = _time_in_question(session, task, request.at, now)
+    revisions, entries = session.tasks.revisions(task.id), session.fires.touching(task.id, at, at)
+    (snapshot,) = session.tasks.snapshots([task.id])
+    asked = Question(
+        task=task,
+        revisions=revisions,
+        at=at,
+        now=now,
+        entries=entries,
+        notes=_notes(session, _of_events(entries)),
+        newest=session.fires.history(task.id, _NEWEST) if is_self_paced(in_force(revisions, at).definition) else (),
+        open=snapshot.open,
+    )
+    said = explained(asked)
+    answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
+    stamp(answer.at, at)
+    if not asked.is_before_creation:
+        answer.revision = asked.revision.number
+    if said.entry is not None:
+        answer.fire.CopyFrom(show_fire(said.entry, task.definition.name))
+    return answer
+
+
+def _time_in_question(session: Session, task: Task, text: str, now: datetime) -> datetime:
+    """Return the time that `text` names; without it, the newest that fell due, else the next."""
+    if text:
+        return parse_instant(text, task.definition.timezone, field="at").replace(microsecond=0)
+    this_second = now.replace(microsecond=0)
+    if is_self_paced(task.definition):
+        at = this_second
+    elif task.definition.on is not None and not task.definition.is_hybrid:
+        newest = session.events.newest(task.id)
+        at = this_second if newest is None else newest.last_at
+    else:
+        timetable = timetable_of(task.definition)
+        at = timetable.last_at_or_before(min(now, task.cursor_at)) or timetable.next_after(now) or now
+    return max(at, task.created_at.replace(microsecond=0))
+
+
+def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
+    """Return what triggered entries, tasks by their names."""
+    notes = session.events.notes([each.entry_id for each in entries])
+    ids = {task_id for note in notes.values() for task_id in note.chain}
+    names = {id_: task.definition.name for id_ in ids if (task := session.tasks.find(id_)) is not None}
+    return {
+        number: replace(note, chain=tuple(names.get(id_, id_) for id_ in note.chain)) for number, note in notes.items()
+    }
+
+
+def explained(asked: Question) -> Explanation:
+    """Return what became, or will become, of a time."""
+    if not asked.is_before_creation and is_self_paced(asked.definition):
+        return _of_self_paced(asked)
+    if not asked.is_before_creation and asked.definition.schedule.kind is ScheduleKind.ON:
+        return _of_event_task(asked)
+    covering = next(
+        (
+            each
+            for each in asked.entries
+            if each.kind is FireKind.SCHEDULED and each.count and each.first_at <= asked.at <= each.last_at
+        ),
+        None,
+    )
+    others = tuple(line for each in asked.entries if each is not covering for line in _also_fired(each))
+    if events := _of_events(asked.entries):
+        others += _events(asked.definition, events, asked.notes).lines
+    said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)
+    return said._replace(lines=(_head(asked), *said.lines, *others))
+
+
+def _of_self_paced(asked: Question) -> Explanation:
+    said = _wakes(asked)
+    stopped = _stopped(asked.task) if asked.task.state not in {TaskState.DONE, TaskState.EXPIRED} else None
+    if stopped is not None:
+        said = said._replace(verdict=stopped.verdict, lines=(*said.lines, *stopped.lines))
+    others = (line for each in asked.entries if each.kind is not FireKind.WAKE for line in _also_fired(each))
+    return said._replace(lines=(_head(asked), *said.lines, *others))
+
+
+def _of_event_task(asked: Question) -> Explanation:
+    """Explain a time of a task that fires for events alone."""
+    said = _events(asked.definition, _of_events(asked.entries), asked.notes)
+    if said.entry is None and (stopped := _stopped(asked.task)) is not None:
+        said = said._replace(verdict=stopped.verdict, lines=(*said.lines, *stopped.lines))
+    others = (line for each in asked.entries for line in _also_fired(each))
+    return said._replace(lines=(_head(asked), *said.lines, *others))
+
+
+def _head(asked: Question) -> str:
+    name, task = asked.task.definition.name, asked.task
+    if asked.is_before_creation:
+        return f"{name} was created at {rfc3339(task.created_at)}, later than {rfc3339(asked.at)}."
+    each = asked.revision
+    until = next((later for later in asked.revisions if later.number > each.number), None)
+    span = f"from {rfc3339(each.valid_from)}" + (f" until {rfc3339(until.valid_from)}" if until else " on")
+    schedule = f"{describe(each.definition)} in {each.definition.timezone}"
+    return f"At {rfc3339(asked.at)} revision {each.number} of {name} was in force ({span}): {schedule}."
+
+
+def _of_entry(asked: Question, entry: Fire) -> Explanation:
+    if not _is_scheduled(asked) and entry.nominal_at != asked.at:
+        return _not_scheduled(asked)
+    verdict, lines = _entry(entry, asked.at, asked.definition)
+    return Explanation(verdict, tuple(lines), entry)
+
+
+def _of_nothing(asked: Question) -> Explanation:
+    """Explain a time that no scheduled entry covers."""
+    if asked.is_before_creation:
+        hint = "Nothing was due then; backfill can fire for it." if _is_scheduled(asked) else "Nothing was due then."
+        return Explanation("before_creation", (hint,))
+    if not _is_scheduled(asked):
+        return _not_scheduled(asked)
+    limit = asked.task.definition.max_fires
+    if limit is not None and asked.task.accepted >= limit and asked.at > asked.task.cursor_at:
+        line = f"It does not fire: max_fires is {limit}, and {asked.task.accepted} fires have been accepted."
+        return Explanation("limit", (line,))
+    if (stopped := _stopped(asked.task)) is not None:
+        return stopped
+    return _future(asked) if asked.at > asked.now else _not_yet_planned(asked)
+
+
+def _stopped(task: Task) -> Explanation | None:
+    why = f": {task.reason}" if task.reason else ""
+    back = (
+        f" It comes back by itself at {rfc3339(task.wake_at)}."
+        if task.wake_at and task.state is TaskState.PAUSED
+        else ""
+    )
+    lines = {
+        TaskState.PAUSED: f"The task is paused{why}. What comes due meanwhile is skipped when it is resumed.{back}",
+        TaskState.DISABLED: "The task is disabled. What comes due meanwhile is skipped when it is enabled.",
+        TaskState.QUARANTINED: f"The task is quarantined{why}. Nothing of it fires until it is resumed.",
+        TaskState.DELETED: "The task was deleted. Nothing of it fires any more.",
+        TaskState.DONE: "The task is done: nothing more of it fires.",
+        TaskState.EXPIRED: "The task has ended: its schedule names no more times within its bounds.",
+    }
+    if task.state not in lines:
+        return None
+    verdict = "budget" if task.state is TaskState.PAUSED and task.reason.startswith("budget: ") else task.state.value
+    return Explanation(verdict, (lines[task.state],))
+
+
+def _future(asked: Question) -> Explanation:
+    definition = asked.task.definition
+    due_at = due_of(asked.task.id, timetable_of(asked.definition), asked.definition.jitter)(asked.at)
+    put_off = f", put off by its jitter to {rfc3339(due_at)}" if due_at != asked.at else ""
+    grace = format_duration(definition.grace)
+    fires = f"It will fire at {rfc3339(asked.at)}{put_off}, as {asked.task.id}@{asked.at:%Y%m%dT%H%M%SZ}."
+    late = f"If it cannot be sent within the grace of {grace}, catch-up {definition.catch_up} decides;"
+    lines = [fires, f"{late} if the task's last fire is still under way, overlap {definition.overlap}."]
+    if any(fire.outcome in model.HALTED for fire in asked.open):
+        lines.append("A fire of the task waits for its author at present: until that is decided nothing is sent.")
+    return Explanation("future", tuple(lines))
+
+
+def _not_yet_planned(asked: Question) -> Explanation:
+    halted = next((fire for fire in asked.open if fire.outcome in model.HALTED), None)
+    busy = next((fire for fire in asked.open if fire.outcome in model.UNDER_WAY), None)
+    if halted is not None:
+        what = "is interrupted" if halted.outcome is Outcome.INTERRUPTED else "is held"
+        line = (
+            f"It has not been planned: {halted.fire_id} {what} and waits for its author."
+            f" Once that is decided, it counts as missed, and catch-up {asked.task.definition.catch_up} decides."
+        )
+        return Explanation(halted.outcome.value, (line,))
+    if busy is not None and asked.task.definition.overlap is model.Overlap.SKIP:
+        line = (
+            f"It has not been planned: {busy.fire_id} was under way when last heard of. Once its end is heard, what"
+            " came due before that is skipped (overlap skip), and what came due since was missed."
+        )
+    elif busy is not None:
+        line = f"It has not been planned: {busy.fire_id} is under way, and the runtime cannot be heard."
+    elif asked.at <= asked.task.cursor_at:
+        line = "The ledger has nothing about it: it came due in the moment of an edit, or its clock was set."
+    else:
+        line = "It is due and has not been planned: the runner was not at work since."
+    return Explanation("unplanned", (line,))
+
+
+def _not_scheduled(asked: Question) -> Explanation:
+    for verdict, line, bare in _reasons(asked):
+        if timetable_of(bare).last_at_or_before(asked.at) == asked.at:
+            return Explanation(verdict, (line,))
+    timetable = timetable_of(asked.definition)
+    before, after = timetable.last_at_or_before(asked.at), timetable.next_after(asked.at)
+    near = [f"the last before it is {rfc3339(before)}" if before else "", f"the next {rfc3339(after)}" if after else ""]
+    neighbours = ", ".join(part for part in near if part)
+    line = f"The schedule does not name that time{': ' if neighbours else ''}{neighbours}."
+    other = next(
+        (each for each in asked.revisions if timetable_of(each.definition).last_at_or_before(asked.at) == asked.at),
+        None,
+    )
+    if other is None:
+        return Explanation("not_nominal", (line,))
+    does = f"Revision {other.number}, in force from {rfc3339(other.valid_from)}, does name it."
+    return Explanation("superseded", (line, does))
+
+
+def _reasons(asked: Question) -> list[tuple[str, str, Definition]]:
+    """Return what may keep a time out of the schedule, and the definition without it."""
+    definition = asked.definition
+    open_ended = replace(definition, start_at=None, end_at=None, expires_at=None)
+    bounds = ", ".join(
+        f"{name} is {rfc3339(at)}" for name in ("start_at", "end_at", "expires_at") if (at := getattr(definition, name))
+    )
+    found: list[tuple[str, str, Definition]] = []
+    if definition.exclude:
+        found.append(("excluded", "The schedule would name it, but it is excluded.", replace(definition, exclude=())))
+    if bounds:
+        found.append(("outside_bounds", f"The schedule would name it, but it lies outside: {bounds}.", open_ended))
+    return found
+
+
+def _is_scheduled(asked: Question) -> bool:
+    return timetable_of(asked.definition).next_after(asked.at - _ONE_SECOND) == asked.at
+
+
+def _also_fired(entry: Fire) -> list[str]:
+    """Say what else fired for that time, or was to."""
+    if entry.kind is FireKind.SCHEDULED and entry.outcome is Outcome.COALESCED and entry.fire_id:
+        return [f"{entry.fire_id} was committed for it and went into {entry.reason}."]
+    if entry.kind in {FireKind.SCHEDULED, FireKind.EVENT}:
+        return []
+    how = "by hand" if entry.kind is FireKind.MANUAL else "by a backfill"
+    return [f"Beside that {entry.fire_id} was asked for {how}: {entry.outcome}."]
+
+
+def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list[str]]:
+    """Return one word and sentences for a time that an entry covers, under the definition in force then."""
+    lines: list[str] = []
+    if entry.count > 1:
+        run = f"{entry.count} nominal times from {rfc3339(entry.first_at)} to {rfc3339(entry.last_at)}"
+        lines.append(f"{entry.fire_id} stands for {run}." if entry.fire_id else f"One entry covers {run}.")
+    if entry.outcome is Outcome.SKIPPED:
+        return "skipped", [*lines, _skipped(entry, definition)]
+    if entry.outcome is Outcome.PRUNED:
+        return "pruned", [*lines, "What became of it was pruned from the history."]
+    if entry.outcome is Outcome.WAITING:
+        what = "The task's last fire is under way: it waits in one entry with what else comes due, and is sent afresh."
+        if entry.reason == CANCELS:
+            what += " The turn is asked to end at its next await (overlap cancel-running)."
+        return "coalesced", [*lines, what]
+    lines += _sending(entry)
+    lines += _turn(entry)
+    if entry.nominal_at != at:
+        return "stood_for", lines
+    late = entry.fired_at is not None and entry.fired_at > entry.due_at + definition.grace
+    return ("late" if late and entry.outcome is Outcome.SUCCEEDED else entry.outcome.value), lines
+
+
+def _skipped(entry: Fire, definition: Definition) -> str:
+    text = _SKIPPED.get(entry.reason, f"It was skipped: {entry.reason}.")
+    window = format_duration(definition.catch_up_window) if definition.catch_up_window is not None else "none"
+    return text.format(grace=format_duration(definition.grace), window=window, most=definition.max_catch_up)
+
+
+def _sending(entry: Fire) -> list[str]:
+    due = f"It was due at {rfc3339(entry.due_at)}"
+    if entry.due_at > entry.nominal_at:
+        why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its nominal time by its jitter"
+        put_off = entry.due_at - entry.nominal_at
+        # An event is named by its second, and happens within it.
+        due += f", {_after(put_off)} {why}" if entry.kind is not FireKind.EVENT or put_off >= _ONE_SECOND else ""
+    lines = [f"{due}."]
+    if entry.caught_up:
+        how = "one fire for all" if entry.policy is CatchUp.RUN_ONCE else "each by itself"
+        lines.append(f"It was missed and caught up by catch-up {entry.policy} ({how}).")
+    if entry.outcome is Outcome.PENDING:
+        when = f"from {rfc3339(entry.ready_at)} on" if entry.ready_at else "when the fire before it has ended"
+        why = f" ({entry.reason})" if entry.reason else ""
+        return [*lines, f"{entry.fire_id} is committed and not sent; it goes {when}{why}."]
+    if entry.fired_at is not None:
+        late = entry.fired_at - entry.due_at
+        lines.append(f"It was sent at {rfc3339(entry.fired_at)}, {_after(late)} it was due.")
+    if entry.attempt > 1:
+        lines.append(f"This is attempt {entry.attempt}: the runtime held, or its turn failed, before.")
+    return lines
+
+
+def _turn(entry: Fire) -> list[str]:
+    turn = f" {entry.turn_id}" if entry.turn_id else ""
+    under_way = {
+        Outcome.SENT: "The runtime has not answered: it is sent again, under the same id, until it does.",
+        Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",
+        Outcome.RUNNING: f"Its turn{turn} is running.",
+        Outcome.INTERRUPTED: f"Its turn{turn} is interrupted, for its author to decide: agent-runtime approvals list.",
+        Outcome.HELD: "Its thread waits for its author: the fire is held, and sent again once that is decided.",
+    }
+    if entry.outcome not in _ENDS:
+        return [under_way[entry.outcome]] if entry.outcome in under_way else []
+    ended = f" at {rfc3339(entry.ended_at)}" if entry.ended_at else ""
+    why = f": {entry.reason}" if entry.reason else ""
+    return [f"{_ENDS[entry.outcome]}{ended}{why}.{f' It is turn{turn}.' if turn else ''}"]
+
+
+def _after(span: timedelta) -> str:
+    return f"{format_rough(span.total_seconds())} after" if span > timedelta(milliseconds=1) else "when"
+
+
+def _of_events(entries: Sequence[Fire]) -> list[Fire]:
+    """Return the entries among some that events made, fires first."""
+    return sorted((each for each in entries if each.kind is FireKind.EVENT), key=lambda each: not each.fire_id)
+
+
+def _events(definition: Definition, entries: Sequence[Fire], notes: Mapping[int, Note]) -> Explanation:
+    """Return what became of the events of one second, from the entries that they made."""
+    if not entries:
+        return Explanation("no_event", ("No event came then that triggers the task.", *_awaited(definition)))
+    lines = [line for entry in entries for line in _of_event(entry, notes.get(entry.entry_id), definition)]
+    return Explanation(entries[0].outcome.value, tuple(lines), entries[0])
+
+
+def _awaited(definition: Definition) -> list[str]:
+    """Say for which events a task fires."""
+    on = definition.on
+    if on is None:
+        return []
+    held = f" on which {', '.join(on.filters)} agree{'s' if len(on.filters) == 1 else ''}" if on.filters else ""
+    opens = "opens" if definition.is_hybrid else "closes"
+    span = format_duration(on.debounce)
+    window = f", once in {span}, when that window {opens}" if on.debounce else ""
+    return [f"It fires for every {on.event}{held}{window}; events before {rfc3339(on.since)} do not count."]
+
+
+def _of_event(entry: Fire, note: Note | None, definition: Definition) -> list[str]:
+    cause = []
+    if note is not None and note.cause:
+        chain = f", by way of {' → '.join(note.chain)}" if len(note.chain) > 1 else ""
+        cause = [f"That event came from {note.cause}{chain}."]
+    if entry.fire_id:
+        event = f"{note.event} ({note.event_id}) of {rfc3339(note.at)}" if note else "an event"
+        return [
+            f"{entry.fire_id} was triggered by {event}.",
+            *cause,
+            *_entry(entry, entry.nominal_at, definition)[1],
+        ]
+    span = f"at {rfc3339(entry.last_at)}"
+    if entry.count > 1:
+        span = f"from {rfc3339(entry.first_at)} to {rfc3339(entry.last_at)}"
+    newest = f", the newest {note.event} ({note.event_id})" if note else ""
+    line = f"{entry.count} trigger{'s' if entry.count > 1 else ''} {span}{newest}:"
+    if entry.outcome is Outcome.COALESCED:
+        return [f"{line} within its window, or before it was sent, each went into {entry.reason}."]
+    why = _SKIPPED_EVENTS.get(entry.reason, f"The task was {entry.reason} then.")
+    return [f"{line} skipped ({entry.reason}). {why}", *cause]
+
+
+def _wakes(asked: Question) -> Explanation:
+    """Return what became of the newest wake of a self-paced task up to a time, and what comes next."""
+    wakes = [entry for entry in asked.newest if entry.kind is FireKind.WAKE]
+    past = [wake for wake in wakes if wake.nominal_at <= asked.at]
+    if not past or asked.at > asked.now:
+        return _next_wake(asked.task, wakes)
+    wake, before = past[0], past[1] if len(past) > 1 else None
+    verdict, lines = _entry(wake, wake.nominal_at, asked.definition)
+    following = _next_wake(asked.task, wakes).lines if wake is wakes[0] else ()
+    return Explanation(verdict, (_numbered(wake, before, asked.at), *lines, *following), wake)
+
+
+def _numbered(wake: Fire, before: Fire | None, at: datetime) -> str:
+    asked = "" if wake.nominal_at == at else f", the newest wake up to {rfc3339(at)}"
+    number = wake.fire_id.rpartition("~w")[2]
+    line = f"{wake.fire_id} is iteration {number}{asked}, armed for {rfc3339(wake.nominal_at)}."
+    if before is None or before.ended_at is None or before.ended_at > wake.nominal_at:
+        return line
+    later = format_rough((wake.nominal_at - before.ended_at).total_seconds())
+    return f"{line} The one before, turn {before.turn_id or before.fire_id}, ended {later} earlier."
+
+
+def _next_wake(task: Task, wakes: Sequence[Fire]) -> Explanation:
+    pacing = task.pacing
+    opened = next((wake for wake in wakes if wake.outcome in model.OPEN), None)
+    if task.state in {TaskState.DONE, TaskState.EXPIRED}:
+        line = f"The task has ended: {task.reason or 'nothing more of it wakes'}."
+        return Explanation(task.state.value, (line,))
+    if opened is not None:
+        line = f"{opened.fire_id} is {opened.outcome}: the end of its turn says when the next one comes, if at all."
+        if pacing is not None and pacing.armed_at is not None:
+            line += f" If it says nothing, that is at {rfc3339(pacing.armed_at)}: {pacing.why}."
+        return Explanation(opened.outcome.value, (line, _if_silent(task.definition)))
+    if pacing is None or pacing.armed_at is None:
+        why = pacing.why if pacing is not None and pacing.why else "nothing has asked for it"
+        return Explanation("unarmed", (f"No wake is armed: {why}.",))
+    line = f"The next wake, iteration {pacing.iteration + 1}, comes at {rfc3339(pacing.armed_at)}: {pacing.why}."
+    missed = "If it is missed it runs once, as soon as it can."
+    return Explanation("future", (line, missed, _if_silent(task.definition)))
+
+
+def _if_silent(definition: Definition) -> str:
+    what = {
+        "end": "the task ends",
+        "wait": "it waits for: task-runner loop reschedule",
+    }.get(definition.if_silent, f"the next comes {definition.if_silent} later")
+    delay = format_duration(definition.first) if definition.first is not None else ""
+    first = f" It woke first {delay} after its creation." if delay not in {"", "0s"} else ""
+    return f"If a turn asks for no further wake, {what}.{first}"
