@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
-from agent_runtime.graph.agent.default import Build, Recalling, build_graph
-from agent_runtime.graph.agent.memory_store import TierStore, lend
+from agent_runtime.graph.agent.default import Build, MemoryRecall, build_graph
+from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.agent.subagents import Subagents
-from agent_runtime.graph.checkpointer.saver import Checkpoints, open_checkpoints
+from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine
-from agent_runtime.graph.engine.live_output import Live
+from agent_runtime.graph.engine.live_output import LiveOutput
 from agent_runtime.graph.foreign.open import Opened, open_graph, targets
-from agent_runtime.graph.guard import Desk, Guard, watching
-from agent_runtime.graph.guard.tool_events import ToolUses
+from agent_runtime.graph.guard import Gate, Guard, watching
+from agent_runtime.graph.guard.tool_events import ToolEvents
 from agent_runtime.graph.models import make_model, take_keys
-from agent_runtime.graph.models.call import Surroundings, TokenBudget, model_calls
+from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
 from agent_runtime.graph.models.secrets import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor
@@ -89,8 +89,8 @@ async def assemble(
         stack.callback(log.close)
         database = open_database(home)
         stack.callback(database.close)
-        checkpoints = await open_checkpoints(home.checkpoints_db)
-        stack.push_async_callback(checkpoints.close)
+        checkpoints = await open_saver(home.checkpoints_db)
+        stack.push_async_callback(checkpoints.aclose)
         yield await _wire(
             home,
             settings,
@@ -140,9 +140,9 @@ def _secrets(home: Home, settings: Settings, environ: Mapping[str, str], opened:
 
 def _around(
     settings: Settings, store: Store, clock: Clock, entropy: Entropy, log: EventLog, secrets: frozenset[str]
-) -> Surroundings:
+) -> CallEnvironment:
     cap = TokenBudget(settings.model.daily_token_cap, store, clock)
-    return Surroundings(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
+    return CallEnvironment(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
 
 
 def _workspace(database: Database, clock: Clock, entropy: Entropy, log: EventLog, store: Store) -> Workspace:
@@ -153,18 +153,20 @@ def _workspace(database: Database, clock: Clock, entropy: Entropy, log: EventLog
     return Workspace(database, clock, entropy, tell, epoch=store.epoch)
 
 
-def _engine(graph: Any, checkpoints: Checkpoints, around: Surroundings, live: Live, *, foreign: bool) -> Engine:
+def _engine(
+    graph: Any, checkpoints: GroupedSaver, around: CallEnvironment, live: LiveOutput, *, foreign: bool
+) -> Engine:
     # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
     allow = around.cap.check if foreign else None
     return Engine(graph, checkpoints, foreign=foreign, allow=allow, secrets=around.secrets, live=live)
 
 
 @contextmanager
-def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, uses: ToolUses, *, foreign: bool) -> Iterator[Desk]:
+def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, uses: ToolEvents, *, foreign: bool) -> Iterator[Gate]:
     """Watch every tool call; a foreign graph's tools are in no scope map, whatever they are called."""
-    desk = Desk({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
-    with watching(desk, uses):
-        yield desk
+    gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
+    with watching(gate, uses):
+        yield gate
 
 
 def _tools(
@@ -220,13 +222,13 @@ async def _wire(
     entropy: Entropy,
     log: EventLog,
     database: Database,
-    checkpoints: Checkpoints,
+    checkpoints: GroupedSaver,
     build: Build,
     guards: AsyncExitStack,
     *,
     opened: Opened | None,
 ) -> Runtime:
-    failpoints, arrived, live = Failpoints(environ), Signal(), Live()
+    failpoints, arrived, live = Failpoints(environ), Signal(), LiveOutput()
     categories = Categories.load(home, settings)
     store = await Store.take_over(database, clock, entropy)
     workspace = _workspace(database, clock, entropy, log, store)
@@ -240,11 +242,11 @@ async def _wire(
     specs = _tools(workspace, agent_messages, store, categories, guards, home=home, clock=clock, subagents=subagents)
     narrowing = Narrowing(categories.get)
     foreign = opened is not None
-    desk = guards.enter_context(_watched(specs, narrowing, ToolUses(database, store, clock), foreign=foreign))
+    gate = guards.enter_context(_watched(specs, narrowing, ToolEvents(database, store, clock), foreign=foreign))
     around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
-    inner = [Guard(desk), *model_calls(settings.model, specs, around)]
-    subagents.begin(desk, specs, inner)
-    graph = lend(build(specs, [Recalling(workspace), *inner], checkpoints.saver), TierStore(workspace, desk))
+    inner = [Guard(gate), *model_calls(settings.model, specs, around)]
+    subagents.begin(gate, specs, inner)
+    graph = lend(build(specs, [MemoryRecall(workspace), *inner], checkpoints), MemoryStore(workspace, gate))
     engine = _engine(graph, checkpoints, around, live, foreign=foreign)
     intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
     parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from agent_runtime.graph.engine.live_output import Live
+from agent_runtime.graph.engine.live_output import LiveOutput
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.permissions.categories import Categories
@@ -35,7 +35,7 @@ class Runtime:
     mailboxes: Mailboxes
     categories: Categories
     workspace: Workspace
-    live: Live
+    live: LiveOutput
     log: EventLog
     clock: Clock
     entropy: Entropy

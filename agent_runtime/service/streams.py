@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.graph.engine.live_output import Ear, Heard, Live
+from agent_runtime.graph.engine.live_output import Listener, LiveOutput, OutputPiece
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.turn import EventRecord
 from agent_runtime.service.reads import Changed, changed_turns, conversation_turns, newest_turns
@@ -56,7 +56,7 @@ def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
 
 
 async def watch_conversation(
-    request: wire.WatchConversationRequest, store: Store, live: Live, clock: Clock, is_over: Callable[[], bool]
+    request: wire.WatchConversationRequest, store: Store, live: LiveOutput, clock: Clock, is_over: Callable[[], bool]
 ) -> AsyncGenerator[wire.ConversationTurn]:
     """Yield the newest turns of a channel, then each as it changes, whole; with `live`, what they say meanwhile.
 
@@ -64,18 +64,18 @@ async def watch_conversation(
     sent fewer and longer pieces.
     """
     seen = _Seen(request, store)
-    async with _listening(request, store, live, seen) as ear:
+    async with _listening(request, store, live, seen) as listener:
         while not is_over():
-            news = ear.bell.next()
+            news = listener.changed.next()
             for turn in await seen.changed():
                 yield turn
-            for piece in ear.news(seen.is_next):
+            for piece in listener.news(seen.is_next):
                 yield speech_message(piece)
             await news.wait()
             await clock.sleep(REST_S)
 
 
-def speech_message(heard: Heard) -> wire.ConversationTurn:
+def speech_message(heard: OutputPiece) -> wire.ConversationTurn:
     """Return a piece of what a turn says as the wire carries it."""
     calls = [to_message(wire.RunningCall, call) for call in heard.calls]
     speech = to_message(wire.Speech, heard, text=_sendable(heard.text), calls=calls)
@@ -127,22 +127,22 @@ class _Seen:
 
 @asynccontextmanager
 async def _listening(
-    request: wire.WatchConversationRequest, store: Store, live: Live, seen: _Seen
-) -> AsyncIterator[Ear]:
-    """Follow a channel for the block: the ear's bell also rings when the store has something new."""
+    request: wire.WatchConversationRequest, store: Store, live: LiveOutput, seen: _Seen
+) -> AsyncIterator[Listener]:
+    """Follow a channel for the block: the listener is also notified when the store has something new."""
 
     async def relay() -> None:
         while True:
             news = store.talk.next()
             await news.wait()
             seen.stale = True
-            ear.bell.notify()
+            listener.changed.notify()
 
     # Who wants whole turns only does not have models write them piece by piece.
-    with live.listen(request.channel) if request.live else nullcontext(Ear({}, request.channel)) as ear:
+    with live.listen(request.channel) if request.live else nullcontext(Listener({}, request.channel)) as listener:
         relaying = asyncio.create_task(relay(), name=f"follow-{request.channel}")
         try:
-            yield ear
+            yield listener
         finally:
             relaying.cancel()
 

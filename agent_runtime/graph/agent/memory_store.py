@@ -1,6 +1,6 @@
 """Memory as LangGraph's store: what a graph gets as `runtime.store`, or a tool as `InjectedStore`.
 
-The entries are those of our own tools, in the same table, behind the same scopes: each operation is put to the desk, as
+The entries are those of our own tools, in the same table, behind the same scopes: each operation is put to the gate, as
 a tool call is, and asked again where it is carried out. A write of a node that is run again happens once. Without a
 turn around it there is nothing to read and nothing to write.
 
@@ -27,7 +27,7 @@ from langgraph.store.base import (
 from sqlalchemy import Connection
 
 from agent_runtime.graph.guard.binding import Alike, made_id, place
-from agent_runtime.graph.guard.gate import Desk, Refused, Wanted
+from agent_runtime.graph.guard.gate import Gate, Refused, Wanted
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome
@@ -128,14 +128,14 @@ _Admitted = _Reading | _Writing
 _Written = list[tuple[_Writing, Outcome]]
 
 
-class TierStore(BaseStore):
+class MemoryStore(BaseStore):
     """See the module. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.memory.namespaces`)."""
 
     supports_ttl = False
 
-    def __init__(self, workspace: Workspace, desk: Desk) -> None:
+    def __init__(self, workspace: Workspace, gate: Gate) -> None:
         self._workspace = workspace
-        self._desk = desk
+        self._gate = gate
         self._alike = Alike()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
@@ -160,7 +160,7 @@ class TierStore(BaseStore):
         return results
 
     def _admit(self, ops: Iterable[Op]) -> list[_Admitted]:
-        turn = self._desk.turn()
+        turn = self._gate.turn()
         if turn is None:
             raise Denied("memory belongs to turns: there is none here", where="memory")
         return [self._one(op, turn) for op in ops]
@@ -230,7 +230,7 @@ class TierStore(BaseStore):
         known_as = made_id(at, name, args)
         call = self._alike.told_apart(f"{turn.thread_id}|{at}|{known_as}")
         wanted = Wanted(tool=None, name=name, call_id=known_as, args=args, known=(scope, effect))
-        decided = self._desk.admit(wanted, turn)
+        decided = self._gate.admit(wanted, turn)
         if isinstance(decided, Refused):
             raise Denied(decided.text, where=scope)
         require(scope, effect, decided.args, decided.context)

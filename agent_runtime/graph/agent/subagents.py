@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from agent_runtime.graph.agent.default import Briefing
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.tokens import subagent_usage, tokens_of
-from agent_runtime.graph.guard.gate import Desk
+from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.model.turn import SUBAGENTS, TurnContext
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 
@@ -50,14 +50,14 @@ class Subagents:
     def __init__(self, make_model: Callable[[], BaseChatModel]) -> None:
         """Take what makes the model that they answer with."""
         self._make_model = make_model
-        self._desk: Desk | None = None
+        self._gate: Gate | None = None
         self._specs: Sequence[ToolSpec] = ()
         self._middleware: Sequence[Middleware] = ()
         self._graphs: dict[str, Any] = {}
 
-    def begin(self, desk: Desk, specs: Sequence[ToolSpec], middleware: Sequence[Middleware]) -> None:
-        """Take the desk that decides about their calls, every tool there is, and the middleware with the guard."""
-        self._desk, self._specs, self._middleware = desk, specs, middleware
+    def begin(self, gate: Gate, specs: Sequence[ToolSpec], middleware: Sequence[Middleware]) -> None:
+        """Take the gate that decides about their calls, every tool there is, and the middleware with the guard."""
+        self._gate, self._specs, self._middleware = gate, specs, middleware
 
     async def run(self, name: str, brief: str, *, call_id: str, admitted: TurnContext) -> Report:
         """Run a subagent to its end.
@@ -76,10 +76,10 @@ class Subagents:
         """
         if name not in SUBAGENTS:
             raise NotFound(f"no subagent {name[:40]!r}", where="name", hint=f"there are {', '.join(SUBAGENTS)}")
-        if self._desk is None:
+        if self._gate is None:
             raise Conflict("subagents run inside a runtime", where="subagents")
         given = {"messages": [HumanMessage(brief, id=f"brief-{call_id}")]}
-        with self._desk.subagent(SUBAGENTS[name], admitted) as inner:
+        with self._gate.subagent(SUBAGENTS[name], admitted) as inner:
             limit = asyncio.timeout(inner.category.seconds)
             try:
                 async with limit:

@@ -51,6 +51,10 @@ class GroupedSaver(BaseCheckpointSaver[str]):
         """Finish what is queued, then close the file."""
         self._file.close()
 
+    async def aclose(self) -> None:
+        """Finish what is queued, then close the file, without blocking the loop."""
+        await asyncio.to_thread(self.close)
+
     # Reading
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -293,25 +297,6 @@ def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequenc
     return [rows.get(connection, *place) for place in places]
 
 
-class Checkpoints:
-    """The open file and its saver.
-
-    Attributes:
-        saver: what graphs are compiled with.
-    """
-
-    def __init__(self, saver: GroupedSaver) -> None:
-        self.saver = saver
-
-    async def prune(self, thread_id: str) -> None:
-        """Keep of a thread at its end what its next turn needs: a long thread stays small."""
-        await self.saver.aprune_ended(thread_id)
-
-    async def close(self) -> None:
-        """Finish what is queued, then close the file."""
-        await asyncio.to_thread(self.saver.close)
-
-
-async def open_checkpoints(path: Path) -> Checkpoints:
+async def open_saver(path: Path) -> GroupedSaver:
     """Open or make the file, mode 0600. Raises Corrupt if it is not one of ours."""
-    return Checkpoints(await asyncio.to_thread(GroupedSaver, path))
+    return await asyncio.to_thread(GroupedSaver, path)

@@ -14,7 +14,7 @@ from langgraph.graph import END
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from agent_runtime.graph.checkpointer.saver import Checkpoints
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.engine.inputs import (
     OF_AUTHOR,
@@ -28,9 +28,9 @@ from agent_runtime.graph.engine.inputs import (
     said,
     spoken,
 )
-from agent_runtime.graph.engine.live_output import Live, overheard
+from agent_runtime.graph.engine.live_output import LiveOutput, publishing
 from agent_runtime.graph.engine.tokens import ModelUsage, SubagentUsage, counting_subagents, tokens_of
-from agent_runtime.graph.models.secrets import hide
+from agent_runtime.graph.models.secrets import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical, read_interrupt
 from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.turn import Said, TurnContext
@@ -166,12 +166,12 @@ class Engine:
     def __init__(
         self,
         graph: Any,
-        checkpoints: Checkpoints,
+        checkpoints: GroupedSaver,
         *,
         foreign: bool = False,
         allow: Allow | None = None,
         secrets: Collection[str] = (),
-        live: Live | None = None,
+        live: LiveOutput | None = None,
     ) -> None:
         """Take a graph that was compiled with the saver of `checkpoints`.
 
@@ -250,7 +250,7 @@ class Engine:
                 with (
                     turn_around(context),
                     counting_subagents(seen.subagents),
-                    overheard(self._live, context, seen.count),
+                    publishing(self._live, context, seen.count),
                 ):
                     return await self._stream(order, context, mark, seen, control)
         except GraphDrained:
@@ -291,7 +291,7 @@ class Engine:
 
     async def prune(self, thread_id: str) -> None:
         """Drop checkpoints that a thread at its end no longer needs."""
-        await self._checkpoints.prune(thread_id)
+        await self._checkpoints.aprune_ended(thread_id)
 
     async def _given(self, order: Order, context: TurnContext) -> tuple[Any, str]:
         """Return what the graph is given, and the last message before the turn."""
@@ -405,4 +405,4 @@ def _last_id(values: Any) -> str:
 def _sentence(error: BaseException, secrets: Collection[str]) -> str:
     """Return an error in a sentence; one of ours is written to be read, any other needs its kind to be understood."""
     text = str(error) if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"
-    return hide(text, secrets)[:LONGEST_ERROR]
+    return redact(text, secrets)[:LONGEST_ERROR]

@@ -4,7 +4,7 @@ Kept is one state a turn, not a queue: the message that its model is writing, as
 of the step that it takes. A reader asks for what it has not seen of that. So a slow one gets fewer and longer pieces,
 holds up nobody, and costs no memory; whatever it missed comes whole with the turn, from the store.
 
-Overhearing a running turn: the pieces of what its model writes, and its tool calls as they start and end.
+LiveCallbacks a running turn: the pieces of what its model writes, and its tool calls as they start and end.
 
 LangChain asks for handlers of its callbacks wherever a model or a tool is about to run, in our own graph and in a
 foreign one alike. The answer here is looked up at that moment: nobody follows the turn's channel, and there is no
@@ -36,7 +36,7 @@ MOST_CALLS = 64  # of one step that are told of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class RunningCall:
     """A tool call of a running turn. `state` is running, done or failed."""
 
     id: str
@@ -46,7 +46,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class OutputPiece:
     """A piece of what a turn says.
 
     Attributes:
@@ -65,7 +65,7 @@ class Heard:
     message: str = ""
     offset: int = 0
     text: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[RunningCall, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -75,19 +75,19 @@ class _Saying:
     after: int
     message: str = ""
     text: str = ""
-    calls: dict[str, Call] = field(default_factory=dict)
+    calls: dict[str, RunningCall] = field(default_factory=dict)
 
 
-class Ear:
-    """One reader's view of a channel. `bell` rings when there is something that it has not heard."""
+class Listener:
+    """One reader's view of a channel. `changed` rings when there is something that it has not heard."""
 
     def __init__(self, sayings: dict[str, _Saying], channel: str) -> None:
-        self.bell = Signal()
+        self.changed = Signal()
         self._sayings = sayings
         self._channel = channel
-        self._known: dict[str, Heard] = {}
+        self._known: dict[str, OutputPiece] = {}
 
-    def news(self, ready: Callable[[str, int], bool]) -> list[Heard]:
+    def news(self, ready: Callable[[str, int], bool]) -> list[OutputPiece]:
         """Return what running turns have said since this was last asked, one piece a turn.
 
         Args:
@@ -105,11 +105,11 @@ class Ear:
         return found
 
 
-class Live:
+class LiveOutput:
     """Who follows which channel, and what their turns say. May be told from any thread."""
 
     def __init__(self) -> None:
-        self._ears: dict[str, set[Ear]] = {}
+        self._ears: dict[str, set[Listener]] = {}
         self._sayings: dict[str, _Saying] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -119,15 +119,15 @@ class Live:
         return channel in self._ears
 
     @contextmanager
-    def listen(self, channel: str) -> Iterator[Ear]:
+    def listen(self, channel: str) -> Iterator[Listener]:
         """Follow a channel for the block. Called on the event loop's thread."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        ear = Ear(self._sayings, channel)
-        self._ears.setdefault(channel, set()).add(ear)
+        listener = Listener(self._sayings, channel)
+        self._ears.setdefault(channel, set()).add(listener)
         try:
-            yield ear
+            yield listener
         finally:
-            self._ears[channel].discard(ear)
+            self._ears[channel].discard(listener)
             if not self._ears[channel]:
                 del self._ears[channel]
                 for turn_id in [key for key, one in self._sayings.items() if one.channel == channel]:
@@ -142,7 +142,7 @@ class Live:
         """It has written so much more of it."""
         self._tell(lambda: self._add(turn_id, message, text))
 
-    def call(self, turn_id: str, thread_id: str, channel: str, *, after: int, call: Call) -> None:
+    def call(self, turn_id: str, thread_id: str, channel: str, *, after: int, call: RunningCall) -> None:
         """A tool call of a turn's step has come to a state."""
         step = _Saying(channel=channel, thread_id=thread_id, after=after)
         self._tell(lambda: self._put_call(turn_id, step, call))
@@ -166,7 +166,7 @@ class Live:
             saying.text += text[:room]
             self._ring(saying.channel)
 
-    def _put_call(self, turn_id: str, step: _Saying, call: Call) -> None:
+    def _put_call(self, turn_id: str, step: _Saying, call: RunningCall) -> None:
         known = self._sayings.get(turn_id)
         if known is None or known.after != step.after:
             self._put(turn_id, step)
@@ -176,8 +176,8 @@ class Live:
             self._ring(step.channel)
 
     def _ring(self, channel: str) -> None:
-        for ear in self._ears.get(channel, ()):
-            ear.bell.notify()
+        for listener in self._ears.get(channel, ()):
+            listener.changed.notify()
 
     def _tell(self, do: Callable[[], None]) -> None:
         if self._loop is None:
@@ -188,7 +188,7 @@ class Live:
             self._loop.call_soon_threadsafe(do)
 
 
-def _piece(turn_id: str, saying: _Saying, known: Heard | None) -> Heard | None:
+def _piece(turn_id: str, saying: _Saying, known: OutputPiece | None) -> OutputPiece | None:
     """Return what of a turn's saying is not known; None where all is."""
     calls = tuple(saying.calls.values())
     same = known is not None and (known.after, known.message) == (saying.after, saying.message)
@@ -196,7 +196,7 @@ def _piece(turn_id: str, saying: _Saying, known: Heard | None) -> Heard | None:
     text = saying.text[offset:]
     if not text and (known.calls if known is not None and same else ()) == calls:
         return None
-    return Heard(
+    return OutputPiece(
         turn_id=turn_id,
         thread_id=saying.thread_id,
         after=saying.after,
@@ -209,24 +209,24 @@ def _piece(turn_id: str, saying: _Saying, known: Heard | None) -> Heard | None:
 
 _QUIET = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph keeps a model's words to itself
 _INNER = "|"  # parts the names in a checkpoint's namespace: only a subgraph's has more than one
-_HEARD: ContextVar["Overhearing | None"] = ContextVar("turnkeeper_overhearing", default=None)
+_HEARD: ContextVar["LiveCallbacks | None"] = ContextVar("turnkeeper_overhearing", default=None)
 T = TypeVar("T")
 Count = Callable[[], int | None]
 
 
-class Overhearing(BaseCallbackHandler):
+class LiveCallbacks(BaseCallbackHandler):
     """Tells of one interval of one turn: of its own model's words, not of those of models inside its tools."""
 
     run_inline = True
     raise_error = False
 
-    def __init__(self, live: Live, turn: TurnContext, said: Count) -> None:
+    def __init__(self, live: LiveOutput, turn: TurnContext, said: Count) -> None:
         """Take whom to tell, the turn, and what counts the messages that it has said; None where that is not known."""
         self._live = live
         self._turn = turn
         self._said = said
         self._speaking: Any = None
-        self._calls: dict[Any, tuple[int, Call]] = {}
+        self._calls: dict[Any, tuple[int, RunningCall]] = {}
 
     @property
     def wanted(self) -> bool:
@@ -283,7 +283,7 @@ class Overhearing(BaseCallbackHandler):
             return
         args = inputs if isinstance(inputs, dict) else {"input": input_str}
         name = str((serialized or {}).get("name", ""))
-        call = Call(id=str(call_id), name=name, args_json=json.dumps(args, ensure_ascii=False, default=str))
+        call = RunningCall(id=str(call_id), name=name, args_json=json.dumps(args, ensure_ascii=False, default=str))
         self._calls[run_id] = (after, call)
         self._tell(after, call)
 
@@ -304,21 +304,21 @@ class Overhearing(BaseCallbackHandler):
     def _ended(self, run_id: Any, state: str) -> None:
         after, call = self._calls.pop(run_id, (0, None))
         if call is not None:
-            self._tell(after, Call(id=call.id, name=call.name, args_json=call.args_json, state=state))
+            self._tell(after, RunningCall(id=call.id, name=call.name, args_json=call.args_json, state=state))
 
-    def _tell(self, after: int, call: Call) -> None:
+    def _tell(self, after: int, call: RunningCall) -> None:
         turn = self._turn
         self._live.call(turn.turn_id, turn.thread_id, turn.channel, after=after, call=call)
 
 
 @contextmanager
-def overheard(live: Live | None, turn: TurnContext, said: Count) -> Iterator[None]:
+def publishing(live: LiveOutput | None, turn: TurnContext, said: Count) -> Iterator[None]:
     """Let `live` be told of what runs in the block, whenever somebody follows the turn's channel."""
     if live is None:
         yield
         return
     _ask_for_handlers()
-    token = _HEARD.set(Overhearing(live, turn, said))
+    token = _HEARD.set(LiveCallbacks(live, turn, said))
     try:
         yield
     finally:
@@ -329,7 +329,7 @@ def overheard(live: Live | None, turn: TurnContext, said: Count) -> Iterator[Non
 class _Asked:
     """What LangChain asks for the handler of a context: empty while nobody follows."""
 
-    def get(self) -> Overhearing | None:
+    def get(self) -> LiveCallbacks | None:
         heard = _HEARD.get()
         return heard if heard is not None and heard.wanted else None
 

@@ -136,15 +136,15 @@ def limits(turn: TurnContext) -> list[Limit]:
     return [Limit(of=names[:depth], most=most[depth]) for depth in reversed(range(len(most)))]
 
 
-def as_it_is(context: TurnContext) -> TurnContext:
+def unchanged(context: TurnContext) -> TurnContext:
     """Narrow nothing: for graphs that run without a runtime around them."""
     return context
 
 
-class Desk:
+class Gate:
     """Decides about calls. Holds no state: the turn tells what the author was asked and approved before."""
 
-    def __init__(self, specs: Mapping[str, Spec], judge: Judge, narrow: Narrow = as_it_is) -> None:
+    def __init__(self, specs: Mapping[str, Spec], judge: Judge, narrow: Narrow = unchanged) -> None:
         """Take what decisions are made with.
 
         Args:

@@ -2,7 +2,7 @@
 
 A graph that an author brings binds its own tools: to a `ToolNode`, to an agent inside a node or inside another tool, or
 to nothing, and calls `tool.invoke` by itself. All of these end in `BaseTool.run` or `BaseTool.arun`. While a runtime
-watches, both ask the desk first. A call that the guard of our own agent let through passes once, and what is called
+watches, both ask the gate first. A call that the guard of our own agent let through passes once, and what is called
 inside a tool is a call of its own.
 
 A plain `ToolNode` runs all calls of a message as one task: on a resume, calls that had run would run again, and answers
@@ -29,7 +29,7 @@ from langgraph.func import task
 from langgraph.prebuilt import ToolNode
 
 from agent_runtime.graph.guard.binding import Alike, chosen, made_id, note_put_in, place, sent_by_model
-from agent_runtime.graph.guard.gate import OUTSIDE, Admitted, Desk, Refused, Wanted, limits, over_limit
+from agent_runtime.graph.guard.gate import OUTSIDE, Admitted, Gate, Refused, Wanted, limits, over_limit
 from agent_runtime.graph.guard.tool_events import Execution, Onlooker, Use
 from agent_runtime.model.approval import canonical, hash_args
 
@@ -73,9 +73,9 @@ class _Counted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Watch:
-    """A desk that is asked, the calls that turns have made past it, and who is told of those that run."""
+    """A gate that is asked, the calls that turns have made past it, and who is told of those that run."""
 
-    desk: Desk
+    gate: Gate
     counted: _Counted
     alike: Alike
     onlooker: Onlooker | None
@@ -87,9 +87,9 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def watching(desk: Desk, onlooker: Onlooker | None = None) -> Iterator[None]:
+def watching(gate: Gate, onlooker: Onlooker | None = None) -> Iterator[None]:
     """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
-    watch = _Watch(desk=desk, counted=_Counted(), alike=Alike(), onlooker=onlooker)
+    watch = _Watch(gate=gate, counted=_Counted(), alike=Alike(), onlooker=onlooker)
     with _LOCK:
         if not _WATCHES:
             _put_hooks()
@@ -109,7 +109,7 @@ def watched() -> bool:
 
 
 @contextmanager
-def let_pass(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
+def admit_once(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
     """Let exactly this call, judged already, through once within the block."""
     about = chosen(tool, sent_by_model(tool, args)) if tool is not None else args
     token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(about)))
@@ -129,7 +129,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
     shown = chosen(tool, args, call_id)
     watch = _WATCHES[-1]
-    turn = watch.desk.turn()
+    turn = watch.gate.turn()
     if turn is None:
         return tool_input, OUTSIDE
     at = place()
@@ -141,7 +141,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
         return tool_input, _execution(watch, turn.turn_id, tool, call)
-    decided = watch.desk.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
+    decided = watch.gate.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
     if isinstance(decided, Refused):
         return tool_input, decided
     return _given(tool_input, shown, decided), _execution(watch, turn.turn_id, tool, call)

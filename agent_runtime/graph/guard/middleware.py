@@ -1,4 +1,4 @@
-"""The guard as a middleware of our own agent: before each tool call it asks the desk."""
+"""The guard as a middleware of our own agent: before each tool call it asks the gate."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -12,16 +12,16 @@ from langgraph.types import Command
 from agent_runtime.graph.guard.gate import (
     OUTSIDE,
     Admitted,
-    Desk,
+    Gate,
     Judge,
     Narrow,
     Refused,
     Spec,
     Wanted,
-    as_it_is,
     over_limit,
+    unchanged,
 )
-from agent_runtime.graph.guard.hooks import let_pass
+from agent_runtime.graph.guard.hooks import admit_once
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import REQUEST
 
@@ -29,25 +29,25 @@ Answer = ToolMessage | Command[Any]
 
 
 def guard_middleware(
-    specs: Mapping[str, Spec], judge: Judge, narrow: Narrow = as_it_is
+    specs: Mapping[str, Spec], judge: Judge, narrow: Narrow = unchanged
 ) -> AgentMiddleware[Any, Any, Any]:
-    """Return the middleware that asks before every tool call; see :class:`Desk` for the arguments."""
-    return Guard(Desk(specs, judge, narrow))
+    """Return the middleware that asks before every tool call; see :class:`Gate` for the arguments."""
+    return Guard(Gate(specs, judge, narrow))
 
 
 class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     """See :func:`guard_middleware`."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, gate: Gate) -> None:
         super().__init__()
-        self._desk = desk
+        self._gate = gate
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]) -> Answer:
         """Run the call, or not."""
         admitted = self._admit(request)
         if isinstance(admitted, ToolMessage):
             return admitted
-        with let_pass(admitted.tool, _call_id(admitted), admitted.tool_call["args"]):
+        with admit_once(admitted.tool, _call_id(admitted), admitted.tool_call["args"]):
             return handler(admitted)
 
     async def awrap_tool_call(
@@ -57,24 +57,24 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         admitted = self._admit(request)
         if isinstance(admitted, ToolMessage):
             return admitted
-        with let_pass(admitted.tool, _call_id(admitted), admitted.tool_call["args"]):
+        with admit_once(admitted.tool, _call_id(admitted), admitted.tool_call["args"]):
             return await handler(admitted)
 
     def _admit(self, request: ToolCallRequest) -> ToolCallRequest | ToolMessage:
         """Return the request as it may run, or what the model is told instead."""
-        turn = self._desk.turn(getattr(request.runtime, "context", None))
+        turn = self._gate.turn(getattr(request.runtime, "context", None))
         if turn is None:
             return _refusal(request, OUTSIDE)
         if over := _over_limit(request, turn):
             return _refusal(request, Refused(text=over))
         wanted = self._wanted(request)
-        decided = self._desk.admit(wanted, turn) if isinstance(wanted, Wanted) else wanted
+        decided = self._gate.admit(wanted, turn) if isinstance(wanted, Wanted) else wanted
         return _refusal(request, decided) if isinstance(decided, Refused) else _as_admitted(request, wanted, decided)
 
     def _wanted(self, request: ToolCallRequest) -> Wanted | Refused:
         call = request.tool_call
         asks = Wanted(tool=request.tool, name=call["name"], call_id=call["id"] or "", args=call["args"])
-        if self._desk.named(asks)[0] != REQUEST:
+        if self._gate.named(asks)[0] != REQUEST:
             return asks
         # A request for permission is the call that it names, made under its own id.
         tools = {tool.name: tool for tool in request.runtime.tools if tool is not request.tool}

@@ -94,7 +94,7 @@ def _is_good(answer: Any) -> bool:
     return not (isinstance(answer, ToolMessage) and answer.status == "error")
 
 
-class ToolUses:
+class ToolEvents:
     """The onlooker of the guard. Tools run on the loop and in threads of their own; both wait for the disk here."""
 
     def __init__(self, database: Database, store: Store, clock: Clock) -> None:

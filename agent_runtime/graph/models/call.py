@@ -23,7 +23,7 @@ from langgraph.errors import GraphBubbleUp
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.models.answers import Pieces, ending_of, examine, with_usage
 from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wait_before
-from agent_runtime.graph.models.secrets import hide, secrets_of, shown_url
+from agent_runtime.graph.models.secrets import redact, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.tokens import tokens_of_day
@@ -80,7 +80,7 @@ class Cap(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class CallEnvironment:
     """What model calls need besides the model.
 
     Attributes:
@@ -99,7 +99,7 @@ class Surroundings:
 
 
 def model_calls(
-    settings: ModelSettings, specs: Sequence[ToolSpec], around: Surroundings
+    settings: ModelSettings, specs: Sequence[ToolSpec], around: CallEnvironment
 ) -> list[AgentMiddleware[Any, Any, Any]]:
     """Return the middleware for the model that the settings name; none for the offline one, which cannot fail.
 
@@ -122,7 +122,7 @@ class _Try:
 class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     """See :func:`model_calls`."""
 
-    def __init__(self, settings: ModelSettings, tools: frozenset[str], around: Surroundings) -> None:
+    def __init__(self, settings: ModelSettings, tools: frozenset[str], around: CallEnvironment) -> None:
         super().__init__()
         at = f" at {shown_url(settings.base_url)}" if settings.base_url else ""
         self._where = f"model {settings.name}{at}"
@@ -194,7 +194,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
     def _failed(self, fault: Fault, tries: int, secrets: frozenset[str]) -> ModelFailed:
         what = f"{fault.what}; it was tried {tries} times" if tries > 1 else fault.what
-        return ModelFailed(hide(what, secrets), where=hide(self._where, secrets), hint=fault.hint or _GENERAL)
+        return ModelFailed(redact(what, secrets), where=redact(self._where, secrets), hint=fault.hint or _GENERAL)
 
 
 def _overheard(request: Request, pieces: Pieces) -> Request:

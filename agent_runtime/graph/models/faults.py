@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.exceptions import ContextOverflowError, ModelConnectionError, ModelError, ModelTimeoutError
 
-from agent_runtime.graph.models.secrets import hide
+from agent_runtime.graph.models.secrets import redact
 from turnkeeper.errors import TurnkeeperError
 
 MOST_TRIES = 5
@@ -171,5 +171,5 @@ def _until(text: str, now: datetime) -> float:
 
 def _quote(error: Exception, secrets: Collection[str]) -> str:
     said = getattr(error, "message", None)
-    text = " ".join(hide(said if isinstance(said, str) else str(error), secrets).split())
+    text = " ".join(redact(said if isinstance(said, str) else str(error), secrets).split())
     return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 1]}…"

@@ -17,7 +17,7 @@ from dotenv import dotenv_values
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 
-from agent_runtime.graph.models.secrets import hide, known_secrets
+from agent_runtime.graph.models.secrets import known_secrets, redact
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from turnkeeper.clock import Clock
@@ -26,7 +26,7 @@ from turnkeeper.config.settings import ModelSettings
 from turnkeeper.errors import InvalidInput
 
 
-def hear_refusals(model: Any) -> None:
+def show_refusals(model: Any) -> None:
     """Make a model of the OpenAI family tell refusals as text; leave any other as it is."""
     client = getattr(model, "async_client", None)
     if callable(getattr(client, "create", None)):
@@ -108,7 +108,7 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
         hint = "use 'offline' or a string such as openai:gpt-5, with its key in the environment or in .env"
         if settings.base_url:
             hint += "; a server that wants no key is content with any, such as OPENAI_API_KEY=none"
-        said = hide(_first_sentence(error), known_secrets(home, {**os.environ, **environ}, settings.base_url))
+        said = redact(_first_sentence(error), known_secrets(home, {**os.environ, **environ}, settings.base_url))
         raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
 
 
@@ -119,7 +119,7 @@ def _make(settings: ModelSettings) -> BaseChatModel:
     understood = {name: value for name, value in _WANTED.items() if name in type(first).model_fields}
     options |= understood
     made: BaseChatModel = init_chat_model(settings.name, **options)
-    hear_refusals(made)
+    show_refusals(made)
     return made
 
 

@@ -36,10 +36,10 @@ def secrets_of(model: Any) -> frozenset[str]:
     return _long_enough(value.get_secret_value() for value in held if isinstance(value, SecretStr))
 
 
-def hide(text: str, secrets: Iterable[str]) -> str:
+def redact(text: str, secrets: Iterable[str]) -> str:
     """Return the text without any of the secrets.
 
-    >>> hide("no such key: sk-123456", ["sk-123456"])
+    >>> redact("no such key: sk-123456", ["sk-123456"])
     'no such key: [secret]'
     """
     for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another

@@ -23,7 +23,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
 from agent_runtime.graph.context import current_turn, turn_around
-from agent_runtime.graph.guard.gate import Desk
+from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.graph.guard.hooks import _Pass
 from agent_runtime.model.approval import answers_call
 from agent_runtime.model.turn import ALLOWED, Category, TurnContext
@@ -143,17 +143,17 @@ def _any_thread(answer: Any, *, args: Any, call_id: str, thread_id: str) -> bool
     return answers_call(answer, args=args, call_id=call_id, thread_id=answer["thread_id"]) if thread_id else False
 
 
-def _folded_name(self: Desk, wanted: Any) -> tuple[str, str]:
+def _folded_name(self: Gate, wanted: Any) -> tuple[str, str]:
     name = unicodedata.normalize("NFKC", wanted.name).casefold().strip()
     return f"tool:{name}", "write"
 
 
-def _name_alone(self: Desk, wanted: Any) -> tuple[str, str]:
+def _name_alone(self: Gate, wanted: Any) -> tuple[str, str]:
     spec = self._specs.get(wanted.name)
     return (spec.scope, spec.effect) if spec else (f"tool:{wanted.name}", "write")
 
 
-def _whatever_is_given(self: Desk, given: object = None) -> Any:
+def _whatever_is_given(self: Gate, given: object = None) -> Any:
     return given or current_turn()
 
 
@@ -188,7 +188,7 @@ def _with_aliases(field: Field) -> None:
     field.tools = [_noted(field, name) for name in ("ｎｏｔｅ", "Note", "note ", "NOTE")]
 
 
-@attack("alias and full-width names", {"agent_runtime.graph.guard.gate.Desk.named": _folded_name}, _with_aliases)
+@attack("alias and full-width names", {"agent_runtime.graph.guard.gate.Gate.named": _folded_name}, _with_aliases)
 async def _(field: Field) -> Effects:
     field.grant("tool:note")
     for number, name in enumerate(("ｎｏｔｅ", "Note", "note ", "NOTE", "note\0", "ＮＯＴＥ"), 1):
@@ -202,7 +202,7 @@ def _with_namesake(field: Field) -> None:
 
 @attack(
     "a foreign tool that is named like one of ours",
-    {"agent_runtime.graph.guard.gate.Desk.named": _name_alone},
+    {"agent_runtime.graph.guard.gate.Gate.named": _name_alone},
     _with_namesake,
 )
 async def _(field: Field) -> Effects:
@@ -340,7 +340,7 @@ def _with_made_up_context(field: Field) -> None:
 
 @attack(
     "subagent escalation: it is given a wider context",
-    {"agent_runtime.graph.guard.gate.Desk.turn": _whatever_is_given},
+    {"agent_runtime.graph.guard.gate.Gate.turn": _whatever_is_given},
     _with_made_up_context,
 )
 async def _(field: Field) -> Effects:

@@ -14,7 +14,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
 from agent_runtime.graph.context import turn_around
-from agent_runtime.graph.guard import Desk, watching
+from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, answer_to, call_key, read_interrupt
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import judge
@@ -129,9 +129,9 @@ def calling(made: BaseTool, *outcomes: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def fresh_desk() -> Iterator[Desk]:
-    """A desk that judges every call while the block runs; what ran before it is forgotten."""
+def fresh_desk() -> Iterator[Gate]:
+    """A gate that judges every call while the block runs; what ran before it is forgotten."""
     ran.clear()
-    made = Desk({}, judge)
+    made = Gate({}, judge)
     with watching(made):
         yield made

@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 
 from agent_runtime.graph.checkpointer.rows import SCHEMA
-from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_checkpoints
+from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from tests.support.saving import at, checkpoint
 from turnkeeper.errors import Corrupt
 
@@ -146,12 +146,12 @@ async def test_a_commit_that_fails_is_told_to_everyone(saver: GroupedSaver) -> N
 
 
 async def test_closing_first_does_what_is_queued(path: Path) -> None:
-    checkpoints = await open_checkpoints(path)
-    tasks = await asked(*(put(checkpoints.saver, number) for number in range(50)))
-    await checkpoints.close()
+    checkpoints = await open_saver(path)
+    tasks = await asked(*(put(checkpoints, number) for number in range(50)))
+    await checkpoints.aclose()
     await asyncio.gather(*tasks)
     with pytest.raises(RuntimeError, match="closed"):
-        await put(checkpoints.saver, 51)
+        await put(checkpoints, 51)
     again = GroupedSaver(path)
     assert len([each async for each in again.alist(at())]) == 50
     again.close()

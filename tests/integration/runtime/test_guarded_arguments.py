@@ -15,14 +15,14 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from agent_runtime.graph.guard import Desk, guard_middleware
+from agent_runtime.graph.guard import Gate, guard_middleware
 from agent_runtime.permissions.judge import judge
 from tests.integration.runtime.guarded import WAYS, Thread, act, calling, free, fresh_desk, of_node, plain, ran, turn
 from tests.support.scripted import ScriptedModel, calls
 
 
 @pytest.fixture(autouse=True)
-def desk() -> Iterator[Desk]:
+def gate() -> Iterator[Gate]:
     with fresh_desk() as made:
         yield made
 

@@ -13,8 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
-from agent_runtime.graph.checkpointer.saver import open_checkpoints
-from agent_runtime.graph.guard import Desk, LimitReached
+from agent_runtime.graph.checkpointer.saver import open_saver
+from agent_runtime.graph.guard import Gate, LimitReached
 from agent_runtime.model.turn import Category
 from tests.integration.runtime.guarded import (
     CONFIG,
@@ -35,7 +35,7 @@ from turnkeeper.config.home import Home
 
 
 @pytest.fixture(autouse=True)
-def desk() -> Iterator[Desk]:
+def gate() -> Iterator[Gate]:
     with fresh_desk() as made:
         yield made
 
@@ -98,16 +98,16 @@ async def test_answers_of_calls_are_kept_by_our_checkpointer(home: Home) -> None
         ran.append("moved")
         return Command(update={"messages": [ToolMessage("moved", tool_call_id=call_id)]})
 
-    checkpoints = await open_checkpoints(home.checkpoints_db)
+    checkpoints = await open_saver(home.checkpoints_db)
     try:
         lines = [calls(("moving", {}), ("act", {"text": "a"}))]
-        thread = Thread(plain(moving, act, lines=lines, saver=checkpoints.saver), turn("tool:moving"))
+        thread = Thread(plain(moving, act, lines=lines, saver=checkpoints), turn("tool:moving"))
         (asked,) = await thread.go()
         assert await thread.decide((asked, "approve")) == []
         assert ran == ["moved", "a"]
         assert await thread.told() == ["moved", "did a"]
     finally:
-        await checkpoints.close()
+        await checkpoints.aclose()
 
 
 async def test_wrappers_of_the_author_are_kept_and_stand_outside_the_guard() -> None:
@@ -191,14 +191,14 @@ async def test_calls_inside_a_tool_are_calls_of_their_own() -> None:
     assert ran == ["a"]
 
 
-async def test_a_subagent_that_is_granted_less_than_its_parent_asks_for_the_rest(desk: Desk) -> None:
+async def test_a_subagent_that_is_granted_less_than_its_parent_asks_for_the_rest(gate: Gate) -> None:
     inner = create_agent(ScriptedModel(script={"sub": [THREE]}), [act, free])
     reviewer = Category(name="reviewer", autonomous=True, tools=frozenset({"tool:free", "tool:shell"}))
 
     @tool
     async def review() -> str:
         """Start the reviewer."""
-        with desk.subagent(reviewer):
+        with gate.subagent(reviewer):
             done = await inner.ainvoke({"messages": [HumanMessage("sub")]})
         return str(done["messages"][-1].content)
 
@@ -274,7 +274,7 @@ async def test_the_same_calls_of_a_node_that_runs_again_count_once() -> None:
     assert ran == ["free a"] * 6 + ["b"]
 
 
-async def test_a_subagent_has_a_limit_of_its_own_within_its_turns(desk: Desk) -> None:
+async def test_a_subagent_has_a_limit_of_its_own_within_its_turns(gate: Gate) -> None:
     told: list[str] = []
 
     def call(number: int) -> None:
@@ -284,7 +284,7 @@ async def test_a_subagent_has_a_limit_of_its_own_within_its_turns(desk: Desk) ->
             told.append(f"{number}: {error}")
 
     def as_subagent(name: str, most: int, numbers: range) -> None:
-        with desk.subagent(Category(name=name, tools=frozenset({"tool:free"}), autonomous=True, tool_calls=most)):
+        with gate.subagent(Category(name=name, tools=frozenset({"tool:free"}), autonomous=True, tool_calls=most)):
             for number in numbers:
                 call(number)
 

@@ -10,7 +10,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 
-from agent_runtime.graph.guard import Desk
+from agent_runtime.graph.guard import Gate
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field, plain_graph
 from tests.integration.runtime.guarded import (
@@ -26,7 +26,7 @@ from turnkeeper.config.home import Home
 
 
 @pytest.fixture(autouse=True)
-def desk() -> Iterator[Desk]:
+def gate() -> Iterator[Gate]:
     with fresh_desk() as made:
         yield made
 

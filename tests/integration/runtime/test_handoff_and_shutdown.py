@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 from sqlalchemy import delete
 
-from agent_runtime.graph.agent.default import HANDED_OVER, Briefing
+from agent_runtime.graph.agent.default import HANDOFF_HEADING, Briefing
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import SCOPE as RESTARTS
 from agent_runtime.store.idempotency import Call
@@ -75,7 +75,7 @@ class Briefed(Bench):
 
     def handed(self) -> list[int]:
         """Return how many handoffs each call of the model was shown."""
-        return [system.count(SHOWN) if HANDED_OVER in system else 0 for system in self.told]
+        return [system.count(SHOWN) if HANDOFF_HEADING in system else 0 for system in self.told]
 
     @property
     def request(self) -> Path:

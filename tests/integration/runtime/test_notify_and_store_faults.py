@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from agent_runtime.graph.checkpointer.saver import open_checkpoints
+from agent_runtime.graph.checkpointer.saver import open_saver
 from agent_runtime.store.schema import open_database
 from agent_runtime.store.turn_reads import list_turns
 from agent_runtime.turns.notify import Notification, Notifier
@@ -56,26 +56,26 @@ async def test_only_what_was_asked_for_is_told(home: Home) -> None:
 
 
 async def test_checkpoints_are_synced_and_private(tmp_path: Path) -> None:
-    checkpoints = await open_checkpoints(tmp_path / "checkpoints.db")
-    connection = checkpoints.saver._file._writing
+    checkpoints = await open_saver(tmp_path / "checkpoints.db")
+    connection = checkpoints._file._writing
     found = [connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")]
     assert found == [("wal",), (2,)]
     assert (tmp_path / "checkpoints.db").stat().st_mode & 0o777 == 0o600
-    await checkpoints.close()
+    await checkpoints.aclose()
 
 
 async def test_a_crafted_checkpoint_builds_nothing(tmp_path: Path) -> None:
     loose = JsonPlusSerializer(allowed_msgpack_modules=True)
     crafted = loose.dumps_typed(NOTIFICATION)
-    checkpoints = await open_checkpoints(tmp_path / "checkpoints.db")
-    assert not isinstance(checkpoints.saver.serde.loads_typed(crafted), Notification)
-    await checkpoints.close()
+    checkpoints = await open_saver(tmp_path / "checkpoints.db")
+    assert not isinstance(checkpoints.serde.loads_typed(crafted), Notification)
+    await checkpoints.aclose()
 
 
 async def test_what_is_no_checkpoint_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoints.db").write_bytes(b"something else " * 100)
     with pytest.raises(Corrupt):
-        await open_checkpoints(tmp_path / "checkpoints.db")
+        await open_saver(tmp_path / "checkpoints.db")
 
 
 async def test_a_long_thread_keeps_one_checkpoint(bench: Bench) -> None:

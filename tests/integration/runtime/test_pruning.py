@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from agent_runtime.graph.checkpointer.saver import Checkpoints, open_checkpoints
+from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.engine.inputs import OF_FIRE, Window, outgrown
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.saving import at
@@ -64,9 +64,9 @@ def nested(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-async def rows_of(checkpoints: Checkpoints, table: str = "checkpoints") -> list[str]:
+async def rows_of(checkpoints: GroupedSaver, table: str = "checkpoints") -> list[str]:
     query = f"SELECT checkpoint_ns FROM {table} ORDER BY checkpoint_ns"
-    return [name for (name,) in await checkpoints.saver._file.reader.run(lambda c: c.execute(query).fetchall())]
+    return [name for (name,) in await checkpoints._file.reader.run(lambda c: c.execute(query).fetchall())]
 
 
 @pytest.fixture
@@ -76,20 +76,20 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_a_question_in_a_nested_subgraph_is_answered_after_pruning_and_a_restart(path: Path) -> None:
-    checkpoints = await open_checkpoints(path)
-    await nested(checkpoints.saver).ainvoke({"notes": []}, at(), durability="sync")
+    checkpoints = await open_saver(path)
+    await nested(checkpoints).ainvoke({"notes": []}, at(), durability="sync")
     before = len(await rows_of(checkpoints))
-    await checkpoints.saver.aprune(["t"])
+    await checkpoints.aprune(["t"])
     spaces = await rows_of(checkpoints)
     assert len(spaces) == len(set(spaces)) == 3 < before  # one of the graph, one of each graph in it
-    await checkpoints.close()
+    await checkpoints.aclose()
 
-    checkpoints = await open_checkpoints(path)
-    graph = nested(checkpoints.saver)
+    checkpoints = await open_saver(path)
+    graph = nested(checkpoints)
     (pending,) = (await graph.aget_state(at())).interrupts
     done = await graph.ainvoke(Command(resume={pending.id: "yes"}), at(), durability="sync")
     assert sorted(RAN) == ["beside", "early", "inner", "late", "middle"]  # nothing ran twice
-    await checkpoints.close()
+    await checkpoints.aclose()
 
     unpruned = nested(InMemorySaver())
     (asked,) = (await unpruned.ainvoke({"notes": []}, at()))["__interrupt__"]
@@ -97,33 +97,33 @@ async def test_a_question_in_a_nested_subgraph_is_answered_after_pruning_and_a_r
 
 
 async def test_at_its_end_a_thread_keeps_one_checkpoint_whatever_ran_in_it(path: Path) -> None:
-    checkpoints = await open_checkpoints(path)
-    graph = nested(checkpoints.saver)
+    checkpoints = await open_saver(path)
+    graph = nested(checkpoints)
     for _ in range(3):
         await graph.ainvoke({"notes": []}, at())
         (pending,) = (await graph.aget_state(at())).interrupts
         await graph.ainvoke(Command(resume={pending.id: "yes"}), at())
-        await checkpoints.prune("t")
+        await checkpoints.aprune_ended("t")
         assert await rows_of(checkpoints) == [""]
         assert await rows_of(checkpoints, "writes") == []
     assert not (await graph.aget_state(at())).next
-    await checkpoints.close()
+    await checkpoints.aclose()
 
 
 async def test_a_subgraph_that_remembers_still_does(path: Path) -> None:
-    checkpoints = await open_checkpoints(path)
+    checkpoints = await open_saver(path)
     inner = chain(("count", lambda state: {"notes": [f"seen {len(state['notes'])}"]}), checkpointer=True)
 
     async def node(_state: Notes) -> Notes:
         return {"notes": (await inner.ainvoke({"notes": ["new"]}))["notes"][-1:]}
 
-    graph = chain(("remember", node), checkpointer=checkpoints.saver)
+    graph = chain(("remember", node), checkpointer=checkpoints)
     for _ in range(3):
         found = await graph.ainvoke({"notes": []}, at())
-        await checkpoints.prune("t")
+        await checkpoints.aprune_ended("t")
     assert found["notes"] == ["seen 1", "seen 3", "seen 5"]
     assert len(await rows_of(checkpoints)) == 2
-    await checkpoints.close()
+    await checkpoints.aclose()
 
 
 def joined(state: list[str], written: list[list[str]]) -> list[str]:
@@ -135,51 +135,51 @@ class Changes(TypedDict):
 
 
 async def test_a_channel_that_is_kept_as_changes_keeps_them_back_to_its_last_whole_value(path: Path) -> None:
-    checkpoints = await open_checkpoints(path)
+    checkpoints = await open_saver(path)
     nodes = [(f"n{number}", note(f"n{number}")) for number in range(2)]
-    graph = chain(*nodes, state=Changes, checkpointer=checkpoints.saver)
+    graph = chain(*nodes, state=Changes, checkpointer=checkpoints)
     for turn in range(8):
         before = (await graph.ainvoke({"notes": [f"turn {turn}"]}, at()))["notes"]
-        await checkpoints.prune("t")
+        await checkpoints.aprune_ended("t")
         assert (await graph.aget_state(at())).values["notes"] == before
         assert len(before) == 3 * (turn + 1)
         assert len(await rows_of(checkpoints)) <= 12
-    await checkpoints.close()
+    await checkpoints.aclose()
 
 
 async def test_a_thread_of_another_run_is_left_alone(path: Path) -> None:
-    checkpoints = await open_checkpoints(path)
-    graph = nested(checkpoints.saver)
+    checkpoints = await open_saver(path)
+    graph = nested(checkpoints)
     await graph.ainvoke({"notes": []}, at("other"))
     before = await rows_of(checkpoints)
-    await checkpoints.prune("t")
+    await checkpoints.aprune_ended("t")
     assert await rows_of(checkpoints) == before
-    await checkpoints.close()
+    await checkpoints.aclose()
 
 
 async def test_a_long_thread_grows_by_what_was_said(path: Path) -> None:
     sizes: list[int] = []
-    checkpoints = await open_checkpoints(path)
+    checkpoints = await open_saver(path)
     answers = [(name, lambda _state: {"messages": [AIMessage("so much was said " * 10)]}) for name in ("a", "b", "c")]
-    graph = chain(*answers, state=MessagesState, checkpointer=checkpoints.saver)
+    graph = chain(*answers, state=MessagesState, checkpointer=checkpoints)
     for turn in range(1, 41):
         await graph.ainvoke({"messages": [HumanMessage("go")]}, at(), durability="sync")
-        await checkpoints.prune("t")
+        await checkpoints.aprune_ended("t")
         if turn in {20, 40}:
             sizes.append(await pages(checkpoints))
-    await checkpoints.close()
+    await checkpoints.aclose()
     assert sizes[1] <= 1.3 * 2 * sizes[0]
     assert sizes[1] / 40 <= 20_000
 
 
-async def pages(checkpoints: Checkpoints) -> int:
+async def pages(checkpoints: GroupedSaver) -> int:
     """Return the file's size in bytes, as it will be once the log is written back."""
 
     def work(connection: Any) -> int:
         counted, each = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         return int(counted * each)
 
-    return int(await checkpoints.saver._file.reader.run(work))
+    return int(await checkpoints._file.reader.run(work))
 
 
 async def test_a_turn_is_given_the_newest_turns_and_the_conversation_keeps_all(bench: Bench) -> None:

@@ -11,9 +11,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from agent_runtime.graph.checkpointer.saver import open_checkpoints
+from agent_runtime.graph.checkpointer.saver import open_saver
 from agent_runtime.graph.engine.engine import Engine, Input
-from agent_runtime.graph.engine.live_output import Heard, Live
+from agent_runtime.graph.engine.live_output import LiveOutput, OutputPiece
 from agent_runtime.model.turn import Category, TurnContext
 
 TURN = TurnContext(turn_id="turn-1", thread_id="th", channel="general", agent="agent0", category=Category(name="x"))
@@ -23,27 +23,27 @@ def writes(text: str) -> GenericFakeChatModel:
     return GenericFakeChatModel(messages=iter([AIMessage(text)]))
 
 
-async def heard_of(graph: Any, folder: Path) -> list[Heard]:
+async def heard_of(graph: Any, folder: Path) -> list[OutputPiece]:
     """Run a graph whose channel is followed; return all the pieces that came."""
-    checkpoints = await open_checkpoints(folder / "checkpoints.db")
-    live, found = Live(), list[Heard]()
-    engine = Engine(graph.compile(checkpointer=checkpoints.saver), checkpoints, foreign=True, live=live)
+    checkpoints = await open_saver(folder / "checkpoints.db")
+    live, found = LiveOutput(), list[OutputPiece]()
+    engine = Engine(graph.compile(checkpointer=checkpoints), checkpoints, foreign=True, live=live)
 
     async def listen() -> None:
         while True:
-            news = ear.bell.next()
-            found.extend(ear.news(lambda _turn_id, _after: True))
+            news = listener.bell.next()
+            found.extend(listener.news(lambda _turn_id, _after: True))
             await news.wait()
 
     async def step(_step: Any) -> None:
-        """Let the ear hear what came before the next step."""
-        found.extend(ear.news(lambda _turn_id, _after: True))
+        """Let the listener hear what came before the next step."""
+        found.extend(listener.news(lambda _turn_id, _after: True))
 
-    with live.listen("general") as ear:
+    with live.listen("general") as listener:
         listening = asyncio.create_task(listen())
         ended = await engine.run(Input(prompt="hi"), TURN, TURN.turn_id, step)
         listening.cancel()
-    await checkpoints.close()
+    await checkpoints.aclose()
     assert ended.stopped == "end", ended.error
     return found
 

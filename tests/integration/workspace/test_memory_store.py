@@ -20,9 +20,9 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore
 
-from agent_runtime.graph.agent.memory_store import TierStore
+from agent_runtime.graph.agent.memory_store import MemoryStore
 from agent_runtime.graph.context import turn_around
-from agent_runtime.graph.guard.gate import Desk
+from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory import entries
@@ -37,8 +37,8 @@ WORKSPACE = ("workspace",)
 
 
 @pytest.fixture
-def store(workspace: Workspace) -> TierStore:
-    return TierStore(workspace, Desk({}, judge))
+def store(workspace: Workspace) -> MemoryStore:
+    return MemoryStore(workspace, Gate({}, judge))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ class Reference(InMemoryStore):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_every_operation_answers_as_langgraphs_own_store_does(
-    store: TierStore, turn: TurnContext, batches: list[list[Op]]
+    store: MemoryStore, turn: TurnContext, batches: list[list[Op]]
 ) -> None:
     for item in store.search((), limit=1000):
         store.delete(item.namespace, item.key)
@@ -109,7 +109,7 @@ def told(result: Any) -> Any:
     return (result.namespace, result.key, result.value) if hasattr(result, "namespace") else result
 
 
-async def test_the_loop_is_not_needed_and_not_blocked(store: TierStore, turn: TurnContext) -> None:
+async def test_the_loop_is_not_needed_and_not_blocked(store: MemoryStore, turn: TurnContext) -> None:
     await store.aput((*WORKSPACE, "beds"), "first", {"crop": "carrots", "rows": 4})
     item = await store.aget((*WORKSPACE, "beds"), "first")
     assert item is not None
@@ -121,7 +121,7 @@ async def test_the_loop_is_not_needed_and_not_blocked(store: TierStore, turn: Tu
     assert await store.aget((*WORKSPACE, "beds"), "first") is None
 
 
-async def test_a_search_finds_words_the_best_match_first(store: TierStore, turn: TurnContext) -> None:
+async def test_a_search_finds_words_the_best_match_first(store: MemoryStore, turn: TurnContext) -> None:
     for key, text in (("1", "the pump"), ("2", "the pump of the garden"), ("3", "nothing of it")):
         store.put(WORKSPACE, key, {"text": text})
     found = store.search(WORKSPACE, query="garden pump")
@@ -131,7 +131,7 @@ async def test_a_search_finds_words_the_best_match_first(store: TierStore, turn:
 
 
 async def test_graphs_tools_and_authors_see_the_same_entries(
-    store: TierStore, workspace: Workspace, turn: TurnContext, clock: ManualClock, told: Told
+    store: MemoryStore, workspace: Workspace, turn: TurnContext, clock: ManualClock, told: Told
 ) -> None:
     await workspace.remember(call(turn), tier="channel", text="blue", key="bucket", channel="")
     clock.advance(1)
@@ -151,7 +151,7 @@ async def test_graphs_tools_and_authors_see_the_same_entries(
 
 
 async def test_a_batch_with_one_write_that_fails_writes_nothing(
-    store: TierStore, turn: TurnContext, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, turn: TurnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entries, "MOST_ENTRIES", 1)
     with pytest.raises(Exhausted):
@@ -159,7 +159,7 @@ async def test_a_batch_with_one_write_that_fails_writes_nothing(
     assert store.search(WORKSPACE) == []
 
 
-async def test_a_search_stays_within_what_the_turn_reaches(store: TierStore, begin: Begin, turn: TurnContext) -> None:
+async def test_a_search_stays_within_what_the_turn_reaches(store: MemoryStore, begin: Begin, turn: TurnContext) -> None:
     for namespace in (("conversation",), ("channel",), ("workspace",), ("account",)):
         store.put(namespace, "here", {"text": "x"})
     wide = replace(turn.category, channels=frozenset({"other"}))
@@ -192,7 +192,7 @@ async def test_a_search_stays_within_what_the_turn_reaches(store: TierStore, beg
     ],
 )
 async def test_what_memory_does_not_take_is_refused_with_a_reason(
-    store: TierStore, turn: TurnContext, namespace: tuple[str, ...], key: str, value: dict[str, Any]
+    store: MemoryStore, turn: TurnContext, namespace: tuple[str, ...], key: str, value: dict[str, Any]
 ) -> None:
     with pytest.raises((InvalidInput, InvalidNamespaceError)):
         store.put(namespace, key, value)
@@ -200,7 +200,7 @@ async def test_what_memory_does_not_take_is_refused_with_a_reason(
 
 
 async def test_a_turn_that_is_over_writes_no_more(
-    store: TierStore, turn: TurnContext, end: Callable[[str], None]
+    store: MemoryStore, turn: TurnContext, end: Callable[[str], None]
 ) -> None:
     store.put(WORKSPACE, "before", {"text": "x"})
     end(turn.turn_id)
@@ -210,7 +210,7 @@ async def test_a_turn_that_is_over_writes_no_more(
     assert [item.key for item in store.search(WORKSPACE)] == ["before"]
 
 
-async def test_outside_a_turn_there_is_no_memory(store: TierStore) -> None:
+async def test_outside_a_turn_there_is_no_memory(store: MemoryStore) -> None:
     for attempt in (lambda: store.put(WORKSPACE, "k", {"text": "x"}), lambda: store.search(())):
         with pytest.raises(Denied, match="belongs to turns"):
             attempt()

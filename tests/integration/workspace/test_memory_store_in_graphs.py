@@ -15,9 +15,9 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from agent_runtime.graph.agent.memory_store import TierStore, lend
+from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.context import turn_around
-from agent_runtime.graph.guard import Desk, watching
+from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace.memory.entries import Shelf
@@ -33,9 +33,9 @@ NOTE = {"text": "the pump is new"}
 
 @pytest.fixture
 def lending(workspace: Workspace) -> Any:
-    desk = Desk({}, judge)
-    with watching(desk):
-        yield lambda graph: lend(graph, TierStore(workspace, desk))
+    gate = Gate({}, judge)
+    with watching(gate):
+        yield lambda graph: lend(graph, MemoryStore(workspace, gate))
 
 
 def of_node(node: Any) -> Any:

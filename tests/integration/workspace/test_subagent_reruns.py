@@ -7,10 +7,10 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agent_runtime.graph.agent import briefing, subagents
+from agent_runtime.graph.agent import default, subagents
 from agent_runtime.graph.agent.subagents import Report, Subagents
 from agent_runtime.graph.context import turn_around
-from agent_runtime.graph.guard import Desk, Guard, watching
+from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import judge
@@ -44,15 +44,15 @@ class Counted(OfflineModel):
 async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
     workspace: Workspace, begin: Begin, clock: ManualClock, told: Told, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
-    for module in (subagents, briefing):
+    for module in (subagents, default):
         monkeypatch.setattr(module, "SUBAGENTS", {"keeper": KEEPER})
     asked: list[int] = []
     found: list[Report] = []
     context = begin("turn-1", category=HAS_ALL, thread_id="thread-a")
     specs = workspace_tools(workspace)
-    desk = Desk({spec.tool.name: spec for spec in specs}, judge)
+    gate = Gate({spec.tool.name: spec for spec in specs}, judge)
     made = Subagents(lambda: Counted(clock=clock, asked=asked))
-    made.begin(desk, specs, [Guard(desk), *([Dying()] if dies == "within the subagent" else [])])
+    made.begin(gate, specs, [Guard(gate), *([Dying()] if dies == "within the subagent" else [])])
 
     async def node(_state: Any) -> Any:
         found.append(await made.run("keeper", "remember: the pump is new", call_id="c1", admitted=context))
@@ -63,7 +63,7 @@ async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
     graph.add_node("node", node)
     graph.add_edge(START, "node")
     compiled = graph.compile(checkpointer=InMemorySaver())
-    with watching(desk), turn_around(context):
+    with watching(gate), turn_around(context):
         with pytest.raises(ConnectionError):
             await compiled.ainvoke({"messages": [HumanMessage("go", id="turn-1")]}, CONFIG)
         await compiled.ainvoke(None, CONFIG)

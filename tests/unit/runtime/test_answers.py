@@ -11,7 +11,7 @@ from langchain_core.messages.tool import invalid_tool_call
 
 from agent_runtime.graph.models.answers import examine
 from agent_runtime.graph.models.faults import LONGEST_QUOTE, Fault, Unusable, read_fault, wait_before
-from agent_runtime.graph.models.secrets import hide, shown_url
+from agent_runtime.graph.models.secrets import redact, shown_url
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 PIECES = [AIMessageChunk("words")]
@@ -116,5 +116,5 @@ def test_a_key_is_hidden_before_what_was_said_is_cut(error: Exception) -> None:
 
 
 def test_a_secret_inside_another_leaves_no_rest() -> None:
-    assert hide("key=abcdefghij", {"abcdef", "abcdefghij"}) == "key=[secret]"
+    assert redact("key=abcdefghij", {"abcdef", "abcdefghij"}) == "key=[secret]"
     assert shown_url("https://host/v1") == "https://host/v1"

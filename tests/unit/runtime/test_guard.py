@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from agent_runtime.graph.context import ToolSpec, turn_around
-from agent_runtime.graph.guard import Desk, guard_middleware
-from agent_runtime.graph.guard.gate import as_it_is
+from agent_runtime.graph.guard import Gate, guard_middleware
+from agent_runtime.graph.guard.gate import unchanged
 from agent_runtime.model.approval import AuthorDecision, answer_to, call_key, read_interrupt
 from agent_runtime.model.turn import ALLOWED, Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import judge
@@ -51,7 +51,7 @@ class Agent:
     """An agent that calls `note` once, or as its script says."""
 
     def __init__(
-        self, *lines: Any, specs: dict[str, ToolSpec] | None = None, ask: Any = judge, narrow: Any = as_it_is
+        self, *lines: Any, specs: dict[str, ToolSpec] | None = None, ask: Any = judge, narrow: Any = unchanged
     ) -> None:
         model = ScriptedModel(script={"go": list(lines) or [calls(("note", {"text": "x"}))]})
         guard = guard_middleware(specs or {}, ask, narrow)
@@ -233,15 +233,15 @@ def test_the_limit_counts_this_turns_calls_only() -> None:
 
 
 def test_a_subagent_runs_under_what_both_categories_grant() -> None:
-    desk = Desk({}, judge)
+    gate = Gate({}, judge)
     parent = context("tool:a", "tool:b")
     parent = replace(parent, category=replace(parent.category, subagents=frozenset({"reviewer"})))
     reviewer = Category(name="reviewer", autonomous=True, tools=frozenset({"tool:b", "tool:c"}))
-    with turn_around(parent), desk.subagent(reviewer) as turn:
+    with turn_around(parent), gate.subagent(reviewer) as turn:
         assert turn.category.tools == {"tool:b"}
         assert turn.category.subagents == frozenset(), "it starts none by itself"
-        assert desk.turn(parent).category.tools == {"tool:b"}, "its parent's context widens nothing"  # type: ignore[union-attr]
-    with turn_around(context("tool:b")), pytest.raises(Denied, match="reviewer"), desk.subagent(reviewer):
+        assert gate.turn(parent).category.tools == {"tool:b"}, "its parent's context widens nothing"  # type: ignore[union-attr]
+    with turn_around(context("tool:b")), pytest.raises(Denied, match="reviewer"), gate.subagent(reviewer):
         pass
-    with pytest.raises(Denied, match="inside a turn"), desk.subagent(reviewer):
+    with pytest.raises(Denied, match="inside a turn"), gate.subagent(reviewer):
         pass

@@ -16,7 +16,7 @@ from langgraph.pregel.remote import RemoteGraph
 
 from agent_runtime.graph.foreign import inspect as toolnodes
 from agent_runtime.graph.foreign.inspect import Unguardable, guard_graph, inspect
-from agent_runtime.graph.guard import Desk, watching
+from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.permissions.judge import judge
 from tests.support.scripted import ScriptedModel
 
@@ -235,5 +235,5 @@ def test_no_graph_is_made_ready_while_nobody_watches() -> None:
     made = graph(ToolNode([one]))
     with pytest.raises(RuntimeError, match="no guard watches"):
         guard_graph(made)
-    with watching(Desk({}, judge)):
+    with watching(Gate({}, judge)):
         assert guard_graph(made) is made

@@ -17,7 +17,7 @@ from agent_runtime.cli.chat.panels import Safe, blocks
 from agent_runtime.cli.chat.plain import Reader, known_of, news_of
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import Typed
-from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Call, Ear, Live
+from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
 from agent_runtime.model.conversation import project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.service.reads import LONGEST_EXCERPT
@@ -325,31 +325,33 @@ def test_keys_become_lines(keys: bytes, lines: list[str], text: str) -> None:
 
 
 async def test_a_slow_reader_gets_longer_pieces_and_holds_nothing_up() -> None:
-    live = Live()
-    with live.listen("general") as ear:
+    live = LiveOutput()
+    with live.listen("general") as listener:
         live.begin("turn-1", "th", "general", after=0, message="m")
         for _ in range(10_000):
             live.say("turn-1", "m", "word ")
-        [piece] = ear.news(_always)
+        [piece] = listener.news(_always)
         assert (piece.offset, len(piece.text)) == (0, 50_000)
-        assert ear.news(_always) == []
+        assert listener.news(_always) == []
         for _ in range(60_000):
             live.say("turn-1", "m", "word ")
-        [piece] = ear.news(_always)
+        [piece] = listener.news(_always)
         assert (piece.offset, piece.offset + len(piece.text)) == (50_000, LONGEST_MESSAGE)
-        live.call("turn-1", "th", "general", after=1, call=Call(id="c", name="note", args_json="{}"))
-        live.call("turn-1", "th", "general", after=1, call=Call(id="c", name="note", args_json="{}", state="done"))
-        [piece] = ear.news(_always)
+        live.call("turn-1", "th", "general", after=1, call=RunningCall(id="c", name="note", args_json="{}"))
+        live.call(
+            "turn-1", "th", "general", after=1, call=RunningCall(id="c", name="note", args_json="{}", state="done")
+        )
+        [piece] = listener.news(_always)
         assert [call.state for call in piece.calls] == ["done"]
         live.over("turn-1")
-        assert ear.news(_always) == []
+        assert listener.news(_always) == []
     live.begin("turn-2", "th", "general", after=0, message="m")
     assert not live.followed("general")
     assert not live._sayings, "nothing is kept for nobody"
 
 
 def test_who_reads_whole_turns_only_hears_nothing() -> None:
-    assert Ear({}, "general").news(_always) == []
+    assert Listener({}, "general").news(_always) == []
 
 
 def _always(_turn_id: str, _after: int) -> bool:
