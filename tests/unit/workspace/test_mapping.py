@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Table
 
-from agent_runtime.graph.engine.live_output import Call, Heard
+from agent_runtime.graph.engine.live_output import OutputPiece, RunningCall
 from agent_runtime.mailbox.mailboxes import Lying
 from agent_runtime.model.mapping import JSON_KEYS, LEFT_OUT, RENAMED, shared_fields
 from agent_runtime.model.turn import Category, ChannelRecord, EventRecord, InterruptRecord, KeyRecord, Said, TurnRecord
@@ -46,8 +46,8 @@ def test_every_field_of_a_message_is_in_its_json_or_left_out_by_name(message: st
         (wire.Message, Said, {"at"}),
         (wire.Page, Page, {"sources", "attachments", "queued"}),
         (wire.RevalidationItem, Item, set()),
-        (wire.RunningCall, Call, set()),
-        (wire.Speech, Heard, set()),
+        (wire.RunningCall, RunningCall, set()),
+        (wire.Speech, OutputPiece, set()),
         (wire.Thread, TurnRecord, {"turns", "waiting", "first_at", "last_at", "last_turn_id"}),
         (wire.TriggerMark, TurnRecord, {"task"}),
         (wire.Turn, TurnRecord, PROGRESS - {"wake_after_s"}),
