@@ -6,7 +6,7 @@ import typer
 
 from agent_runtime.cli import approvals, categories, graph, inbox, serve, turns
 from agent_runtime.cli.chat import conversation, send, triage
-from agent_runtime.cli.workspace import candidates, deviations, memory, workspace
+from agent_runtime.cli.workspace import memory, review, workspace
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -22,9 +22,9 @@ app.add_typer(turns.threads_app, name="threads")
 app.add_typer(turns.app, name="turns")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(approvals.app, name="interrupts", hidden=True)
-app.add_typer(candidates.app, name="candidates")
-app.add_typer(deviations.app, name="deviations")
-app.add_typer(deviations.revalidation_app, name="revalidation")
+app.add_typer(review.app, name="candidates")
+app.add_typer(review.deviations_app, name="deviations")
+app.add_typer(review.revalidation_app, name="revalidation")
 app.add_typer(categories.app, name="categories")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(memory.app, name="memory")

@@ -1,13 +1,11 @@
-"""Reaching the runtime: through its service while it runs; for reading also beside it, from its store.
-
-Names of channels, for a shell that completes them.
-"""
+"""Calls to the runtime: to the daemon while it runs; when it does not, reads are answered from its store."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
+from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.config.home import Home
@@ -32,14 +30,16 @@ def read(method: str, request: Any) -> Any:
     try:
         return getattr(caller, method)(request)
     except Unreachable:
-        return _stored(home(), method, request)
+        _note_once(home())
+        return held(method, request)
     finally:
         caller.close()
 
 
 def held(method: str, request: Any) -> Any:
-    """Call a method that only reads on the store, without a word: whoever asks says so himself."""
-    return _open(home(), method, request)
+    """Answer a method that only reads from the store, and print no note about it."""
+    # SQLAlchemy takes longer to import than a call to the daemon takes: load it only where it is needed.
+    return import_module("agent_runtime.service.reads").read_stored(home(), method, request)
 
 
 def change(method: str, request: Any) -> Any:
@@ -51,41 +51,39 @@ def change(method: str, request: Any) -> Any:
         caller.close()
 
 
-def pick(ids: Sequence[str], given: str, what: str) -> str:
-    """Return the one id that is `given` or begins with it.
+def rows(ask: Ask, method: str, request: Any) -> list[Row]:
+    """Return what a listing method answers, as JSON has it."""
+    listed = [value for field, value in ask(method, request).ListFields() if field.message_type is not None]
+    return [to_json(message) for message in listed[0]] if listed else []
 
-    >>> pick(["c-12ab", "c-34cd"], "c-3", "candidate")
-    'c-34cd'
+
+def find(found: Sequence[Row], key: str, given: str, what: str) -> Row:
+    """Return the one row whose id is `given` or begins with it.
+
+    >>> find([{"id": "c-12ab"}, {"id": "c-34cd"}], "id", "c-3", "candidate")
+    {'id': 'c-34cd'}
 
     Raises:
         NotFound: none does.
         Conflict: several do.
     """
-    found = [given] if given in ids else [one for one in ids if given and one.startswith(given)]
-    if not found:
+    exact = [row for row in found if row[key] == given]
+    named = exact or [row for row in found if given and row[key].startswith(given)]
+    if not named:
         raise NotFound(f"no {what} {given[:80]!r}", hint=f"see: agent-runtime {what}s list")
-    if len(found) > 1:
-        raise Conflict(f"{given!r} begins {len(found)} {what}s: {', '.join(found[:4])}", hint="give more of it")
-    return found[0]
-
-
-def _stored(place: Home, method: str, request: Any) -> Any:
-    _say_once()
-    return _open(place, method, request)
+    if len(named) > 1:
+        ids = ", ".join(row[key] for row in named[:4])
+        raise Conflict(f"{len(named)} {what}s begin with {given!r}: {ids}", hint="give more of the id")
+    return named[0]
 
 
 @cache
-def _say_once() -> None:
+def _note_once(_home: Home) -> None:
     note("agent-runtime does not answer; this is what its store holds")
 
 
-def _open(place: Home, method: str, request: Any) -> Any:
-    # SQLAlchemy takes longer to import than a call to the daemon takes: load it only where it is needed.
-    return import_module("agent_runtime.service.reads").read_stored(place, method, request)
-
-
 def complete_channel(incomplete: str) -> list[str]:
-    """Return the channels that a channel's name may be completed to; none where nobody can tell."""
+    """Return the channels whose names begin with this, for a shell; none where neither daemon nor store answers."""
     request = wire.ListChannelsRequest()
     try:
         caller = runtime()

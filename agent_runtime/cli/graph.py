@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agent_runtime.cli.rows import FOR_PEOPLE
 from agent_runtime.daemon.__main__ import ENVIRONMENT
 from agent_runtime.service.requests import FIRST_AGENT
 from turnkeeper.config.home import Home
@@ -107,7 +108,7 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         ("verdict", _VERDICTS[found["verdict"]]),
     ]
     show_record(found, output, name_key="reference", lines=lines)
-    if output not in {Output.TABLE, Output.WIDE}:
+    if output not in FOR_PEOPLE:
         return
     for rows, columns in ((found["tools"], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
         if rows:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, or_, select
 
-from agent_runtime.cli.rows import call_text, clipped, shown
+from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped, shown
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import read_draft
@@ -132,11 +132,11 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
 def show(found: Found, output: Output, *, only_least: bool) -> None:
     """Print a rehearsal, or only the least category that would have been enough."""
     least = _text(found)
-    if only_least and output in {Output.TABLE, Output.WIDE}:
+    if only_least and output in FOR_PEOPLE:
         print(least)
         return
     row = _row(found, least)
-    if output not in {Output.TABLE, Output.WIDE}:
+    if output not in FOR_PEOPLE:
         show_record(
             row["least"] if only_least else row, output, name_key="name" if only_least else "category", lines=[]
         )

@@ -1,7 +1,4 @@
-"""The wire's messages as rows with stable JSON keys. Pure.
-
-Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure.
-"""
+"""Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -9,17 +6,39 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent_runtime.model.mapping import parsed
-from turnkeeper.console import when
+from turnkeeper.console import Output, when
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 ID_DIGITS = 10
 LONGEST_ARGUMENT = 60
 LONGEST_ANSWER = 1000
+FOR_PEOPLE = frozenset({Output.TABLE, Output.WIDE})
 
 
 def shown(at: str | None) -> str:
     """Write an instant of a row for a person; `-` for none."""
     return when(parse_rfc3339(at)) if at else "-"
+
+
+def lines_of(row: Mapping[str, Any], words: str, **given: str) -> list[tuple[str, str]]:
+    r"""Return a row as labelled lines, for `show_record`; a line without a value is left out.
+
+    Args:
+        row: its instants are written for a person, its lists one item a line.
+        words: the lines in order, each `label=key`, or `key` alone where the label is the same; `_` is a blank.
+        given: values of lines by their labels, where the row's own is not what a person reads.
+
+    >>> lines_of({"turn_id": "t-1", "note": "", "sources": ["a", "b"]}, "turn=turn_id note sources state", state="open")
+    [('turn', 't-1'), ('sources', 'a\nb'), ('state', 'open')]
+    """
+    lines = []
+    for word in words.split():
+        label, _, key = word.partition("=")
+        value = given[label] if label in given else row[key or label]
+        if value and (key or label).endswith("_at"):
+            value = shown(value)
+        lines.append((label.replace("_", " "), "\n".join(value) if isinstance(value, list) else str(value or "")))
+    return [line for line in lines if line[1]]
 
 
 def span(start: str | None, end: str | None) -> str:

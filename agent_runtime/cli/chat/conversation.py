@@ -10,7 +10,7 @@ from agent_runtime.cli.chat.plain import Reader
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.chat.terminal import LOST, follow_on_terminal
 from agent_runtime.cli.client import complete_channel, read
-from agent_runtime.cli.rows import shown, waiting_line
+from agent_runtime.cli.rows import FOR_PEOPLE, shown, waiting_line
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, as_json, console, note, show_rows
@@ -21,7 +21,6 @@ Channel = Annotated[
     str, typer.Argument(help="The channel's name, as `conversation list` shows it.", autocompletion=complete_channel)
 ]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Stay, and print what is new until Ctrl-C.")]
-PEOPLE = {Output.TABLE, Output.WIDE}
 LONGEST_WAIT_S = 3600.0
 _COLUMNS = (
     Column("CHANNEL", lambda row: str(row["channel"])),
@@ -63,7 +62,7 @@ def show(
     turns = list(found.turns)
     if not turns:
         raise NotFound(f"no conversation in channel {channel[:80]!r}", hint="see: agent-runtime conversation list")
-    if output in PEOPLE:
+    if output in FOR_PEOPLE:
         out, wide = console(), output is Output.WIDE
         reader = Screen(out, wide=wide) if out.is_terminal else Reader(out, wide=wide)
         for turn in turns:
@@ -83,7 +82,7 @@ def _tell_more(channel: str, shown_: int) -> None:
 
 def follow_channel(channel: str, limit: int, output: Output) -> None:
     """Print each turn as it comes, and what is new of it, until Ctrl-C."""
-    people = output in PEOPLE
+    people = output in FOR_PEOPLE
     if people and console().is_terminal and not console().is_dumb_terminal:
         follow_on_terminal(channel, limit=limit, wide=output is Output.WIDE)
         return

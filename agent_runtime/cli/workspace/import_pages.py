@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.client import change, read
+from agent_runtime.cli.rows import FOR_PEOPLE
 from agent_runtime.model.mapping import Row
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -241,7 +242,7 @@ def import_(
             rows += [_row(page, one) for page, one in zip(batch, done, strict=True)]
             count(len(batch))
     changed = [row for row in rows if row["outcome"] != "unchanged"]
-    people = output in {Output.TABLE, Output.WIDE}
+    people = output in FOR_PEOPLE
     show_rows(changed if people else rows, _COLUMNS, output, name_key="page_id")
     if people:
         note(_summary(rows, found, dry_run=dry_run))

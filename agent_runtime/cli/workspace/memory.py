@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import clipped, shown
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped, lines_of, shown
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
@@ -125,7 +125,7 @@ def forget(
     """
     tier, owner = _shelf(tier, channel, thread)
     row = to_json(change("ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
-    if output in {Output.TABLE, Output.WIDE}:
+    if output in FOR_PEOPLE:
         note(f"forgot {row['key']}, which said: {clipped(row['text'], 200)}")
     else:
         _show(row, output)
@@ -138,7 +138,7 @@ def _write(method: str, key: str, text: str, shelf: tuple[str, str], output: Out
     said = sys.stdin.read() if text == "-" else text
     answer: Any = change(method, wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said))
     row = to_json(answer)
-    if output in {Output.TABLE, Output.WIDE}:
+    if output in FOR_PEOPLE:
         note(f"{row['key']} is remembered in the {row['tier']} memory")
     else:
         _show(row, output)
@@ -166,15 +166,7 @@ def _shelf(tier: str, channel: str, thread: str) -> tuple[str, str]:
 
 
 def _show(row: Row, output: Output) -> None:
-    lines = [
-        ("key", row["key"]),
-        ("tier", row["tier"]),
-        ("of", row["owner"]),
-        ("origin", row["origin"]),
-        ("by", row["written_by"]),
-        ("turn", row["turn_id"]),
-        ("created", shown(row["created_at"])),
-        ("updated", shown(row["updated_at"])),
-        ("text", row["text"]),
-    ]
-    show_record(row, output, name_key="key", lines=[(key, value) for key, value in lines if value])
+    lines = lines_of(
+        row, "key tier of=owner origin by=written_by turn=turn_id created=created_at updated=updated_at text"
+    )
+    show_record(row, output, name_key="key", lines=lines)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import shown
+from agent_runtime.cli.rows import FOR_PEOPLE, lines_of, shown
 from agent_runtime.cli.workspace.import_pages import LARGEST_FILE, import_, parse
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -45,7 +45,7 @@ def attach(
     Example: agent-runtime workspace attach garden plots.csv
     """
     row = to_json(change("PutAttachment", read_file(page, file, name=name, content_type=content_type)))
-    if output in {Output.TABLE, Output.WIDE}:
+    if output in FOR_PEOPLE:
         note(f"{row['name']} lies beside {row['page_id']}: {row['content_type']}, {row['size']} bytes")
     else:
         show_record(row, output, name_key="name", lines=[])
@@ -207,7 +207,7 @@ def put(
     for one in files:
         change("PutAttachment", one)
     row = to_json(made)
-    if output in {Output.TABLE, Output.WIDE}:
+    if output in FOR_PEOPLE:
         doubted = f"; {made.queued} derived from it wait for re-validation" if made.queued else ""
         note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}{doubted}")
     else:
@@ -237,17 +237,7 @@ def _title(body: str, page: str) -> str:
 
 
 def _show(row: Row, output: Output) -> None:
-    beside_it = "\n".join(f"{one['name']}  {one['content_type']}, {one['size']} bytes" for one in row["attachments"])
-    lines = [
-        ("page", row["page_id"]),
-        ("title", row["title"]),
-        ("tags", ", ".join(row["tags"])),
-        ("lifecycle", row["lifecycle"]),
-        ("origin", row["origin"]),
-        ("version", str(row["version"])),
-        ("updated", shown(row["updated_at"])),
-        ("sources", "\n".join(row["sources"])),
-        ("attachments", beside_it),
-        ("body", row["body"]),
-    ]
-    show_record(row, output, name_key="page_id", lines=[(key, value) for key, value in lines if value])
+    files = "\n".join(f"{one['name']}  {one['content_type']}, {one['size']} bytes" for one in row["attachments"])
+    words = "page=page_id title tags lifecycle origin version updated=updated_at sources attachments body"
+    lines = lines_of(row, words, tags=", ".join(row["tags"]), attachments=files)
+    show_record(row, output, name_key="page_id", lines=lines)

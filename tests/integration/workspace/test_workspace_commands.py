@@ -329,7 +329,7 @@ def test_deviations_are_listed_shown_and_closed_by_the_author(ar: Commands, devi
     ar("deviations", "resolve", deviation, "--accept", "--keep-canonical", code=2)
     ar("deviations", "resolve", "d-none", "--accept", code=3)
     ar("deviations", "resolve", deviation, "--accept", "--note", "so be it")
-    assert "no page is changed by this" in ar.err
+    assert "this changes no page" in ar.err
     assert ar.json("deviations", "list") == []
     (closed,) = ar.json("deviations", "list", "--all")
     assert (closed["lifecycle"], closed["note"]) == ("accepted", "so be it")

@@ -1,0 +1,240 @@
+"""`agent-runtime candidates`, `deviations` and `revalidation`: what agents found and proposed, for you to decide."""
+
+from collections.abc import Sequence
+from difflib import unified_diff
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped, lines_of, shown
+from agent_runtime.model.mapping import Row, to_json
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import Column, LimitOption, Output, OutputOption, console, note, plain, show_record, show_rows
+from turnkeeper.errors import InvalidInput, NotFound
+
+app = typer.Typer(
+    help="Changes that agents propose to the workspace; nothing becomes canonical until you accept it.",
+    rich_markup_mode=None,
+)
+deviations_app = typer.Typer(
+    help="Contradictions between a canonical page and something else; only you close one.", rich_markup_mode=None
+)
+revalidation_app = typer.Typer(
+    help="Pages to check again because something they are derived from has changed.", rich_markup_mode=None
+)
+CandidateId = Annotated[str, typer.Argument(metavar="ID", help="The candidate's id, or the beginning of it.")]
+DeviationId = Annotated[str, typer.Argument(metavar="ID", help="The deviation's id, or the beginning of it.")]
+OfChannel = Annotated[
+    str, typer.Option("--channel", help="Only those of this channel.", autocompletion=complete_channel)
+]
+AlsoDecided = Annotated[bool, typer.Option("--all", help="Also those that are decided.")]
+Note = Annotated[str, typer.Option("--note", help="A note to store with the decision.")]
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+_CANDIDATES = (
+    Column("ID", lambda row: str(row["candidate_id"])),
+    Column("KIND", lambda row: str(row["kind"]).removeprefix("candidate-")),
+    Column("CHANNEL", lambda row: str(row["channel"])),
+    Column("FROM", lambda row: str(row["task_name"] or row["turn_id"])),
+    Column("PROPOSED", lambda row: shown(row["created_at"])),
+    Column("LIFECYCLE", lambda row: str(row["lifecycle"])),
+    Column("ORIGIN", lambda row: str(row["origin"]), wide=True),
+    Column("TURN", lambda row: str(row["turn_id"]), wide=True),
+    Column("TITLE", lambda row: clipped(str(row["title"]), 60)),
+)
+_DEVIATIONS = (
+    Column("ID", lambda row: str(row["deviation_id"])),
+    Column("PAGE", lambda row: f"{row['page_id']}@{row['page_version']}"),
+    Column("CHANNEL", lambda row: str(row["channel"])),
+    Column("FROM", lambda row: str(row["task_name"] or row["turn_id"])),
+    Column("RECORDED", lambda row: shown(row["created_at"])),
+    Column("STATE", lambda row: str(row["lifecycle"])),
+    Column("KIND", lambda row: str(row["kind"]), wide=True),
+    Column("ORIGIN", lambda row: str(row["origin"]), wide=True),
+    Column("TURN", lambda row: str(row["turn_id"]), wide=True),
+    Column("CANDIDATE", lambda row: str(row["candidate_id"] or "-"), wide=True),
+    Column("FOUND", lambda row: clipped(str(row["found"]), 60)),
+)
+_ITEMS = (
+    Column("ITEM", lambda row: str(row["item_id"])),
+    Column("PAGE", lambda row: str(row["page_id"])),
+    Column("BECAUSE OF", lambda row: f"{row['cause']}@{row['cause_version']}"),
+    Column("THROUGH", lambda row: "-" if row["via"] == row["cause"] else str(row["via"])),
+    Column("QUEUED", lambda row: shown(row["queued_at"])),
+    Column("STATE", lambda row: str(row["result"] or row["state"])),
+    Column("TURN", lambda row: str(row["turn_id"] or "-"), wide=True),
+    Column("SETTLED", lambda row: shown(row["settled_at"]), wide=True),
+    Column("NOTE", lambda row: clipped(str(row["note"]), 60), wide=True),
+)
+
+
+@app.command("list")
+def list_candidates(
+    channel: OfChannel = "", everything: AlsoDecided = False, output: OutputOption = Output.TABLE
+) -> None:
+    """List the candidates that you have not decided, newest first.
+
+    Example: agent-runtime candidates list --channel general
+    """
+    found = rows(read, "ListCandidates", wire.ListCandidatesRequest(channel=channel, all=everything))
+    footer = "decide with: agent-runtime candidates accept|reject ID" if found else "nothing is proposed"
+    show_rows(found, _CANDIDATES, output, name_key="candidate_id", footer=footer)
+
+
+@app.command("show")
+def show_candidate(candidate: CandidateId, output: OutputOption = Output.TABLE) -> None:
+    """Show a candidate in full, with the turn that proposed it.
+
+    Example: agent-runtime candidates show c-3f2a
+    """
+    row = _candidate(candidate, read)
+    about = rows(read, "ListDeviations", wire.ListDeviationsRequest())
+    _show_candidate(row, output, [one for one in about if one["candidate_id"] == row["candidate_id"]])
+
+
+@app.command("diff")
+def diff(candidate: CandidateId) -> None:
+    """Show what a proposed page would change in the current page; of a new page, everything is new.
+
+    Example: agent-runtime candidates diff c-3f2a
+    """
+    row = _candidate(candidate, read)
+    if not row["page_id"]:
+        what = f"candidate {row['candidate_id']} is a summary, which changes no page"
+        raise InvalidInput(what, where="candidates diff")
+    try:
+        page = to_json(read("GetPage", wire.GetPageRequest(page_id=row["page_id"])))
+    except NotFound:
+        page = {"body": "", "version": 0}
+    names = (f"{row['page_id']}@{page['version']}", str(row["candidate_id"]))
+    for line in unified_diff(page["body"].splitlines(), row["body"].splitlines(), *names, lineterm=""):
+        console().print(Text(plain(line), _COLOURS.get(line[:1], "")), soft_wrap=True)
+    if page["version"] != row["base_version"]:
+        note(f"made from version {row['base_version']}: the page has changed since, and this cannot be accepted")
+
+
+@app.command("accept")
+def accept(candidate: CandidateId, note: Note = "", output: OutputOption = Output.TABLE) -> None:
+    """Accept a candidate: a page becomes canonical in the workspace, a summary in its channel.
+
+    The command fails with exit code 4 if the page has changed since the candidate was proposed.
+
+    Example: agent-runtime candidates accept c-3f2a
+    """
+    _decide(candidate, accept=True, note=note, output=output)
+
+
+@app.command("reject")
+def reject(candidate: CandidateId, note: Note = "", output: OutputOption = Output.TABLE) -> None:
+    """Reject a candidate. It stays on record and never becomes part of the workspace.
+
+    Example: agent-runtime candidates reject c-3f2a --note "too long"
+    """
+    _decide(candidate, accept=False, note=note, output=output)
+
+
+def _decide(given: str, *, accept: bool, note: str, output: Output) -> None:
+    candidate_id = _candidate(given, change)["candidate_id"]
+    request = wire.DecideCandidateRequest(candidate_id=candidate_id, accept=accept, note=note)
+    _show_candidate(to_json(change("DecideCandidate", request)), output)
+
+
+def _candidate(given: str, ask: Ask) -> Row:
+    found = rows(ask, "ListCandidates", wire.ListCandidatesRequest(all=True))
+    return find(found, "candidate_id", given, "candidate")
+
+
+def _show_candidate(row: Row, output: Output, contradicted: Sequence[Row] = ()) -> None:
+    about = [f"{one['deviation_id']}  {one['page_id']}: “{one['says']}” / “{one['found']}”" for one in contradicted]
+    lines = lines_of(
+        row,
+        "candidate=candidate_id kind channel title lifecycle origin turn=turn_id task=task_name proposed=created_at "
+        "decided=decided_at note page sources deviations body",
+        page=f"{row['page_id']}, from version {row['base_version']}" if row["page_id"] else "",
+        deviations="\n".join(about),
+    )
+    show_record(row, output, name_key="candidate_id", lines=lines)
+
+
+@deviations_app.command("list")
+def list_deviations(
+    channel: OfChannel = "", everything: AlsoDecided = False, output: OutputOption = Output.TABLE
+) -> None:
+    """List the contradictions of canonical pages that you have not decided, newest first.
+
+    Example: agent-runtime deviations list --channel general
+    """
+    found = rows(read, "ListDeviations", wire.ListDeviationsRequest(channel=channel, all=everything))
+    undecided = sum(row["lifecycle"] == "open" for row in found)
+    decide = "agent-runtime deviations resolve ID --keep-canonical|--accept"
+    footer = f"{undecided} open; decide with: {decide}" if undecided else "no deviation is open"
+    show_rows(found, _DEVIATIONS, output, name_key="deviation_id", footer=footer)
+
+
+@deviations_app.command("show")
+def show_deviation(deviation: DeviationId, output: OutputOption = Output.TABLE) -> None:
+    """Show a deviation in full: what the page says, what contradicts it, and where that was found.
+
+    Example: agent-runtime deviations show d-3f2a
+    """
+    _show_deviation(_deviation(deviation, read), output)
+
+
+@deviations_app.command("resolve")
+def resolve(
+    deviation: DeviationId,
+    keep_canonical: Annotated[bool, typer.Option("--keep-canonical", help="Keep the page as it is.")] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="What was found is right; accept the candidate that it is about, if any.")
+    ] = False,
+    note_: Note = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Close a deviation. Agents record deviations and cannot close one.
+
+    If no candidate belongs to the deviation, accepting it changes no page: write the page yourself.
+
+    Example: agent-runtime deviations resolve d-3f2a --keep-canonical --note "the source is out of date"
+    """
+    if keep_canonical == accept:
+        raise InvalidInput("give exactly one of --keep-canonical and --accept", where="deviations resolve")
+    deviation_id = _deviation(deviation, change)["deviation_id"]
+    request = wire.ResolveDeviationRequest(deviation_id=deviation_id, accept=accept, note=note_)
+    row = to_json(change("ResolveDeviation", request))
+    _show_deviation(row, output)
+    if accept and not row["candidate_id"] and output in FOR_PEOPLE:
+        note(f"this changes no page; to write it: agent-runtime workspace put {row['page_id']} --file FILE")
+
+
+def _deviation(given: str, ask: Ask) -> Row:
+    found = rows(ask, "ListDeviations", wire.ListDeviationsRequest(all=True))
+    return find(found, "deviation_id", given, "deviation")
+
+
+def _show_deviation(row: Row, output: Output) -> None:
+    lines = lines_of(
+        row,
+        "deviation=deviation_id kind page says found in why candidate=candidate_id state=lifecycle origin channel "
+        "turn=turn_id task=task_name recorded=created_at decided=decided_at note",
+        **{"page": f"{row['page_id']}@{row['page_version']}", "in": row["source"] or row["candidate_id"]},
+    )
+    show_record(row, output, name_key="deviation_id", lines=lines)
+
+
+@revalidation_app.command("list")
+def list_revalidation(
+    page: Annotated[str, typer.Option("--page", help="Only items about this page or caused by it.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also items that no longer wait, with results.")] = False,
+    limit: LimitOption = 50,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the pages that wait to be compared with a source that changed; those that wait longest come first.
+
+    A task of the category re-validation-walk works through this queue.
+
+    Example: agent-runtime revalidation list
+    """
+    answer = read("ListRevalidation", wire.ListRevalidationRequest(page_id=page, all=everything, limit=limit))
+    footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"
+    show_rows([to_json(item) for item in answer.items], _ITEMS, output, name_key="item_id", footer=footer)
