@@ -20,7 +20,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults
-from task_runner.store.sqlite import SqliteStore
+from task_runner.store.store import SqliteStore
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.rpc.channel import Caller, is_serving

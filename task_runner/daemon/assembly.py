@@ -19,8 +19,7 @@ from task_runner.scheduler.pruner import Pruner
 from task_runner.service import changes
 from task_runner.service.service import METHODS, Service, Serving
 from task_runner.service.task_spec import Defaults
-from task_runner.store.port import Session
-from task_runner.store.sqlite import SqliteStore
+from task_runner.store.store import Session, SqliteStore
 from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -153,7 +152,7 @@ def _rehearse_a_fire(session: Session, now: datetime, entropy: Entropy) -> None:
         outcomes.record_news(session, [outcomes.news_of(event, at)], at)
     for caught_up in (False, True):
         session.fires.next_ready(caught_up=caught_up)
-    session.follow.move(*session.follow.position())
+    session.outcomes_read.move(*session.outcomes_read.get())
 
 
 def machine_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:

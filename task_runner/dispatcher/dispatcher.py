@@ -27,7 +27,8 @@ from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import withdraw
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.planning import Planned, complete_request, plan_tasks, quarantine, write_plans
-from task_runner.store.port import Outgoing, Session, Store
+from task_runner.store.store import Session, Store
+from task_runner.store.values import Outgoing
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError

@@ -26,7 +26,7 @@ from task_runner.planner.log_records import LogRecord
 from task_runner.planner.self_paced import TAKEN_OVER
 from task_runner.scheduler.events import Moved, TakenIn, emit_outcomes, take_in
 from task_runner.scheduler.planning import Planned, plan_tasks, take_over
-from task_runner.store.port import Session, Store
+from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
@@ -83,7 +83,7 @@ class Follower:
 
     async def follow_once(self) -> None:
         """Follow one stream until it ends. Raises TurnkeeperError when it breaks."""
-        incarnation, after = await self._store.run(lambda session: session.follow.position())
+        incarnation, after = await self._store.run(lambda session: session.outcomes_read.get())
 
         async def take(batch: Sequence[wire.TurnEvent]) -> None:
             nonlocal incarnation, after
@@ -105,7 +105,7 @@ class Follower:
         def record(session: Session) -> tuple[Planned, list[Fire]]:
             done = record_news(session, news, now)
             over, needless = take_over(session, written_to, now) if written_to else (Planned(), [])
-            session.follow.move(last.incarnation, last.sequence)
+            session.outcomes_read.move(last.incarnation, last.sequence)
             return done + over, needless
 
         done, needless = await self._store.run(record)
@@ -258,7 +258,7 @@ class RuntimeEvents:
         """Follow one stream until it ends or other names are wanted. Raises TurnkeeperError when it breaks."""
         self.changed.clear()
         names, (incarnation, after) = await self._store.run(
-            lambda session: (_names(session), session.events.position())
+            lambda session: (_names(session), session.events_read.get())
         )
         if not names and not incarnation:  # no events were ever wanted
             await self._clock.wait(self.changed, LONGEST_WAIT_S)
@@ -283,7 +283,7 @@ class RuntimeEvents:
 
         def record(session: Session) -> TakenIn:
             taken = take_in(session, happened, now)
-            session.events.move(last.incarnation, last.sequence)
+            session.events_read.move(last.incarnation, last.sequence)
             return taken
 
         taken = await self._store.run(record)

@@ -37,7 +37,7 @@ from task_runner.planner.event_triggers import TAKEN, Decided, Trigger, decide
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.overlap import CANCELS
 from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, quarantine
-from task_runner.store.port import Session
+from task_runner.store.store import Session
 from turnkeeper.times import rfc3339, to_us
 
 _LONGEST_PROMPT = 1 << 20  # bytes; what is longer the runtime refuses

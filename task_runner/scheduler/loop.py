@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from task_runner.planner.log_records import LogRecord
 from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, prepare, quarantine
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
-from task_runner.store.port import Session, Store
+from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.event_log import EventLog
 from turnkeeper.failpoints import Failpoints

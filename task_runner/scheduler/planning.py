@@ -17,7 +17,8 @@ from task_runner.planner.overlap import CANCELS
 from task_runner.planner.plan import Plan
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.planner.schedule import timetable_of
-from task_runner.store.port import Outgoing, Session
+from task_runner.store.store import Session
+from task_runner.store.values import Outgoing
 from turnkeeper.times import to_us
 
 

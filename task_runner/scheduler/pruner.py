@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome
 from task_runner.planner.plan import merged, run_of
-from task_runner.store.port import Session, Store
+from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.event_log import EventLog
 

@@ -9,7 +9,7 @@ from task_runner.planner.plan import Plan, run_between
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import is_self_paced, whole
 from task_runner.scheduler.planning import LARGEST_BATCH
-from task_runner.store.port import Session
+from task_runner.store.store import Session
 from task_runner.timetable import Timetable
 from turnkeeper.times import rfc3339
 

@@ -33,7 +33,7 @@ from task_runner.planner.self_paced import begun, edited, is_self_paced, resumed
 from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, write_plans
 from task_runner.service.task_spec import MOST_PER_AGENT, Defaults, as_loop, parse_instant, parse_spec
 from task_runner.service.views import stamp
-from task_runner.store.port import Session
+from task_runner.store.store import Session
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 

@@ -15,7 +15,8 @@ from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.changes import find, in_force
 from task_runner.service.task_spec import parse_instant
 from task_runner.service.views import show_fire, stamp
-from task_runner.store.port import Note, Session
+from task_runner.store.store import Session
+from task_runner.store.values import Note
 from turnkeeper.times import format_duration, format_rough, rfc3339
 
 _ONE_SECOND = timedelta(seconds=1)

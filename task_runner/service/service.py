@@ -22,7 +22,8 @@ from task_runner.service.changes import Changed
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_instant, parse_spec
 from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
-from task_runner.store.port import Glance, Session, Store
+from task_runner.store.store import Session, Store
+from task_runner.store.values import Glance
 from turnkeeper import __version__
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy

@@ -11,46 +11,34 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 from task_runner.model.events import Event
 from task_runner.model.task import UNDER_WAY, Fire, Snapshot, Task, TaskState
 from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
-from task_runner.store.port import Note
 from task_runner.store.rows import fire_of, task_of
-from task_runner.store.schema import events, fires, follow, tasks, triggers
+from task_runner.store.schema import events, fires, tasks, triggers
+from task_runner.store.values import Note
 from turnkeeper.storage.statements import upsert
 from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
 LARGEST_LOOKUP = 500
-_PEER = "agent-runtime/events"
 _OVER = [state.value for state in (TaskState.DONE, TaskState.EXPIRED, TaskState.DELETED)]
 
 
-class SqliteEvents:
-    """Events, over one connection inside a transaction; see :class:`task_runner.store.port.Events`."""
+class Events:
+    """Events, over one connection inside a transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-
-    def position(self) -> tuple[str, int]:
-        """Return the incarnation and sequence of the last event of the runtime taken in."""
-        query = select(follow.c.incarnation, follow.c.sequence).where(follow.c.peer == _PEER)
-        row = self._connection.execute(query).first()
-        return ("", 0) if row is None else (row.incarnation, row.sequence)
-
-    def move(self, incarnation: str, sequence: int) -> None:
-        """Record a new position."""
-        values = {"peer": _PEER, "incarnation": incarnation, "sequence": sequence}
-        self._connection.execute(upsert(follow, [follow.c.peer], ["incarnation", "sequence"]).values(values))
 
     def wanted(self) -> frozenset[str]:
         """Return the names of events that any task listens for."""
         return frozenset(self._connection.execute(_WANTED).scalars())
 
     def listeners(self, names: Collection[str]) -> list[Task]:
-        """Return the tasks that listen for events of these names."""
+        """Return the tasks that listen for events of these names, stopped ones too: a lookup in an index."""
         found = (self._connection.execute(_LISTENERS, {"names": part}) for part in _parts(names))
         return [task_of(row) for rows in found for row in rows]
 
     def remember(self, heard: Sequence[Event]) -> list[Event]:
-        """Write down that events are taken in; return those that were not before."""
+        """Write down that events are taken in; return those that were not before, in order, each once."""
         known = {
             (row.name, row.id)
             for part in _parts({event.id for event in heard})
@@ -80,7 +68,7 @@ class SqliteEvents:
         return [self._standing(snapshot) for snapshot in snapshots]
 
     def note(self, entries: Iterable[tuple[Fire, Trigger]]) -> None:
-        """Write down what triggered numbered entries."""
+        """Write down what triggered numbered entries, in place of what was written of them before."""
         rows = [
             {
                 "entry_id": fire.entry_id,
@@ -113,7 +101,7 @@ class SqliteEvents:
             self._connection.execute(delete(triggers).where(triggers.c.entry_id.in_(part)))
 
     def forget_before(self, at: datetime, limit: int) -> int:
-        """Forget events that happened before a time."""
+        """Forget at most `limit` events that happened before a time; return how many."""
         old = select(events.c.id, events.c.name).where(events.c.at_us < to_us(at)).limit(limit)
         gone = [{"event": row.id, "called": row.name} for row in self._connection.execute(old)]
         if gone:

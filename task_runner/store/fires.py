@@ -10,22 +10,27 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, replace
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.plan import Plan
-from task_runner.store.port import Glance, Outgoing
 from task_runner.store.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
 from task_runner.store.schema import fires, outbox, tasks
 from task_runner.store.tasks import LARGEST_LOOKUP
+from task_runner.store.values import Glance, Outgoing
 from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
 
-class SqliteFires:
-    """The ledger, over one connection inside a transaction; see :class:`task_runner.store.port.Fires`."""
+class Fires:
+    """The ledger, over one connection inside a transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def write_plans(self, plans: Sequence[Plan], requests: Mapping[str, bytes]) -> list[tuple[Fire, ...]]:
-        """Write plans in a handful of statements, however many there are."""
+        """Write plans: tasks, new and changed entries, and frozen requests; return each plan's entries with numbers.
+
+        Args:
+            plans: what to write.
+            requests: by task id, the request to freeze for fires that get their identity now.
+        """
         number = self._last_entry()
         written: list[tuple[Fire, ...]] = []
         new: list[Fire] = []
@@ -58,16 +63,16 @@ class SqliteFires:
         return written
 
     def add(self, fire: Fire, request: bytes) -> Fire:
-        """Write a fire outside a plan."""
+        """Write a fire outside a plan; return it with its number."""
         (numbered,) = self.add_all([fire], request)
         return numbered
 
     def add_all(self, new: Sequence[Fire], request: bytes) -> list[Fire]:
-        """Write fires of one task outside a plan."""
+        """Write fires of one task outside a plan; return them with their numbers."""
         return self.add_each(new, [request] * len(new))
 
     def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
-        """Write entries outside a plan, each with its own request."""
+        """Write entries outside a plan, each with its own request, or none; return them with their numbers."""
         last = self._last_entry()
         numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, last + 1)]
         self._insert(numbered)
@@ -82,7 +87,7 @@ class SqliteFires:
         return numbered
 
     def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
-        """Return the entries of a task that cover, or are named by, a time in [first, last]."""
+        """Return the entries of a task, of every kind, that cover or are named by a time in [first, last], in order."""
         low, high = to_us(first), to_us(last)
         query = (
             select(fires)
@@ -96,7 +101,7 @@ class SqliteFires:
         return [fire_of(row) for row in self._connection.execute(query)]
 
     def update(self, changed: Sequence[Fire]) -> None:
-        """Replace entries by their numbers."""
+        """Replace entries by their numbers; the requests of settled ones are let go."""
         if not changed:
             return
         _REPLACE.run_each(self._connection, [changes_of_fire(fire) for fire in changed])
@@ -105,15 +110,15 @@ class SqliteFires:
             _LET_GO.run_each(self._connection, settled)
 
     def record_sent(self, sent: Sequence[Fire]) -> None:
-        """Write what sending changes."""
+        """Write of entries by their numbers what sending changes: outcome, reason, and the times around it."""
         _RECORD_SENT.run_each(self._connection, [sending_of(fire) for fire in sent])
 
     def record_accepted(self, accepted: Sequence[Fire]) -> None:
-        """Write what a receipt that accepts changes."""
+        """Write of open entries by their numbers what a receipt that accepts changes."""
         _RECORD_ACCEPTED.run_each(self._connection, [acceptance_of(fire) for fire in accepted])
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
-        """Return the entries of those fire ids."""
+        """Return the entries of those fire ids that exist."""
         ids, found = list(fire_ids), dict[str, Fire]()
         for start in range(0, len(ids), LARGEST_LOOKUP):
             part = ids[start : start + LARGEST_LOOKUP]
@@ -122,17 +127,17 @@ class SqliteFires:
         return found
 
     def by_request(self, task_id: str, request_id: str) -> Fire | None:
-        """Return the manual fire that a client asked for under that id."""
+        """Return the manual fire of a task that a client asked for under that id."""
         query = select(fires).where(fires.c.task_id == task_id, fires.c.request_id == request_id)
         row = self._connection.execute(query).first()
         return None if row is None else fire_of(row)
 
     def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
-        """Return the fires that may be sent by `now`, oldest first."""
+        """Return at most `limit` fires that may be sent by `now`, caught-up ones or the others, oldest first."""
         return _outgoing(_READY.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
 
     def ready_later(self, now: datetime, after_entry: int, limit: int) -> list[Fire]:
-        """Return the fires that may be sent only later than `now`, in order."""
+        """Return at most `limit` fires that may be sent only later than `now`, with a greater number, in order."""
         query = select(fires).where(fires.c.ready_us > to_us(now), fires.c.entry_id > after_entry)
         return [fire_of(row) for row in self._connection.execute(query.order_by(fires.c.entry_id).limit(limit))]
 
@@ -142,7 +147,7 @@ class SqliteFires:
         return None if us is None else from_us(us)
 
     def unanswered(self, after_entry: int, limit: int) -> list[Outgoing]:
-        """Return the fires that were sent and not answered."""
+        """Return at most `limit` fires that were sent and not answered, with a greater number, in order."""
         return _outgoing(_UNANSWERED.rows(self._connection, after=after_entry, limit=limit))
 
     def tasks_under_way(self) -> list[str]:
@@ -152,7 +157,7 @@ class SqliteFires:
         return list(self._connection.execute(query).scalars())
 
     def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
-        """Return fires under way that one waiting behind them asks to end."""
+        """Return at most `limit` fires under way that one waiting behind them asks to end, by number, in order."""
         rows = self._connection.execute(_ASKED_TO_END, {"after": after_entry, "limit": limit})
         return [fire_of(row) for row in rows]
 
@@ -161,7 +166,7 @@ class SqliteFires:
         return int(_CATCHING_UP.value(self._connection))
 
     def open_fires(self, after_entry: int, limit: int) -> list[Fire]:
-        """Return the open fires that have been sent, in order."""
+        """Return at most `limit` open fires that have been sent, with a greater number, in order."""
         return [fire_of(row) for row in _OPEN.rows(self._connection, after=after_entry, limit=limit)]
 
     def history(self, task_id: str, limit: int) -> list[Fire]:
@@ -180,7 +185,7 @@ class SqliteFires:
         return {id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(id_)) for id_ in wanted}
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
-        """Return how late a task's newest fires were sent."""
+        """Return how late, in seconds, a task's newest fires were sent."""
         query = (
             select(fires.c.fired_us - fires.c.due_us)
             .where(fires.c.task_id == task_id, fires.c.fired_us.is_not(None))
@@ -190,7 +195,7 @@ class SqliteFires:
         return [max(0, us) / 1e6 for us in self._connection.execute(query).scalars()]
 
     def after_nominal(self, task_id: str, at: datetime, limit: int) -> list[Fire]:
-        """Return the scheduled entries of a task that cover nominal times later than `at`."""
+        """Return at most `limit` scheduled entries of a task that cover nominal times later than `at`."""
         query = (
             select(fires)
             .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value)
@@ -201,17 +206,17 @@ class SqliteFires:
         return [fire_of(row) for row in self._connection.execute(query)]
 
     def remove_runs(self, entry_ids: Sequence[int]) -> None:
-        """Remove skipped runs."""
+        """Remove skipped runs whose nominal times turn out to lie in the future."""
         if entry_ids:
             self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids), fires.c.fire_id.is_(None)))
 
     def numbered(self, after_entry: int, limit: int) -> list[Fire]:
-        """Return the next entries with a greater number."""
+        """Return the next entries with a greater number, of every task and kind, in order."""
         query = select(fires).where(fires.c.entry_id > after_entry).order_by(fires.c.entry_id).limit(limit)
         return [fire_of(row) for row in self._connection.execute(query)]
 
     def first_covered(self, task_id: str, but: Collection[int]) -> datetime | None:
-        """Return the first nominal time that a task's entries cover, but for some."""
+        """Return the first nominal time that a task's entries cover, but for some entries and what is pruned."""
         query = (
             select(func.min(fires.c.first_us))
             .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value, fires.c.covers > 0)

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.model.task import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
-from task_runner.store.port import Totals
 from task_runner.store.rows import decode_definition, fire_of, row_of_task, task_of
 from task_runner.store.schema import fires, revisions, tasks
+from task_runner.store.values import Totals
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us, to_us
@@ -21,14 +21,14 @@ LARGEST_LOOKUP = 500
 _OVER = [TaskState.DONE.value, TaskState.EXPIRED.value, TaskState.DELETED.value]
 
 
-class SqliteTasks:
-    """The tasks, over one connection inside a transaction; see :class:`task_runner.store.port.Tasks`."""
+class Tasks:
+    """The tasks, over one connection inside a transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def add(self, new: Sequence[Task]) -> None:
-        """Write new tasks and their first revisions."""
+        """Write new tasks and their first revisions. Raises AlreadyExists if a name is taken."""
         if not new:
             return
         rows = [row_of_task(task) for task in new]
@@ -46,12 +46,12 @@ class SqliteTasks:
         )
 
     def ids_taken(self, ids: Collection[str]) -> set[str]:
-        """Return those of some ids that were ever given to a task."""
+        """Return those of some ids that were ever given to a task, deleted ones included."""
         query = select(tasks.c.id).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
         return {id_ for part in _parts(ids) for id_ in self._connection.execute(query, {"ids": part}).scalars()}
 
     def named(self, names: Collection[str]) -> dict[str, Task]:
-        """Return the living tasks of those names."""
+        """Return the living tasks of those names that exist."""
         return {
             row.name: task_of(row)
             for part in _parts(names)
@@ -59,7 +59,7 @@ class SqliteTasks:
         }
 
     def find(self, name: str) -> Task | None:
-        """Return the living task of that name, or the task of that id."""
+        """Return the living task of that name, or the task, deleted ones included, of that id."""
         living = tasks.c.state != TaskState.DELETED.value
         row = self._connection.execute(select(tasks).where(tasks.c.name == name, living)).first()
         if row is None and is_task_id(name):
@@ -69,7 +69,7 @@ class SqliteTasks:
     def listed(
         self, *, category: str = "", channel: str = "", made_by: str = "", states: Collection[TaskState] = ()
     ) -> list[Task]:
-        """Return the living tasks, next to fire first."""
+        """Return the living tasks, next to fire first, those that will not fire last, then by name."""
         query = select(tasks).where(tasks.c.state != TaskState.DELETED.value)
         if category:
             query = query.where(tasks.c.category == category)
@@ -112,7 +112,7 @@ class SqliteTasks:
         return found
 
     def due(self, now: datetime, limit: int) -> list[str]:
-        """Return the ids of the tasks to be planned by `now`, earliest first."""
+        """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan."""
         return _DUE.values(self._connection, now=to_us(now), limit=limit)
 
     def next_wake(self) -> datetime | None:
@@ -121,7 +121,7 @@ class SqliteTasks:
         return None if us is None else from_us(us)
 
     def ahead_of(self, at: datetime, limit: int) -> list[str]:
-        """Return the ids of tasks whose cursor is later than `at`."""
+        """Return the ids of at most `limit` tasks whose cursor is later than `at`."""
         query = select(tasks.c.id).where(tasks.c.cursor_us > to_us(at)).limit(limit)
         return list(self._connection.execute(query).scalars())
 
@@ -141,7 +141,7 @@ class SqliteTasks:
             _RECORD_ACCEPTED.run_each(self._connection, values)
 
     def made_by(self, agent: str) -> int:
-        """Return how many tasks that an agent made have not ended."""
+        """Return how many tasks that an agent made have not ended, paused and disabled ones included."""
         query = select(func.count()).select_from(tasks).where(tasks.c.made_by == agent, tasks.c.state.not_in(_OVER))
         return self._connection.execute(query).scalar_one()
 

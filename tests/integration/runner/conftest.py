@@ -15,7 +15,7 @@ from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler.loop import Loop
 from task_runner.service.service import Service
 from task_runner.service.task_spec import Defaults
-from task_runner.store.sqlite import SqliteStore
+from task_runner.store.store import SqliteStore
 from tests.integration.runner.scripted_runtime import Peer
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home

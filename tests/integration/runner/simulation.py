@@ -24,10 +24,10 @@ from task_runner.scheduler.planning import complete_request, plan_due, plan_task
 from task_runner.scheduler.rewind import bring_back, rewind
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults, parse_spec
-from task_runner.store.port import Outgoing
 from task_runner.store.rows import fire_of
 from task_runner.store.schema import fires, metadata
-from task_runner.store.sqlite import SqliteSession
+from task_runner.store.store import Session
+from task_runner.store.values import Outgoing
 from turnkeeper.entropy import SeededEntropy
 
 T = TypeVar("T")
@@ -169,10 +169,10 @@ class World:
             for table in reversed(metadata.sorted_tables):
                 connection.execute(delete(table))
 
-    def run(self, work: Callable[[SqliteSession], T]) -> T:
+    def run(self, work: Callable[[Session], T]) -> T:
         """Run one transaction; if the process is about to die, nothing of it is on disk."""
         with self.engine.begin() as connection:
-            done = work(SqliteSession(connection))
+            done = work(Session(connection))
             if self.dies:
                 raise Crash
         return done
@@ -236,13 +236,13 @@ class World:
     def follow(self, most: int = 100) -> None:
         """Take in what the runtime told of its turns."""
 
-        def record(session: SqliteSession) -> None:
-            _, after = session.follow.position()
+        def record(session: Session) -> None:
+            _, after = session.outcomes_read.get()
             news = self.peer.events[after : after + most]
             if news:
                 news = [each._replace(at=min(each.at, self.now)) for each in news]
                 record_news(session, news, self.now)
-                session.follow.move("one", after + len(news))
+                session.outcomes_read.move("one", after + len(news))
 
         if self.connected:
             self.run(record)

@@ -10,7 +10,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import Pace, claim, record_receipts
 from task_runner.dispatcher.runtime_client import batches
 from task_runner.planner import ledger
-from task_runner.store.port import Session
+from task_runner.store.store import Session
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State, accept, break_stream, refuse
 

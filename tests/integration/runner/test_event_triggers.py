@@ -385,7 +385,7 @@ async def test_a_store_that_was_put_back_tells_its_events_again_and_none_counts_
     async with rig.running("runtime_events"):
         await rig.trail.saw("fire.committed", 3)
     assert [entry[0] for entry in await ledger(rig, "one")] == ["pending"] * 3
-    position = await rig.store.run(lambda session: session.events.position())
+    position = await rig.store.run(lambda session: session.events_read.get())
     assert position == ("two", 3)
 
 

@@ -39,7 +39,7 @@ async def test_the_position_is_durable_and_news_count_once(rig: Rig, peer: Peer)
         await rig.trail.saw("fire.settled")
     await rig.close()
     again = Rig(rig.home, rig.clock)
-    assert await again.store.run(lambda session: session.follow.position()) == ("one", 1)
+    assert await again.store.run(lambda session: session.outcomes_read.get()) == ("one", 1)
     async with again.running():
         await peer.play(await fire(again, peer), State.SUCCEEDED)
         await again.trail.saw("fire.settled")
@@ -109,7 +109,7 @@ async def test_a_replaced_store_is_asked_about_every_open_fire(rig: Rig, peer: P
     async with rig.running("follower"):
         await rig.trail.saw("runtime.replaced")
         await rig.trail.saw("fire.settled", 1) if known else None
-        while (await rig.store.run(lambda session: session.follow.position()))[0] != "two":
+        while (await rig.store.run(lambda session: session.outcomes_read.get()))[0] != "two":
             await rig.history()
     names = {task.id: task.spec.name for task in (await rig.service.list_tasks(wire.ListTasksRequest())).tasks}
     assert await rig.history(names[mine.partition("@")[0]]) == [(outcome, "", 1)]
@@ -131,12 +131,12 @@ async def test_a_store_that_was_replaced_is_noticed_before_it_has_any_event(
     async with rig.running("follower"), asyncio.timeout(10):
         await rig.trail.saw("runtime.replaced")
         await rig.trail.saw("fire.settled")
-        while await rig.store.run(lambda session: session.follow.position()) != (incarnation, 0):
+        while await rig.store.run(lambda session: session.outcomes_read.get()) != (incarnation, 0):
             await rig.history()
     assert await rig.history() == [("succeeded", "", 1)]
     async with rig.running("follower"):
         await peer.play("unrelated", State.STARTED)
-        while await rig.store.run(lambda session: session.follow.position()) != (incarnation, 1):
+        while await rig.store.run(lambda session: session.outcomes_read.get()) != (incarnation, 1):
             await rig.history()
     assert len(rig.trail.named("runtime.replaced")) == 1
 

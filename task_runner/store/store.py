@@ -1,0 +1,99 @@
+"""The store of tasks and the ledger.
+
+All work is a synchronous function of a :class:`Session`, run in one transaction: what it reads cannot change under
+it, and what it writes is on disk, whole, when :meth:`Store.run` returns.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection, select
+
+from task_runner.store.events import Events
+from task_runner.store.fires import Fires
+from task_runner.store.schema import follow
+from task_runner.store.tasks import Tasks
+from turnkeeper.storage.database import Database
+from turnkeeper.storage.statements import upsert
+
+T = TypeVar("T")
+MIGRATIONS = "task_runner.store:migrations"
+
+
+class Session:
+    """One transaction.
+
+    Attributes:
+        tasks: the tasks.
+        fires: the ledger, and the requests frozen for its fires.
+        events: the events that trigger tasks.
+        outcomes_read: how far the runtime's turn events were taken in.
+        events_read: how far the events that happen inside turns were taken in.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.tasks = Tasks(connection)
+        self.fires = Fires(connection)
+        self.events = Events(connection)
+        self.outcomes_read = Position(connection, "agent-runtime")
+        self.events_read = Position(connection, "agent-runtime/events")
+
+
+class Position:
+    """How far one stream of the runtime was taken in."""
+
+    def __init__(self, connection: Connection, peer: str) -> None:
+        self._connection, self._peer = connection, peer
+
+    def get(self) -> tuple[str, int]:
+        """Return the incarnation and the sequence of the last event taken in; empty and 0 at first."""
+        query = select(follow.c.incarnation, follow.c.sequence).where(follow.c.peer == self._peer)
+        row = self._connection.execute(query).first()
+        return ("", 0) if row is None else (row.incarnation, row.sequence)
+
+    def move(self, incarnation: str, sequence: int) -> None:
+        """Record a new position."""
+        values = {"peer": self._peer, "incarnation": incarnation, "sequence": sequence}
+        self._connection.execute(upsert(follow, [follow.c.peer], ["incarnation", "sequence"]).values(values))
+
+
+class Store(Protocol):
+    """A store of tasks and fires."""
+
+    async def run(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in one transaction; return its result once that is on disk. Its exception undoes it alone."""
+
+    async def rehearse(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in a transaction that is undone; return what it would have done."""
+
+    def close(self) -> None:
+        """Finish what is queued, then close the store."""
+
+
+class SqliteStore:
+    """The store in one SQLite file, owned by one process: one writer thread, many units of work to a commit."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, making it or bringing its schema up to date. Raises Corrupt."""
+        self._database = Database(path, migrations=MIGRATIONS)
+
+    async def run(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in the next transaction; return its result once that is on disk."""
+        return await self._database.run(lambda connection: work(Session(connection)))
+
+    async def rehearse(self, work: Callable[[Session], T]) -> T:
+        """Run `work`, undo it, and return its result."""
+        done: list[T] = []
+
+        def undone(connection: Connection) -> None:
+            with connection.begin_nested() as savepoint:
+                done.append(work(Session(connection)))
+                savepoint.rollback()
+
+        await self._database.run(undone)
+        return done[0]
+
+    def close(self) -> None:
+        """Finish what is queued, then close the file."""
+        self._database.close()
