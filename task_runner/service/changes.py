@@ -487,7 +487,7 @@ def _nominals(revisions: Sequence[Revision], start: datetime, end: datetime) -> 
         # After the clock stepped back a later revision may be in force from an earlier time.
         high = min([end, *(later.valid_from for later in revisions[number + 1 :])])
         if low < high and room > 0:
-            found = timetable_of(each.definition).first_n(low - _LEAST, high - _LEAST, room)
+            found = timetable_of(each.definition).upcoming(low - _LEAST, room, until=high - _LEAST)
             room -= len(found)
             yield from found
 

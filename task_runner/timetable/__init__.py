@@ -1,12 +1,12 @@
 """When a task fires: pure timetables of cron expressions, recurrence rules, intervals and single instants.
 
-Nothing here reads a clock or does I/O of its own; time is an argument. Nominal times are whole seconds in UTC.
+Nothing here reads a clock or does I/O of its own; time is an argument. Scheduled times are whole seconds in UTC.
 """
 
-from task_runner.timetable.cron import CronTimetable, parse_cron
+from task_runner.timetable.cron import CronTimetable, InvalidCron, parse_cron
 from task_runner.timetable.exclusions import check_excluded, excluding
 from task_runner.timetable.rrule import RruleTimetable, parse_rrule
-from task_runner.timetable.timetable import Bounded, EveryTimetable, InvalidCron, Never, Once, Timetable, parse_every
+from task_runner.timetable.timetable import Bounded, EveryTimetable, Never, Once, Timetable, parse_every
 from task_runner.timetable.zones import zone
 
 __all__ = [

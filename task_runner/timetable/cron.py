@@ -1,98 +1,352 @@
-"""One field of a cron expression: from its text to the set of values that it names."""
+"""Cron expressions: croniter reads their fields, and our own search says when they fire.
+
+croniter knows the dialect: names, lists, ranges, steps, `L`, `#` and macros. What differs from it is handled before it
+is asked; ``docs/tasks.md`` lists the differences for users. How times meet a clock change is the rule of
+:mod:`task_runner.timetable.wall_clock`; a time is fixed where hour and minute are plain lists.
+"""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
-from functools import lru_cache, partial
+from functools import cache, lru_cache
 from hashlib import blake2b
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from task_runner.timetable.timetable import InvalidCron
 from task_runner.timetable.wall_clock import DayTimes, LocalPattern, WallClock
 from task_runner.timetable.zones import offsets_of
+from turnkeeper.errors import InvalidInput
 
+LONGEST = 256
+LAST = -1
+_SHOWN = 72
+_AROUND = " \t\r\n"
+_WORD = re.compile(r"[^ \t]+")
+_MACROS = "@hourly @daily @midnight @weekly @monthly @yearly @annually"
+# The fields in croniter's order, which is also that of an expression but for the seconds, which stand first there.
+_TITLES = ("minute", "hour", "day of month", "month", "weekday", "second")
+_MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY, _SECOND = range(6)
+_SUNDAY = 7
+# Every month has a 28th: an H that chose the 31st would leave five months out.
+_LAST_HASHED_DAY = 28
+_VALUE = r"[0-9]+|[A-Z]{3}"
+_RANGE = re.compile(rf"(?P<low>{_VALUE})-(?P<high>{_VALUE})(?:/(?P<step>[0-9]+))?")
+_HASH = re.compile(r"H(?:\((?P<low>[0-9]+)-(?P<high>[0-9]+)\))?(?:/(?P<step>[0-9]+))?")
+_LAST_WEEKDAY = re.compile(rf"L(?P<after>{_VALUE})|(?P<before>{_VALUE})L")
+_NOT_OFFERED = re.compile(r"\?|R.*|[0-9]+W|W[0-9]+|.*/0+")
 _EPOCH_ORDINAL = 719_163
 _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _FEBRUARY = 2
-_WEEKDAYS = 7
-_ALL_DAYS = (1 << 31) - 1
+_WEEK = 7
 # Bit d of a weekly mask is set where day d falls on the weekday of day 0.
-_WEEKLY = sum(1 << day for day in range(0, 35, _WEEKDAYS))
+_WEEKLY = sum(1 << day for day in range(0, 35, _WEEK))
+
+
+class InvalidCron(InvalidInput):
+    """A cron expression that cannot be taken.
+
+    Attributes:
+        caret: two lines, the expression and carets under its bad field; cut where the expression is very long.
+    """
+
+    def __init__(self, what: str, *, expression: str, start: int, width: int, hint: str = "") -> None:
+        super().__init__(what, where="cron", hint=hint)
+        # A control character would break the line that the carets stand under.
+        shown = "".join(sign if sign.isprintable() else "?" for sign in expression)
+        if len(shown) > _SHOWN:
+            cut = min(start, len(shown) - 1) if start + width > _SHOWN else 0
+            before, after = "..." if cut else "", "..." if cut + _SHOWN < len(shown) else ""
+            shown, start = before + shown[cut : cut + _SHOWN] + after, start - cut + len(before)
+            width = min(width, len(shown) - start)
+        self.caret = f"{shown}\n{' ' * start}{'^' * max(width, 1)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DayRule:
-    """The days named by the fields day of month, month and weekday.
-
-    A missing local day (Pacific/Apia had no 30 December 2011) still counts as a day of its month: the last Friday of
-    that month was the 30th, not the 23rd, and the second Monday of a month is never moved by a day that is missing.
+class CronTimetable(WallClock):
+    """The scheduled times of a cron expression in a zone; made by :func:`parse_cron`.
 
     Attributes:
-        days: bit d for day of month d.
-        last_day: the last day of the month too.
-        months: bit m for month m.
-        weekdays: bit w for weekday w; Sunday is 0.
-        nth: pairs of weekday and week of the month, 1 to 5, or LAST.
-        either: a day must satisfy the day of month OR the weekday, as in classic cron when both are given;
-            otherwise both, of which one is then `*`.
+        expression: as typed.
     """
 
-    days: int
-    last_day: bool
-    months: int
-    weekdays: int
-    nth: frozenset[tuple[int, int]]
-    either: bool
+    expression: str
 
-    def mask(self, *, leap: bool, begins_on: int) -> int:
-        """Return the days of such a year, bit 0 for 1 January; `begins_on` is the weekday of that day."""
-        mask, passed = 0, 0
-        for month, usual in enumerate(_LENGTHS, start=1):
-            length = usual + (leap and month == _FEBRUARY)
-            if self.months >> month & 1:
-                mask |= self._month(length, (begins_on + passed) % _WEEKDAYS) << passed
-            passed += length
-        return mask
-
-    def _month(self, length: int, begins_on: int) -> int:
-        by_day = self.days >> 1
-        if self.last_day:
-            by_day |= 1 << (length - 1)
-        by_weekday = 0
-        for weekday in range(_WEEKDAYS):
-            if self.weekdays >> weekday & 1:
-                by_weekday |= _WEEKLY << ((weekday - begins_on) % _WEEKDAYS)
-        for weekday, week in self.nth:
-            first = (weekday - begins_on) % _WEEKDAYS
-            weeks = (length - 1 - first) // _WEEKDAYS if week == LAST else week - 1
-            by_weekday |= 1 << (first + weeks * _WEEKDAYS)
-        both = by_day | by_weekday if self.either else by_day & by_weekday
-        return both & (_ALL_DAYS >> (31 - length))
+    def describe(self) -> str:
+        """Return the expression as typed."""
+        return self.expression
 
 
-@dataclass(frozen=True, slots=True)
-class _Year:
+def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
+    """Make the timetable of a cron expression of five fields, of six with seconds first, or a macro like `@daily`.
+
+    Day of month and weekday: if both are restricted, a day that satisfies either is named.
+
+    >>> from datetime import UTC, datetime
+    >>> cron = parse_cron("30 9 * * mon-fri", name="standup", zone=ZoneInfo("Europe/Riga"))
+    >>> cron.next_after(datetime(2026, 11, 20, 12, tzinfo=UTC)).isoformat()
+    '2026-11-23T07:30:00+00:00'
+
+    Args:
+        expression: what was typed.
+        name: what `H` hashes.
+        zone: whose wall clock shows the times.
+
+    Raises:
+        InvalidCron: the expression cannot be read, or it never fires; its `caret` shows where.
+    """
+    typed = expression.strip(_AROUND)
+    # Without an H the name means nothing, and tasks with the same expression share one parsing.
+    pattern = _parsed(typed, name if "H" in typed.upper() else "")
+    return CronTimetable(expression=expression.strip(), zone=zone, pattern=pattern, offsets=offsets_of(zone))
+
+
+def forget_parsed() -> None:
+    """Forget what equal expressions share, to measure the parsing itself; what single items mean stays known."""
+    _parsed.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def _parsed(expression: str, name: str) -> LocalPattern:
+    _check_characters(expression)
+    fields = list(_fields(expression, name))
+    _, minute, hour, day, _, weekday = fields
+    (seconds, _), (minutes, _), (hours, _), (month_days, last_day), (months, _), (weekdays, nth) = (
+        each.values() for each in fields
+    )
+    # A list of all days restricts nothing beside a field with a `*`, but beside one without it does.
+    any_day = day.has_star() or (len(month_days) == 31 and "*" in weekday.text)
+    any_weekday = weekday.has_star() or (len(weekdays) == _WEEK and "*" in day.text)
+    days = days_of(
+        month_days=month_days,
+        last_day=bool(last_day),
+        months=months,
+        weekdays=weekdays,
+        nth=nth,
+        either=not (any_day or any_weekday),
+    )
+    if not days.ever():
+        raise day.refused("it never fires: no chosen month has such a day")
+    fixed = not set("*/") & set(minute.text + hour.text)
+    return LocalPattern(days=days, times=DayTimes.of(hours, minutes, seconds), fixed=fixed)
+
+
+def _check_characters(expression: str) -> None:
+    if len(expression) > LONGEST:
+        what = f"it is {len(expression)} characters long, more than {LONGEST}"
+        raise InvalidCron(what, expression=expression, start=0, width=1)
+    for place, sign in enumerate(expression):
+        if not (sign.isascii() and sign.isprintable()) and sign != "\t":
+            raise InvalidCron(f"{sign!r} has no meaning in cron", expression=expression, start=place, width=1)
+
+
+def _fields(expression: str, name: str) -> Iterator["_Field"]:
+    """Yield the fields of an expression, seconds first."""
+    typed = expression.replace("\t", " ")
+    if typed.startswith("@"):
+        typed = _unfolded(typed)
+    words = [(found.start(), found[0]) for found in _WORD.finditer(typed)]
+    if len(words) not in {5, 6}:
+        start, width = (len(typed) + 1, 1) if len(words) < 5 else (words[min(len(words), 7) - 1][0], len(words[-1][1]))
+        what = f"it has {len(words)} fields, not 5, or 6 with seconds first"
+        raise InvalidCron(what, expression=typed, start=start, width=width)
+    if len(words) == 5:
+        words.insert(0, (0, "0"))
+    for index, (start, text) in zip((_SECOND, *range(_SECOND)), words, strict=True):
+        yield _Field(index=index, text=text.upper(), expression=typed, start=start, name=name)
+
+
+def _unfolded(macro: str) -> str:
+    """Return the five fields that a macro stands for."""
+    try:
+        fields, _ = _croniter().expand(macro)
+    except ValueError as error:
+        hint = f"one of {_MACROS}"
+        raise InvalidCron(f"{macro} is not known", expression=macro, start=0, width=len(macro), hint=hint) from error
+    return " ".join(",".join(map(str, values)) for values in fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Field:
+    """A field as typed, and where: what a refusal needs to point at it.
+
+    Attributes:
+        index: which field it is, by croniter's number.
+        text: the field, in capitals.
+        expression: the whole expression as typed.
+        start: where in `expression` the field stands.
+        name: the task's name, which `H` hashes.
+    """
+
+    index: int
+    text: str
+    expression: str
+    start: int
+    name: str
+
+    def values(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
+        """Return the values that the field names, and its weekdays of the month as :class:`CronDays` keeps them.
+
+        Raises:
+            InvalidCron: it cannot be read, or is out of range.
+        """
+        plain, nth = frozenset[int](), frozenset[tuple[int, int]]()
+        for item in self.text.split(","):
+            understood = self._understood(item)
+            try:
+                values, weekdays = _expanded(self.index, understood)
+            except ValueError as error:
+                raise self._explained(item) from error
+            plain, nth = plain | values, nth | weekdays
+        return plain, nth
+
+    def has_star(self) -> bool:
+        """Tell whether one item of the field is a bare `*`."""
+        return "*" in self.text.split(",")
+
+    def refused(self, reason: str, *, hint: str = "") -> InvalidCron:
+        """Return the refusal of this field, to be raised."""
+        what = f"{_TITLES[self.index]} {self.text!r}: {reason}"
+        return InvalidCron(what, expression=self.expression, start=self.start, width=len(self.text), hint=hint)
+
+    def _understood(self, item: str) -> str:
+        """Return an item in the words by which croniter understands what it means here."""
+        if not item or _NOT_OFFERED.fullmatch(item):
+            raise self._explained(item)
+        if found := _HASH.fullmatch(item):
+            return self._hashed(found)
+        if self.index == _WEEKDAY and (found := _LAST_WEEKDAY.fullmatch(item)):
+            return f"L{self._value(found['after'] or found['before'])}"
+        if found := _RANGE.fullmatch(item):
+            low, high = self._value(found["low"]), self._value(found["high"])
+            if self.index == _WEEKDAY and low == _SUNDAY:
+                low, high = 0, high % _SUNDAY
+            if low == high:  # to croniter that is the whole field
+                return str(low)
+            if low > high and int(found["step"] or 1) > 1:
+                raise self.refused("a step cannot run over the end of the field", hint="write the values as a list")
+        return item
+
+    def _hashed(self, found: re.Match[str]) -> str:
+        """Return what `H`, `H(a-b)`, `H/n` or `H(a-b)/n` chooses by the task's name."""
+        low, largest = _croniter().RANGES[self.index]
+        high, step = largest, int(found["step"] or 1)
+        if found["low"]:
+            low, high = self._value(found["low"]), self._value(found["high"])
+            if low > high or high > largest:
+                raise self.refused("H(a-b) takes two values of the field, ascending")
+        elif self.index == _DAY and not found["step"]:
+            high = _LAST_HASHED_DAY
+        if not step:
+            raise self._explained(found[0])
+        if not found["step"]:
+            return str(hashed(self.name, _TITLES[self.index], low, high))
+        first = hashed(self.name, _TITLES[self.index], low, min(low + step - 1, high))
+        return f"{first}-{high}/{step}" if first < high else str(first)
+
+    def _value(self, text: str) -> int:
+        """Return the value of a number or a name. Raises InvalidCron: there is no such value in this field."""
+        low, high = _croniter().RANGES[self.index]
+        high = _SUNDAY if self.index == _WEEKDAY else high
+        value = int(text) if text.isdigit() else _croniter().ALPHACONV[self.index].get(text.lower())
+        if not isinstance(value, int):
+            raise self.refused(f"{text} is no {_TITLES[self.index]}")
+        if not low <= value <= high:
+            raise self.refused(f"{text[:20]} is out of range, {low} to {high}")
+        return value
+
+    def _explained(self, item: str) -> InvalidCron:
+        """Return why an item is refused that croniter does not understand."""
+        if item.startswith("R"):
+            return self.refused("R is not repeatable", hint="H chooses a value by the task's name")
+        if not item:
+            return self.refused("an item of the list is empty")
+        body, _, step = item.partition("/")
+        if step and not step.strip("0"):
+            return self.refused("a step must be at least 1")
+        value, _, week = body.partition("#")
+        try:
+            for text in re.findall(r"[0-9]+|[A-Z]{2,}", value):
+                self._value(text)
+        except InvalidCron as refusal:
+            return refusal
+        if week.isdigit() and self.index == _WEEKDAY:
+            return self.refused(f"# takes 1 to 5, not {week[:20]}")
+        return self.refused(f"{item!r} cannot be read" if item != self.text else "it cannot be read")
+
+
+@lru_cache(maxsize=4096)
+def _expanded(index: int, item: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
+    """Return the plain values that croniter reads in an item, or the weekdays of the month. Raises its ValueError."""
+    fields = ["*"] * (_SECOND + 1 if index == _SECOND else _SECOND)
+    fields[index] = item
+    expanded, counted = _croniter().expand(" ".join(fields))
+    values = expanded[index]
+    if counted:
+        pairs = ((day, week) for day, weeks in counted.items() for week in weeks)
+        return frozenset(), frozenset((day, LAST if week == "l" else int(week)) for day, week in pairs)
+    if values == ["l"]:
+        return frozenset(), frozenset({(0, LAST)})
+    low, high = _croniter().RANGES[index]
+    return frozenset(range(low, high + 1) if values == ["*"] else map(int, values)), frozenset()
+
+
+@cache
+def _croniter() -> Any:
+    from croniter import croniter  # noqa: PLC0415  slow to import: help and most commands read no expression
+
+    return croniter
+
+
+def hashed(name: str, title: str, low: int, high: int) -> int:
+    """Choose a value in [low, high] by hashing: the same for the same name, spread evenly over names.
+
+    >>> hashed("report", "minute", 0, 59) == hashed("report", "minute", 0, 59)
+    True
+    """
+    digest = blake2b(f"{title}\0{name}".encode(), digest_size=8).digest()
+    return low + int.from_bytes(digest) % (high - low + 1)
+
+
+class _Year(NamedTuple):
     start: int
     end: int
     mask: int
 
 
-@dataclass(slots=True)
-class Days:
-    """Answers questions about a rule; days are numbered from 1 January 1970, which is day 0.
+@dataclass(kw_only=True, slots=True, eq=False)
+class CronDays:
+    """The days that the fields day of month, month and weekday name; day 0 is 1 January 1970.
 
-    What it keeps is only a memory of what the rule says: it may be shared freely.
+    A year has one of fourteen shapes: it is leap or not and begins on one of seven weekdays. The days depend on the
+    shape alone, so fourteen masks of 366 bits answer for all years: the next day is the lowest set bit, the number of
+    days a count of set bits. Masks are kept as they are asked for, so that the value may be shared freely.
+
+    A missing local day (Pacific/Apia had no 30 December 2011) still counts as a day of its month: the last Friday of
+    that month was the 30th, not the 23rd, and the second Monday of a month is never moved by a day that is missing.
+
+    Attributes:
+        month_days: days of the month.
+        last_day: the last day of the month too.
+        months: 1 to 12.
+        weekdays: Sunday is 0.
+        nth: pairs of weekday and week of the month, 1 to 5, or LAST.
+        either: a day must satisfy the day of month OR the weekday, as in classic cron when both are given;
+            otherwise both, of which one is then `*`.
     """
 
-    rule: DayRule
-    _shapes: dict[tuple[bool, int], int] = field(default_factory=dict)
-    _recent: _Year = field(default=_Year(0, 0, 0))
+    month_days: frozenset[int]
+    last_day: bool
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    nth: frozenset[tuple[int, int]]
+    either: bool
+    _shapes: dict[tuple[bool, int], int] = field(default_factory=dict, init=False)
+    _recent: _Year = field(default=_Year(0, 0, 0), init=False)
 
     def ever(self) -> bool:
         """Return whether there is such a day in any year."""
-        shapes = ((leap, weekday) for leap in (True, False) for weekday in range(_WEEKDAYS))
-        return any(self._shape(leap=leap, begins_on=weekday) for leap, weekday in shapes)
+        return any(self._shape(leap=leap, begins_on=weekday) for leap in (True, False) for weekday in range(_WEEK))
 
     def first_from(self, day: int, last: int) -> int | None:
         """Return the first such day from `day` on; it may lie behind `last`, up to which years are searched."""
@@ -129,373 +383,41 @@ class Days:
         return total
 
     def _year(self, day: int) -> _Year:
-        if self._recent.start <= day < self._recent.end:
-            return self._recent
-        number = date.fromordinal(day + _EPOCH_ORDINAL).year
-        start = date(number, 1, 1).toordinal()
-        length = date(number, 12, 31).toordinal() - start + 1
-        mask = self._shape(leap=length == 366, begins_on=start % _WEEKDAYS)
-        start -= _EPOCH_ORDINAL
-        self._recent = _Year(start, start + length, mask)
+        if not self._recent.start <= day < self._recent.end:
+            number = date.fromordinal(day + _EPOCH_ORDINAL).year
+            start = date(number, 1, 1).toordinal()
+            length = date(number, 12, 31).toordinal() - start + 1
+            mask = self._shape(leap=length == 366, begins_on=start % _WEEK)
+            self._recent = _Year(start - _EPOCH_ORDINAL, start - _EPOCH_ORDINAL + length, mask)
         return self._recent
 
     def _shape(self, *, leap: bool, begins_on: int) -> int:
-        key = leap, begins_on
-        if key not in self._shapes:
-            self._shapes[key] = self.rule.mask(leap=leap, begins_on=begins_on)
-        return self._shapes[key]
-
-
-@lru_cache(maxsize=4096)
-def days_of(rule: DayRule) -> Days:
-    """Return the days of a rule; tasks with the same rule share them."""
-    return Days(rule)
-
-
-LAST = -1
-_WEEKS = 5
-_MONTH_NAMES = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_WEEKDAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-_VALUE = r"[0-9]+|[A-Z]{3}"
-_ITEM = re.compile(
-    rf"(?:(?P<star>\*)|(?P<hash>H)(?:\((?P<from>[0-9]+)-(?P<to>[0-9]+)\))?"
-    rf"|(?P<low>{_VALUE})(?:-(?P<high>{_VALUE}))?)(?:/(?P<step>[0-9]+))?"
-)
-_NTH = re.compile(rf"(?P<day>{_VALUE})#(?P<nth>[0-9]+)")
-_LAST_WEEKDAY = re.compile(rf"L(?P<after>{_VALUE})|(?P<before>{_VALUE})L")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldKind:
-    """What a field of this kind may hold.
-
-    Attributes:
-        title: how messages call it.
-        low, high: the smallest and largest value, both included.
-        accepted: the largest number accepted; 7 is a second name of Sunday.
-        hashed: the largest value that `H` may choose.
-        names: names of values.
-    """
-
-    title: str
-    low: int
-    high: int
-    accepted: int
-    hashed: int
-    names: Mapping[str, int] = field(default_factory=dict)
-
-
-def _numbered(names: Sequence[str], first: int) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names, start=first)}
-
-
-SECOND = FieldKind(title="second", low=0, high=59, accepted=59, hashed=59)
-MINUTE = FieldKind(title="minute", low=0, high=59, accepted=59, hashed=59)
-HOUR = FieldKind(title="hour", low=0, high=23, accepted=23, hashed=23)
-# Every month has a 28th: an H that chose the 31st would leave five months out.
-DAY = FieldKind(title="day of month", low=1, high=31, accepted=31, hashed=28)
-MONTH = FieldKind(title="month", low=1, high=12, accepted=12, hashed=12, names=_numbered(_MONTH_NAMES, 1))
-WEEKDAY = FieldKind(title="weekday", low=0, high=6, accepted=7, hashed=6, names=_numbered(_WEEKDAY_NAMES, 0))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldText:
-    """A field as typed, and where: what a refusal needs to point at it.
-
-    Attributes:
-        kind: which field it is.
-        text: the field, in capitals.
-        expression: the whole expression as typed.
-        start, width: where in `expression` the field stands.
-        name: the task's name, which `H` hashes.
-    """
-
-    kind: FieldKind
-    text: str
-    expression: str
-    start: int
-    width: int
-    name: str
-
-    def refused(self, reason: str, *, hint: str = "") -> InvalidCron:
-        """Return the refusal of this field, to be raised."""
-        return InvalidCron(
-            f"{self.kind.title} {self.text!r}: {reason}",
-            expression=self.expression,
-            start=self.start,
-            width=self.width,
-            hint=hint,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldValues:
-    """The values that a field names.
-
-    Attributes:
-        mask: bit v is set for each plain value v.
-        nth: pairs of weekday and week of the month, 1 to 5, or LAST; `L` as a day of month is (0, LAST).
-        star: one of its items is a bare `*`.
-    """
-
-    mask: int
-    nth: frozenset[tuple[int, int]] = frozenset()
-    star: bool = False
-
-
-def parse_field(source: FieldText) -> FieldValues:
-    """Parse one field: a list of items, each a value, range, step, `*`, `H`, `L` or `#`.
-
-    Raises:
-        InvalidCron: it is none of these, or out of the field's range.
-    """
-    mask, nth, star = 0, set[tuple[int, int]](), False
-    for item in source.text.split(","):
-        special = _special(source, item)
-        if special is not None:
-            nth.add(special)
-            continue
-        mask |= _mask(source, item)
-        star = star or item == "*"
-    return FieldValues(mask=mask, nth=frozenset(nth), star=star)
-
-
-def hashed(name: str, title: str, low: int, high: int) -> int:
-    """Choose a value in [low, high] by hashing: the same for the same name, spread evenly over names.
-
-    >>> hashed("report", "minute", 0, 59) == hashed("report", "minute", 0, 59)
-    True
-    """
-    digest = blake2b(f"{title}\0{name}".encode(), digest_size=8).digest()
-    return low + int.from_bytes(digest) % (high - low + 1)
-
-
-def _special(source: FieldText, item: str) -> tuple[int, int] | None:
-    if source.kind is DAY:
-        return (0, LAST) if item == "L" else None
-    if source.kind is not WEEKDAY:
-        return None
-    if found := _NTH.fullmatch(item):
-        # Past three digits it is out of range whatever it says.
-        week = int(found["nth"][:4])
-        if not 1 <= week <= _WEEKS:
-            raise source.refused(f"# takes 1 to {_WEEKS}, not {found['nth'][:20]}")
-        return _value(source, found["day"]) % 7, week
-    if found := _LAST_WEEKDAY.fullmatch(item):
-        return _value(source, found["after"] or found["before"]) % 7, LAST
-    return None
-
-
-def _mask(source: FieldText, item: str) -> int:
-    if item == "*":
-        return _span(source.kind.low, source.kind.high)
-    found = _ITEM.fullmatch(item)
-    if found is None:
-        raise _unreadable(source, item)
-    step = int(found["step"] or 1)
-    if step == 0:
-        raise source.refused("a step must be at least 1")
-    kind = source.kind
-    if found["star"]:
-        return _bits(range(kind.low, kind.high + 1, step))
-    if found["hash"]:
-        return _hashed_mask(source, found, step)
-    low = _value(source, found["low"])
-    if found["high"]:
-        return _range_mask(source, low, _value(source, found["high"]), step)
-    # "5/15" runs on to the end of the field; "5" is itself alone.
-    low = low % 7 if kind is WEEKDAY else low
-    return _bits(range(low, kind.high + 1, step)) if found["step"] else 1 << low
-
-
-def _range_mask(source: FieldText, low: int, high: int, step: int) -> int:
-    kind = source.kind
-    if kind is WEEKDAY and low == kind.accepted:
-        low, high = 0, high % 7
-    if low <= high:
-        return _bits(value % 7 if kind is WEEKDAY else value for value in range(low, high + 1, step))
-    if step > 1:
-        raise source.refused("a step cannot run over the end of the field", hint="write the values as a list")
-    return _span(low, kind.high) | _span(kind.low, high)
-
-
-def _hashed_mask(source: FieldText, found: re.Match[str], step: int) -> int:
-    kind = source.kind
-    low, high = kind.low, kind.high if found["step"] else kind.hashed
-    if found["from"]:
-        low, high = _value(source, found["from"]), _value(source, found["to"])
-        if low > high or high > kind.high:
-            raise source.refused("H(a-b) takes two values of the field, ascending")
-    if not found["step"]:
-        return 1 << hashed(source.name, kind.title, low, high)
-    first = hashed(source.name, kind.title, low, min(low + step - 1, high))
-    return _bits(range(first, high + 1, step))
-
-
-def _value(source: FieldText, text: str) -> int:
-    kind = source.kind
-    if text in kind.names:
-        return kind.names[text]
-    if not text.isdigit():
-        raise source.refused(f"{text} is no {kind.title}")
-    value = int(text)
-    if not kind.low <= value <= kind.accepted:
-        raise source.refused(f"{text[:20]} is out of range, {kind.low} to {kind.accepted}")
-    return value
-
-
-def _unreadable(source: FieldText, item: str) -> InvalidCron:
-    if item.startswith("R"):
-        return source.refused("R is not repeatable", hint="H chooses a value by the task's name")
-    if not item:
-        return source.refused("an item of the list is empty")
-    return source.refused(f"{item!r} cannot be read" if item != source.text else "it cannot be read")
-
-
-def _span(low: int, high: int) -> int:
-    return (2 << high) - (1 << low)
-
-
-def _bits(values: Iterable[int]) -> int:
-    mask = 0
-    for value in values:
-        mask |= 1 << value
-    return mask
-
-
-LONGEST = 256
-_AROUND = " \t\r\n"
-_KINDS = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
-_FIELDS = (5, 6)
-_FIELD = re.compile(r"[^ \t]+")
-_FULL_MONTH = (1 << 32) - 2
-_FULL_WEEK = (1 << 7) - 1
-_MACROS = {
-    "@HOURLY": "0 * * * *",
-    "@DAILY": "0 0 * * *",
-    "@MIDNIGHT": "0 0 * * *",
-    "@WEEKLY": "0 0 * * 0",
-    "@MONTHLY": "0 0 1 * *",
-    "@YEARLY": "0 0 1 1 *",
-    "@ANNUALLY": "0 0 1 1 *",
-}
-
-
-def parse_expression(expression: str, *, name: str) -> LocalPattern:
-    """Parse a cron expression of five fields, of six with seconds first, or a macro like `@daily`.
-
-    Day of month and weekday: if both are restricted, a day that satisfies either is named.
-
-    Source: crontab(5) for fields, names, lists and the rule of either day; Jenkins for `H`; Quartz for `L` and `#`.
-    Where tools differ (`*/2` as a day of month restricts it; `5/2` as a weekday ends on Saturday) this follows
-    croniter, but `5-5` is 5.
-
-    Raises:
-        InvalidCron: it cannot be read, or it names no day of any year.
-    """
-    # Without an H the name means nothing, and tasks with the same expression share one parsing.
-    return _parsed(expression.strip(_AROUND), name if "H" in expression.upper() else "")
-
-
-def forget_parsed() -> None:
-    """Forget what equal expressions share, to measure the parsing itself."""
-    _parsed.cache_clear()
-
-
-@lru_cache(maxsize=4096)
-def _parsed(expression: str, name: str) -> LocalPattern:
-    _check_characters(expression)
-    sources = _split(expression, name)
-    second, minute, hour, day, month, weekday = map(parse_field, sources)
-    days = _days(day, month, weekday, day_text=sources[3].text, weekday_text=sources[5].text)
-    if not days.ever():
-        raise sources[3].refused("it never fires: no chosen month has such a day")
-    return LocalPattern(
-        days=days,
-        times=DayTimes(hour.mask, minute.mask, second.mask),
-        fixed=not set("*/") & set(sources[1].text + sources[2].text),
-    )
-
-
-def _check_characters(expression: str) -> None:
-    if len(expression) > LONGEST:
-        raise InvalidCron(
-            f"it is {len(expression)} characters long, more than {LONGEST}",
-            expression=expression,
-            start=0,
-            width=1,
-        )
-    for place, sign in enumerate("" if expression.isascii() and expression.isprintable() else expression):
-        if not (sign.isascii() and sign.isprintable()) and sign != "\t":
-            raise InvalidCron(f"{sign!r} has no meaning in cron", expression=expression.strip(), start=place, width=1)
-
-
-def _split(expression: str, name: str) -> list[FieldText]:
-    typed = expression.replace("\t", " ")
-    refused = partial(InvalidCron, expression=typed)
-    if typed.startswith("@"):
-        macro = _MACROS.get(typed.upper())
-        if macro is None:
-            hint = f"one of {' '.join(_MACROS).lower()}"
-            raise refused(f"{typed} is not known", start=0, width=len(typed), hint=hint)
-        typed = macro
-    places = [(found.start(), found[0]) for found in _FIELD.finditer(typed)]
-    if len(places) not in _FIELDS:
-        start, last = places[min(len(places), 7) - 1] if places else (0, "")
-        start, width = (start, len(last)) if len(places) > max(_FIELDS) else (len(typed) + 1, 1)
-        raise refused(f"it has {len(places)} fields, not 5, or 6 with seconds first", start=start, width=width)
-    if len(places) == min(_FIELDS):
-        places.insert(0, (0, "0"))
-    return [
-        FieldText(kind=kind, text=text.upper(), expression=typed, start=start, width=len(text), name=name)
-        for kind, (start, text) in zip(_KINDS, places, strict=True)
-    ]
-
-
-def _days(day: FieldValues, month: FieldValues, weekday: FieldValues, *, day_text: str, weekday_text: str) -> Days:
-    # A list of all days restricts nothing beside a field with a `*`, but beside a plain one it does.
-    any_day = day.star or (day.mask == _FULL_MONTH and "*" in weekday_text)
-    any_weekday = weekday.star or (weekday.mask == _FULL_WEEK and "*" in day_text)
-    rule = DayRule(
-        days=day.mask,
-        last_day=(0, LAST) in day.nth,
-        months=month.mask,
-        weekdays=weekday.mask,
-        nth=weekday.nth,
-        either=not (any_day or any_weekday),
-    )
-    return days_of(rule)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CronTimetable(WallClock):
-    """The nominal times of a cron expression in a zone; made by :func:`parse_cron`.
-
-    Attributes:
-        expression: as typed.
-    """
-
-    expression: str
-
-    def describe(self) -> str:
-        """Return the expression as typed."""
-        return self.expression
-
-
-def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
-    """Make the timetable of a cron expression; `name` is what `H` hashes.
-
-    >>> from datetime import UTC, datetime
-    >>> cron = parse_cron("30 9 * * mon-fri", name="standup", zone=ZoneInfo("Europe/Riga"))
-    >>> cron.next_after(datetime(2026, 11, 20, 12, tzinfo=UTC)).isoformat()
-    '2026-11-23T07:30:00+00:00'
-
-    Raises:
-        InvalidCron: the expression cannot be read, or it never fires; its `caret` shows where.
-    """
-    return CronTimetable(
-        expression=expression.strip(),
-        zone=zone,
-        pattern=parse_expression(expression, name=name),
-        offsets=offsets_of(zone),
-    )
+        """Return the days of such a year, bit 0 for 1 January; `begins_on` is the weekday of that day."""
+        known = self._shapes.get((leap, begins_on))
+        if known is not None:
+            return known
+        mask, passed = 0, 0
+        for month, usual in enumerate(_LENGTHS, start=1):
+            length = usual + (leap and month == _FEBRUARY)
+            if month in self.months:
+                mask |= self._month(length, (begins_on + passed) % _WEEK) << passed
+            passed += length
+        self._shapes[leap, begins_on] = mask
+        return mask
+
+    def _month(self, length: int, begins_on: int) -> int:
+        by_day, by_weekday = sum(1 << (day - 1) for day in self.month_days), 0
+        if self.last_day:
+            by_day |= 1 << (length - 1)
+        for weekday in self.weekdays:
+            by_weekday |= _WEEKLY << ((weekday - begins_on) % _WEEK)
+        for weekday, week in self.nth:
+            first = (weekday - begins_on) % _WEEK
+            weeks = (length - 1 - first) // _WEEK if week == LAST else week - 1
+            by_weekday |= 1 << (first + weeks * _WEEK)
+        both = by_day | by_weekday if self.either else by_day & by_weekday
+        return both & ((1 << length) - 1)
+
+
+# Tasks whose expressions name the same days share them.
+days_of = lru_cache(maxsize=4096)(CronDays)

@@ -4,26 +4,25 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
-from task_runner.timetable.timetable import EPOCH, SECONDS_PER_DAY, Sliced, Timetable, from_seconds, to_seconds
+from task_runner.timetable.timetable import EPOCH, LEAST, SECONDS_PER_DAY, Timetable, from_seconds, to_seconds
 from task_runner.timetable.wall_clock import first_shown
 from task_runner.timetable.zones import offsets_of
 from turnkeeper.errors import InvalidInput
 
 MOST_EXCLUDED = 2000
-_LEAST = timedelta(microseconds=1)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Excluding(Sliced):
-    """The nominal times of a timetable that lie in none of some spans.
+class Excluding(Timetable):
+    """The scheduled times of a timetable that lie in none of some spans.
 
     Attributes:
-        timetable: whose nominal times.
+        timetable: whose scheduled times.
         spans: half-open, in seconds since 1970, ascending, none touching another.
     """
 
@@ -31,24 +30,24 @@ class Excluding(Sliced):
     spans: tuple[Span, ...]
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first nominal time strictly after `after` outside the spans; at most one step for each span."""
+        """Return the first scheduled time strictly after `after` outside the spans; at most one step for each span."""
         nominal = self.timetable.next_after(after)
         while nominal is not None and (span := self._around(nominal)):
-            nominal = self.timetable.next_after(from_seconds(span[1]) - _LEAST)
+            nominal = self.timetable.next_after(from_seconds(span[1]) - LEAST)
         return nominal
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last nominal time not after `at` outside the spans; at most one step for each span."""
+        """Return the last scheduled time not after `at` outside the spans; at most one step for each span."""
         nominal = self.timetable.last_at_or_before(at)
         while nominal is not None and (span := self._around(nominal)):
-            nominal = self.timetable.last_at_or_before(from_seconds(span[0]) - _LEAST)
+            nominal = self.timetable.last_at_or_before(from_seconds(span[0]) - LEAST)
         return nominal
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many nominal times outside the spans lie in (after, until]."""
+        """Return how many scheduled times outside the spans lie in (after, until]."""
         total = self.timetable.count(after, until)
         for start, end in self.spans:
-            low, high = max(after, from_seconds(start) - _LEAST), min(until, from_seconds(end) - _LEAST)
+            low, high = max(after, from_seconds(start) - LEAST), min(until, from_seconds(end) - LEAST)
             if low < high:
                 total -= self.timetable.count(low, high)
         return total

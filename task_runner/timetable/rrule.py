@@ -249,7 +249,7 @@ _KEYS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_NUMBERS}
 
 @dataclass(frozen=True, slots=True)
 class RruleTimetable(Bounded):
-    """The nominal times of a rule from its start; made by :func:`parse_rrule`.
+    """The scheduled times of a rule from its start; made by :func:`parse_rrule`.
 
     Attributes:
         text: the rule, written one way.
@@ -303,7 +303,7 @@ def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetabl
     rule, offsets = _parsed(rule_text), offsets_of(zone)
     pattern = LocalPattern(days=_days(rule, start.date()), times=_times(rule, start), fixed=True)
     start_at = first_shown(offsets, _seconds(start))
-    table: Timetable = Bounded(_Wall(zone=zone, pattern=pattern, offsets=offsets), start_at)
+    table: Timetable = Bounded(WallClock(zone=zone, pattern=pattern, offsets=offsets), start_at)
     if table.next_after(start_at - _ONE_SECOND) is None:
         _refuse("it never fires within a hundred years")
     end_at = _until(rule.until, zone, offsets) if rule.until else None
@@ -311,13 +311,6 @@ def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetabl
         end_at = table.upcoming(start_at - _ONE_SECOND, rule.count)[-1]
     prefix = f"DTSTART:{start:%Y%m%dT%H%M%S} RRULE:" if start_text else ""
     return RruleTimetable(table, None, end_at, text=prefix + rule_text, has_start=bool(start_text))
-
-
-class _Wall(WallClock):
-    __slots__ = ()
-
-    def describe(self) -> str:
-        return ""
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -452,7 +445,7 @@ def _times(rule: _Rule, start: datetime) -> DayTimes:
         hours &= set(range(start.hour % every, _PER_DAY["HOURLY"], every))
     if not hours or not minutes:
         _refuse("it never fires: no time of day is left")
-    return DayTimes(_mask(hours), _mask(minutes), _mask(set(rule.numbers.get("BYSECOND", (start.second,)))))
+    return DayTimes.of(frozenset(hours), frozenset(minutes), rule.numbers.get("BYSECOND", frozenset({start.second})))
 
 
 def _until(text: str, zone: ZoneInfo, offsets: ZoneOffsets) -> datetime:
@@ -491,10 +484,6 @@ def _number(key: str, text: str, low: int, high: int, *, signed: bool = False) -
     if digits.isdigit() and len(digits) <= 6 and low <= int(digits) <= high:
         return -int(digits) if text.startswith("-") else int(digits)
     return _refuse(f"{key}={text[:20]} is out of range, {low} to {high}")
-
-
-def _mask(values: set[int]) -> int:
-    return sum(1 << value for value in values)
 
 
 def _seconds(local: datetime) -> int:

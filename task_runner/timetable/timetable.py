@@ -1,39 +1,22 @@
-"""What every timetable answers, and the bounded slices that all of them cut in the same way."""
+"""What every timetable answers, and the plain ones: an interval, one instant, no time at all, bounds around another.
 
+Timetables compute with whole seconds since 1970 in UTC.
+"""
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, runtime_checkable
 
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration
-
-_SHOWN = 72
-
-
-class InvalidCron(InvalidInput):
-    """A cron expression that cannot be taken.
-
-    Attributes:
-        caret: two lines, the expression and carets under its bad field; cut where the expression is very long.
-    """
-
-    def __init__(self, what: str, *, expression: str, start: int, width: int, hint: str = "") -> None:
-        super().__init__(what, where="cron", hint=hint)
-        # A control character would break the line that the carets stand under.
-        shown = "".join(sign if sign.isprintable() else "?" for sign in expression)
-        if len(shown) > _SHOWN:
-            cut = min(start, len(shown) - 1) if start + width > _SHOWN else 0
-            before, after = "..." if cut else "", "..." if cut + _SHOWN < len(shown) else ""
-            shown, start = before + shown[cut : cut + _SHOWN] + after, start - cut + len(before)
-            width = min(width, len(shown) - start)
-        self.caret = f"{shown}\n{' ' * start}{'^' * max(width, 1)}"
-
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS_PER_DAY = 86_400
 # A year is kept free at both ends of what datetime can hold, so that no offset can lead out of it.
 EARLIEST_S = -62_104_060_800
 LATEST_S = 253_370_764_800
+LEAST = timedelta(microseconds=1)
+_ONE_SECOND = timedelta(seconds=1)
 
 
 def to_seconds(at: datetime) -> int:
@@ -58,88 +41,55 @@ def from_seconds(second: int) -> datetime:
     return EPOCH + timedelta(0, second)
 
 
-_ONE_SECOND = timedelta(seconds=1)
-
-
-@runtime_checkable
-class Timetable(Protocol):
-    """The nominal times of one schedule: whole seconds in UTC, ascending, no two equal.
+class Timetable(ABC):
+    """The scheduled times of one schedule: whole seconds in UTC, ascending, no two equal.
 
     A timetable is a value. It reads no clock; asking twice gives the same answer. All arguments are aware datetimes
     in any zone, all results aware datetimes in UTC. A fraction of a second in an argument counts: 09:00:00 is not
     after 09:00:00, and it is before 09:00:00.5.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first nominal time strictly after `after`, None if there is none."""
+        """Return the first scheduled time strictly after `after`, None if there is none."""
 
+    @abstractmethod
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last nominal time not after `at`, None if there is none."""
+        """Return the last scheduled time not after `at`, None if there is none."""
 
+    @abstractmethod
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many nominal times lie in (after, until]; never enumerates them."""
+        """Return how many scheduled times lie in (after, until]; never enumerates them."""
 
-    def upcoming(self, after: datetime, limit: int) -> list[datetime]:
-        """Return the first `limit` nominal times strictly after `after`, fewer where there are no more."""
-
-    def first_n(self, after: datetime, until: datetime, n: int) -> list[datetime]:
-        """Return the `n` oldest nominal times in (after, until], ascending."""
-
-    def last_n(self, after: datetime, until: datetime, n: int) -> list[datetime]:
-        """Return the `n` newest nominal times in (after, until], ascending."""
-
+    @abstractmethod
     def describe(self) -> str:
         """Return one line that says when this fires."""
 
-
-class Sliced:
-    """The slices, cut out of `next_after` and `last_at_or_before`; the work grows with the nominals returned."""
-
-    __slots__ = ()
-
-    def next_after(self, after: datetime) -> datetime | None:
-        """Return the first nominal time strictly after `after`, None if there is none."""
-        raise NotImplementedError
-
-    def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last nominal time not after `at`, None if there is none."""
-        raise NotImplementedError
-
-    def upcoming(self, after: datetime, limit: int) -> list[datetime]:
-        """Return the first `limit` nominal times strictly after `after`, fewer where there are no more."""
+    def upcoming(self, after: datetime, limit: int, *, until: datetime | None = None) -> list[datetime]:
+        """Return the first `limit` scheduled times strictly after `after`, and not after `until` if that is given."""
         found: list[datetime] = []
-        nominal = self.next_after(after)
-        while nominal is not None and len(found) < limit:
-            found.append(nominal)
-            nominal = self.next_after(nominal)
-        return found
-
-    def first_n(self, after: datetime, until: datetime, n: int) -> list[datetime]:
-        """Return the `n` oldest nominal times in (after, until], ascending."""
-        found: list[datetime] = []
-        nominal = self.next_after(after)
-        while nominal is not None and nominal <= until and len(found) < n:
-            found.append(nominal)
-            nominal = self.next_after(nominal)
+        at = self.next_after(after)
+        while at is not None and len(found) < limit and (until is None or at <= until):
+            found.append(at)
+            at = self.next_after(at)
         return found
 
     def last_n(self, after: datetime, until: datetime, n: int) -> list[datetime]:
-        """Return the `n` newest nominal times in (after, until], ascending."""
+        """Return the `n` newest scheduled times in (after, until], ascending."""
         found: list[datetime] = []
-        nominal = self.last_at_or_before(until)
-        while nominal is not None and nominal > after and len(found) < n:
-            found.append(nominal)
-            nominal = self.last_at_or_before(nominal - _ONE_SECOND)
+        at = self.last_at_or_before(until)
+        while at is not None and at > after and len(found) < n:
+            found.append(at)
+            at = self.last_at_or_before(at - _ONE_SECOND)
         found.reverse()
         return found
 
 
-_SHORTEST = timedelta(seconds=1)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EveryTimetable(Sliced):
-    """Nominal times anchor + n x interval for every integer n, also negative: the anchor is a phase, not a bound.
+class EveryTimetable(Timetable):
+    """Scheduled times anchor + n x interval for every integer n, also negative: the anchor is a phase, not a bound.
 
     Attributes:
         anchor: an aware datetime; a fraction of a second is dropped.
@@ -150,20 +100,20 @@ class EveryTimetable(Sliced):
     interval: timedelta
 
     def __post_init__(self) -> None:
-        if self.interval < _SHORTEST or self.interval % _SHORTEST:
+        if self.interval < _ONE_SECOND or self.interval % _ONE_SECOND:
             raise InvalidInput("the interval must be whole seconds, at least 1 s", where="every")
         object.__setattr__(self, "anchor", from_seconds(to_seconds(self.anchor)))
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first nominal time strictly after `after`, None at the end of time."""
+        """Return the first scheduled time strictly after `after`, None at the end of time."""
         return self._at(self._number(to_seconds(after)) + 1)
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last nominal time not after `at`, None at the beginning of time."""
+        """Return the last scheduled time not after `at`, None at the beginning of time."""
         return self._at(self._number(to_seconds(at)))
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many nominal times lie in (after, until], by one subtraction."""
+        """Return how many scheduled times lie in (after, until], by one subtraction."""
         return max(0, self._number(to_seconds(until)) - self._number(to_seconds(after)))
 
     def describe(self) -> str:
@@ -176,10 +126,10 @@ class EveryTimetable(Sliced):
         return f"every {format_duration(self.interval)}, exactly"
 
     def _number(self, second: int) -> int:
-        return (second - to_seconds(self.anchor)) // (self.interval // _SHORTEST)
+        return (second - to_seconds(self.anchor)) // (self.interval // _ONE_SECOND)
 
     def _at(self, number: int) -> datetime | None:
-        second = to_seconds(self.anchor) + number * (self.interval // _SHORTEST)
+        second = to_seconds(self.anchor) + number * (self.interval // _ONE_SECOND)
         return from_seconds(second) if EARLIEST_S <= second < LATEST_S else None
 
 
@@ -193,8 +143,8 @@ def parse_every(text: str, *, anchor: datetime) -> EveryTimetable:
 
 
 @dataclass(frozen=True, slots=True)
-class Once(Sliced):
-    """A single nominal time.
+class Once(Timetable):
+    """A single scheduled time.
 
     Attributes:
         at: an aware datetime; a fraction of a second is rounded up, so that it is never early.
@@ -229,8 +179,8 @@ class Once(Sliced):
 
 
 @dataclass(frozen=True, slots=True)
-class Never(Sliced):
-    """A timetable without nominal times."""
+class Never(Timetable):
+    """A timetable without scheduled times."""
 
     def next_after(self, after: datetime) -> datetime | None:  # noqa: ARG002  as all timetables
         """Return None."""
@@ -253,15 +203,12 @@ class Never(Sliced):
         return "self-paced"
 
 
-_LEAST = timedelta(microseconds=1)
-
-
 @dataclass(frozen=True, slots=True)
-class Bounded(Sliced):
-    """The nominal times of a timetable from `start_at` to `end_at`.
+class Bounded(Timetable):
+    """The scheduled times of a timetable from `start_at` to `end_at`.
 
     Attributes:
-        timetable: whose nominal times.
+        timetable: whose scheduled times.
         start_at, end_at: aware datetimes, both included; None for no bound.
     """
 
@@ -270,19 +217,19 @@ class Bounded(Sliced):
     end_at: datetime | None = None
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first nominal time within the bounds strictly after `after`, None if there is none."""
-        nominal = self.timetable.next_after(self._not_before_start(after))
-        ended = nominal is not None and self.end_at is not None and nominal > self.end_at
-        return None if ended else nominal
+        """Return the first scheduled time within the bounds strictly after `after`, None if there is none."""
+        found = self.timetable.next_after(self._not_before_start(after))
+        ended = found is not None and self.end_at is not None and found > self.end_at
+        return None if ended else found
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last nominal time within the bounds not after `at`, None if there is none."""
-        nominal = self.timetable.last_at_or_before(self._not_after_end(at))
-        early = nominal is not None and self.start_at is not None and nominal < self.start_at
-        return None if early else nominal
+        """Return the last scheduled time within the bounds not after `at`, None if there is none."""
+        found = self.timetable.last_at_or_before(self._not_after_end(at))
+        early = found is not None and self.start_at is not None and found < self.start_at
+        return None if early else found
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many nominal times within the bounds lie in (after, until]."""
+        """Return how many scheduled times within the bounds lie in (after, until]."""
         return self.timetable.count(self._not_before_start(after), self._not_after_end(until))
 
     def describe(self) -> str:
@@ -299,7 +246,7 @@ class Bounded(Sliced):
         return line if self.end_at is None else f"{line}, until {self.end_at.isoformat()}"
 
     def _not_before_start(self, after: datetime) -> datetime:
-        return after if self.start_at is None else max(after, self.start_at - _LEAST)
+        return after if self.start_at is None else max(after, self.start_at - LEAST)
 
     def _not_after_end(self, until: datetime) -> datetime:
         return until if self.end_at is None else min(until, self.end_at)

@@ -1,18 +1,30 @@
-"""A schedule as a set of local times: no zone, no instants.
+"""Times of a wall clock turned into instants, by one rule for fixed times and one for the others.
 
-Local times are seconds since 1970 as the wall clock of some zone would count them.
+A pattern is a set of local times: named times on named days, in seconds since 1970 as some wall clock counts them.
+
+A **fixed** time fires at the first instant at which the wall clock shows it or a later time. So one that a gap skips
+fires when the gap ends, all that one gap skips share that one scheduled time, and one that is shown twice fires the
+first time. Otherwise every instant fires at which the wall clock shows a named time: a repeated hour fires twice, a
+skipped one not at all.
 """
 
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, SECONDS_PER_DAY, Sliced, from_seconds, to_seconds
+from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, SECONDS_PER_DAY, Timetable, from_seconds, to_seconds
 from task_runner.timetable.zones import Stretch, ZoneOffsets
 
-_HOUR = 3600
 _MINUTE = 60
+# A fifth Sunday in February returns after at most 40 years; only a time that a zone always skips takes longer.
+HORIZON_S = 100 * 366 * SECONDS_PER_DAY
+# No wall clock is further from UTC than this.
+_FURTHEST_S = 26 * 3600
 
 
 class DaySet(Protocol):
@@ -30,66 +42,62 @@ class DaySet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DayTimes:
-    """The times of a day: every combination of the named hours, minutes and seconds.
+    """The times of a day: each of some minutes of the day with each of some seconds of the minute.
 
     Attributes:
-        hours, minutes, seconds: bit v for the value v; none is empty.
+        minutes: 0 to 1439, ascending; there is at least one.
+        seconds: 0 to 59, ascending; there is at least one.
     """
 
-    hours: int
-    minutes: int
-    seconds: int
+    minutes: Sequence[int] = field(hash=False)
+    seconds: Sequence[int] = field(hash=False)
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(hours: frozenset[int], minutes: frozenset[int], seconds: frozenset[int]) -> "DayTimes":
+        """Return every combination of these hours, minutes and seconds."""
+        of_day = array("H", [60 * hour + minute for hour in sorted(hours) for minute in sorted(minutes)])
+        return DayTimes(of_day, array("H", sorted(seconds)))
 
     def first(self) -> int:
         """Return the first time, in seconds after midnight."""
-        return _lowest(self.hours) * _HOUR + _lowest(self.minutes) * _MINUTE + _lowest(self.seconds)
+        return self.minutes[0] * _MINUTE + self.seconds[0]
 
     def last(self) -> int:
         """Return the last time, in seconds after midnight."""
-        return _highest(self.hours) * _HOUR + _highest(self.minutes) * _MINUTE + _highest(self.seconds)
+        return self.minutes[-1] * _MINUTE + self.seconds[-1]
 
     def first_from(self, time: int) -> int | None:
         """Return the first time not before `time`."""
-        hour, rest = divmod(time, _HOUR)
-        minute, second = divmod(rest, _MINUTE)
-        if self.hours >> hour & 1:
-            if self.minutes >> minute & 1 and (seconds := self.seconds >> second):
-                return time + _lowest(seconds)
-            if minutes := self.minutes >> (minute + 1):
-                start = time - rest + (minute + 1 + _lowest(minutes)) * _MINUTE
-                return start + _lowest(self.seconds)
-        if hours := self.hours >> (hour + 1):
-            start = (hour + 1 + _lowest(hours)) * _HOUR
-            return start + _lowest(self.minutes) * _MINUTE + _lowest(self.seconds)
-        return None
+        minute, second = divmod(time, _MINUTE)
+        place = bisect_left(self.minutes, minute)
+        if place < len(self.minutes) and self.minutes[place] == minute:
+            if second <= self.seconds[-1]:
+                return time - second + self.seconds[bisect_left(self.seconds, second)]
+            place += 1
+        return self.minutes[place] * _MINUTE + self.seconds[0] if place < len(self.minutes) else None
 
     def last_until(self, time: int) -> int | None:
         """Return the last time not after `time`."""
-        hour, rest = divmod(time, _HOUR)
-        minute, second = divmod(rest, _MINUTE)
-        if self.hours >> hour & 1:
-            if self.minutes >> minute & 1 and (seconds := self.seconds & _up_to(second + 1)):
-                return time - second + _highest(seconds)
-            if minutes := self.minutes & _up_to(minute):
-                return time - rest + _highest(minutes) * _MINUTE + _highest(self.seconds)
-        if hours := self.hours & _up_to(hour):
-            return _highest(hours) * _HOUR + _highest(self.minutes) * _MINUTE + _highest(self.seconds)
-        return None
+        minute, second = divmod(time, _MINUTE)
+        place = bisect_right(self.minutes, minute)
+        if place and self.minutes[place - 1] == minute:
+            if second >= self.seconds[0]:
+                return time - second + self.seconds[bisect_right(self.seconds, second) - 1]
+            place -= 1
+        return self.minutes[place - 1] * _MINUTE + self.seconds[-1] if place else None
 
     def count(self) -> int:
         """Return how many times a day has."""
-        return self.hours.bit_count() * self.minutes.bit_count() * self.seconds.bit_count()
+        return len(self.minutes) * len(self.seconds)
 
     def count_before(self, time: int) -> int:
         """Return how many times lie before `time`."""
-        hour, rest = divmod(time, _HOUR)
-        minute, second = divmod(rest, _MINUTE)
-        per_minute = self.seconds.bit_count()
-        total = (self.hours & _up_to(hour)).bit_count() * self.minutes.bit_count() * per_minute
-        if self.hours >> hour & 1:
-            total += (self.minutes & _up_to(minute)).bit_count() * per_minute
-            if self.minutes >> minute & 1:
-                total += (self.seconds & _up_to(second)).bit_count()
+        minute, second = divmod(time, _MINUTE)
+        place = bisect_left(self.minutes, minute)
+        total = place * len(self.seconds)
+        if place < len(self.minutes) and self.minutes[place] == minute:
+            total += bisect_left(self.seconds, second)
         return total
 
 
@@ -152,27 +160,9 @@ class LocalPattern:
         return self.times.count_before(time) if self.days.count(day, day + 1) else 0
 
 
-def _lowest(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1
-
-
-def _highest(mask: int) -> int:
-    return mask.bit_length() - 1
-
-
-def _up_to(bit: int) -> int:
-    return (1 << bit) - 1
-
-
-# A fifth Sunday in February returns after at most 40 years; only a time that a zone always skips takes longer.
-HORIZON_S = 100 * 366 * SECONDS_PER_DAY
-# No wall clock is further from UTC than this.
-_FURTHEST_S = 26 * 3600
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WallClock(Sliced):
-    """The nominal times at which the wall clock of a zone shows the times of a pattern.
+class WallClock(Timetable):
+    """The scheduled times at which the wall clock of a zone shows the times of a pattern.
 
     Searches end after a hundred years: `next_after` is None for a pattern whose every time the zone skips, such as a
     step within the hour that daylight saving takes away each year.
@@ -187,7 +177,7 @@ class WallClock(Sliced):
     offsets: ZoneOffsets = field(repr=False, compare=False)
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first nominal time strictly after `after`, None if there is none in a hundred years."""
+        """Return the first scheduled time strictly after `after`, None if there is none in a hundred years."""
         second = max(to_seconds(after) + 1, EARLIEST_S)
         horizon = min(second + HORIZON_S, LATEST_S)
         while second < horizon:
@@ -199,7 +189,7 @@ class WallClock(Sliced):
         return None
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last nominal time not after `at`, None if there is none in a hundred years."""
+        """Return the last scheduled time not after `at`, None if there is none in a hundred years."""
         second = min(to_seconds(at), LATEST_S - 1)
         horizon = max(second - HORIZON_S, EARLIEST_S)
         while second >= horizon:
@@ -211,7 +201,7 @@ class WallClock(Sliced):
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many nominal times lie in (after, until]; the work grows with the years between."""
+        """Return how many scheduled times lie in (after, until]; the work grows with the years between."""
         first = max(to_seconds(after) + 1, EARLIEST_S)
         end = min(to_seconds(until) + 1, LATEST_S)
         total = 0
@@ -221,6 +211,10 @@ class WallClock(Sliced):
             total += self._count(stretch, low, min(end, stretch.end) + stretch.offset)
             first = stretch.end
         return total
+
+    def describe(self) -> str:
+        """Return the zone."""
+        return f"by the wall clock of {self.zone.key}"
 
     def _low(self, stretch: Stretch, second: int) -> int:
         """Return the first local time that belongs to the stretch from `second` on.

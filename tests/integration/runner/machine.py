@@ -100,7 +100,7 @@ class RunnerMachine(Life):
         if cursor < self.cursor:
             self.covered = [at for at in self.covered if at <= cursor]
         else:
-            fresh = timetable.first_n(self.cursor, cursor, 100_000)
+            fresh = timetable.upcoming(self.cursor, 100_000, until=cursor)
             self.covered += fresh
             self.named.update(fresh)
         self.cursor = cursor
@@ -113,7 +113,7 @@ class RunnerMachine(Life):
         timetable, since = timetable_of(task.definition), self.world.now - task.definition.grace
         for row in self.world.rows():
             if row.reason == OVERLAP and row.count and row.last_at not in self.judged:
-                for at in timetable.first_n(row.first_at - SECOND, row.last_at, 10_000):
+                for at in timetable.upcoming(row.first_at - SECOND, 10_000, until=row.last_at):
                     assert at in self.judged or any(self.is_under_way(way, at, since) for way in self.under_way), (
                         at,
                         row,

@@ -59,7 +59,7 @@ def agree(case: tuple[tuple[str, str], tuple[str, str, str], str], start: dateti
         cron = parse_cron(expression, name="a", zone=zone(place))
     except InvalidCron:  # it never fires
         return
-    ours = cron.first_n(start, start + HORIZON, 4)
+    ours = cron.upcoming(start, 4, until=start + HORIZON)
     theirs: list[datetime] = []
     # Two fixed times moved by one gap are one nominal here, and two equal ones there.
     for at in islice(CronSim(expression, start.astimezone(zone(place))), 40):

@@ -92,7 +92,7 @@ def test_both_bounds_are_included() -> None:
     assert bounded.upcoming(ANCHOR - timedelta(days=1), 9) == hours
     assert bounded.last_n(ANCHOR - timedelta(days=1), ANCHOR + timedelta(days=1), 9) == hours
     assert bounded.last_n(ANCHOR - timedelta(days=1), ANCHOR + timedelta(days=1), 2) == hours[1:]
-    assert bounded.first_n(ANCHOR - timedelta(days=1), ANCHOR + timedelta(days=1), 2) == hours[:2]
+    assert bounded.upcoming(ANCHOR - timedelta(days=1), 2, until=ANCHOR + timedelta(days=1)) == hours[:2]
     assert bounded.count(ANCHOR - timedelta(days=1), ANCHOR + timedelta(days=1)) == 3
 
 

@@ -69,6 +69,8 @@ def test_it_is_the_timetable_less_the_spans(texts: list[str], minutes: int, afte
     start = T0 + timedelta(minutes=after)
     end = start + timedelta(minutes=width)
     bounds = [tuple(map(datetime.fromisoformat, text.split(".."))) for text in texts]
-    expected = [at for at in plain.first_n(start, end, 9999) if not any(low <= at < high for low, high in bounds)]
-    assert table.first_n(start, end, 9999) == table.last_n(start, end, 9999) == expected
+    expected = [
+        at for at in plain.upcoming(start, 9999, until=end) if not any(low <= at < high for low, high in bounds)
+    ]
+    assert table.upcoming(start, 9999, until=end) == table.last_n(start, end, 9999) == expected
     assert table.count(start, end) == len(expected)

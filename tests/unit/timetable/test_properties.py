@@ -85,14 +85,14 @@ def test_the_last_at_the_next_is_the_next(timetable: Timetable, after: datetime)
 def test_slices_and_counts_agree_with_enumeration(
     timetable: Timetable, after: datetime, span: timedelta, n: int
 ) -> None:
-    every = timetable.first_n(after, after + span, 100)
+    every = timetable.upcoming(after, 100, until=after + span)
     until = after + span if len(every) < 100 else every[-1]
     assert timetable.count(after, until) == len(every)
     assert timetable.last_n(after, until, 200) == every
     assert timetable.last_n(after, until, n) == every[-n:]
-    assert timetable.first_n(after, until, n) == every[:n]
+    assert timetable.upcoming(after, n, until=until) == every[:n]
     assert timetable.upcoming(after, n)[: len(every)] == every[:n]
-    assert timetable.upcoming(after, 0) == timetable.first_n(after, until, 0) == []
+    assert timetable.upcoming(after, 0) == timetable.upcoming(after, 0, until=until) == []
     assert timetable.last_n(after, until, 0) == []
 
 

@@ -85,7 +85,7 @@ def test_weeks_are_those_of_the_calendar_also_around_new_year() -> None:
                 for week in weeks.split(",")
             )
         ]
-        assert table.first_n(START - timedelta(seconds=1), days[-1], 9999) == wanted
+        assert table.upcoming(START - timedelta(seconds=1), 9999, until=days[-1]) == wanted
 
 
 def weeks_of(year: int) -> int:
