@@ -2,9 +2,7 @@
 
 Out of date is: an entry that says until when it holds, once that day is over; one whose subject (`subject: value`) a
 newer entry gives another value; and, where the prompt says so (`older than 90 days`), one that nobody touched so long.
-What an author wrote stays. A fire of which all went well says nothing: its calls are on record.
-
-Which remembered texts say the same, and which are out of date. Pure; the same answer for the same entries.
+What an author wrote stays. A fire whose calls all succeed says nothing: they are on record.
 """
 
 import re
@@ -13,17 +11,23 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
 
-from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, refusals
+from agent_runtime.graph.offline import rules
+from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, call
 from agent_runtime.model.words import words
 from agent_runtime.permissions.judge import TIERS
 
+MOST_PAGES = 4  # readings of one tier in one turn
+MOST_CHANGES = 25  # in one turn; the next goes on
+SIGNATURE = "(Done by the rule-based offline model, which compares words and dates and does not reason.)"
+_AGE = re.compile(r"(?:older than|(?:not|un)\s*touched for)\s+(\d{1,4})\s+(day|week|month|year)s?\b", re.IGNORECASE)
+_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
 NEARLY = 0.8  # of all words of two texts, so many are in both
 LEAST_WORDS = 4  # shorter texts say the same only if their words are the same
 LONGEST_SUBJECT = 6  # words
 _UNTIL = re.compile(r"\b(?:until|expires(?: on)?|valid until)\s+(\d{4}-\d{2}-\d{2})\b", re.IGNORECASE)
 _SUBJECT = re.compile(r"\A([^:\n]{1,80}):\s+\S[^\n]*\Z")
 _NO_SUBJECT = frozenset({"todo", "note", "idea", "reminder", "question", "decision", "fact", "remember"})
-_TURNING = frozenset({"not", "no", "never", "without", "none", "nobody", "nothing", "cannot"})
+_DENYING = frozenset({"not", "no", "never", "without", "none", "nobody", "nothing", "cannot"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +49,14 @@ class Note:
     authored: bool = False
 
 
-def alike(one: str, other: str) -> bool:
+def same(one: str, other: str) -> bool:
     """Return whether two texts say the same, or nearly the same words about the same numbers.
 
-    >>> alike("The pump was replaced in March.", "the pump was replaced in march")
+    >>> same("The pump was replaced in March.", "the pump was replaced in march")
     True
-    >>> alike("The new pump costs 40 euros a year", "The new pump costs 45 euros a year")
+    >>> same("The new pump costs 40 euros a year", "The new pump costs 45 euros a year")
     False
-    >>> alike("The gate is open on Sundays in winter", "The gate is not open on Sundays in winter")
+    >>> same("The gate is open on Sundays in winter", "The gate is not open on Sundays in winter")
     False
     """
     mine, theirs = _words(one), _words(other)
@@ -86,18 +90,18 @@ def expired(text: str, today: str) -> bool:
     return bool(today and days) and max(days) < today
 
 
-def heirs(notes: Sequence[Note]) -> dict[Note, list[Note]]:
+def repeated(notes: Sequence[Note]) -> dict[Note, list[Note]]:
     """Return, for each entry that stays, the entries of its tier that say the same; only those that repeat.
 
     An author's entry stays before an agent's, otherwise the newest does.
     """
     kept: dict[Note, list[Note]] = {}
     for note in sorted(notes, key=lambda one: (one.authored, one.updated_at, one.key), reverse=True):
-        same = next((one for one in kept if one.tier == note.tier and alike(one.text, note.text)), None)
-        if same is None:
+        first = next((one for one in kept if one.tier == note.tier and same(one.text, note.text)), None)
+        if first is None:
             kept[note] = []
         elif not note.authored:
-            kept[same].append(note)
+            kept[first].append(note)
     return {note: repeats for note, repeats in kept.items() if repeats}
 
 
@@ -125,7 +129,7 @@ def _set(text: str) -> frozenset[str]:
 @lru_cache(maxsize=2048)
 def _decisive(found: frozenset[str]) -> set[str]:
     """Return the words that make two texts differ however much else they share: numbers, and words that deny."""
-    return {word for word in found if word in _TURNING or word.endswith("n't") or any(map(str.isdigit, word))}
+    return {word for word in found if word in _DENYING or word.endswith("n't") or any(map(str.isdigit, word))}
 
 
 def _is_day(text: str) -> bool:
@@ -136,13 +140,6 @@ def _is_day(text: str) -> bool:
     return True
 
 
-MOST_PAGES = 4  # readings of one tier in one turn
-MOST_CHANGES = 25  # in one turn; the next goes on
-RULE_BASED = "(Done by the rule-based offline model, which compares words and dates and does not reason.)"
-_AGE = re.compile(r"(?:older than|(?:not|un)\s*touched for)\s+(\d{1,4})\s+(day|week|month|year)s?\b", re.IGNORECASE)
-_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
-
-
 def consolidate(brief: Brief, done: Done) -> Step:
     """Return the next step of a turn that tidies memory."""
     reading = _readings(brief, done)
@@ -150,7 +147,7 @@ def consolidate(brief: Brief, done: Done) -> Step:
         return Step(calls=tuple(reading))
     changed = [exchange for exchange in done if exchange.tool in {"memory_update", "memory_forget"}]
     if not changed:
-        changes = [call for call in _changes(brief, _notes(done)) if call.tool in brief.offered]
+        changes = [one for one in _changes(brief, _notes(done)) if one.tool in brief.offered]
         if changes:
             return Step(calls=tuple(changes[:MOST_CHANGES]))
     return Step(text=_close(brief, done))
@@ -174,7 +171,7 @@ def _readings(brief: Brief, done: Done) -> list[Request]:
         read = sum(len(page.data.get("entries", ())) for page in pages)
         goes_on = bool(pages) and pages[-1].data.get("left_out", 0) > 0 and len(pages) < MOST_PAGES
         if tier in brief.memory and (not pages or goes_on):
-            calls.append(Request(tool="memory_read", args={"tier": tier, **({"skip": read} if read else {})}))
+            calls.append(call("memory_read", tier=tier, **({"skip": read} if read else {})))
     return calls
 
 
@@ -186,10 +183,10 @@ def _changes(brief: Brief, notes: Sequence[Note]) -> list[Request]:
     }
     stale |= dict.fromkeys(superseded([note for note in notes if note not in stale]))
     calls = [_forget(note) for note in stale]
-    for kept, repeats in heirs([note for note in notes if note not in stale]).items():
+    for kept, repeats in repeated([note for note in notes if note not in stale]).items():
         fullest = max((kept, *repeats), key=lambda note: len(note.text))
         if fullest is not kept and not kept.authored:
-            calls.append(Request(tool="memory_update", args=_place(kept) | {"text": fullest.text}))
+            calls.append(call("memory_update", tier=kept.tier, key=kept.key, text=fullest.text))
         calls += [_forget(note) for note in repeats]
     return calls
 
@@ -218,20 +215,14 @@ def _notes(done: Done) -> list[Note]:
 
 
 def _forget(note: Note) -> Request:
-    return Request(tool="memory_forget", args=_place(note))
-
-
-def _place(note: Note) -> dict[str, str]:
-    return {"tier": note.tier, "key": note.key}
+    return call("memory_forget", tier=note.tier, key=note.key)
 
 
 def _close(brief: Brief, done: Done) -> str:
-    """Return nothing where a fire went well; what went wrong, or what an author is owed an answer for, in words."""
-    refused = refusals(done)
-    if brief.by_fire and not refused:
+    """Return nothing where a fire went well; otherwise what was done and what failed."""
+    if brief.by_fire and not rules.refusals(done):
         return ""
     gone = sum(exchange.ok for exchange in done if exchange.tool == "memory_forget")
     changed = sum(exchange.ok for exchange in done if exchange.tool == "memory_update")
     said = [f"Read {len(_notes(done))} entries, forgot {gone} and changed {changed}."]
-    said += [line if line[-1] in ".!?" else f"{line}." for line in refused]
-    return " ".join([*said, RULE_BASED])
+    return rules.closing(said, done, SIGNATURE)

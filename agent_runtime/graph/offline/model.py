@@ -1,6 +1,6 @@
 """The rules as a chat model: LangChain's messages in, tool calls or a text out, the same for the same turn.
 
-An answer of the rule-based model in pieces, as another model would stream it.
+An answer can also be streamed in pieces, as another model would stream it.
 """
 
 import re
@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -22,62 +21,31 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
 from agent_runtime.graph.offline.digest import digest
-from agent_runtime.graph.offline.loop import pace
+from agent_runtime.graph.offline.loop import iterate
 from agent_runtime.graph.offline.memory import consolidate
 from agent_runtime.graph.offline.reply import reply
 from agent_runtime.graph.offline.research import SUBAGENTS, sweep
-from agent_runtime.graph.offline.revalidate import walk
-from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Step
+from agent_runtime.graph.offline.revalidate import revalidate
+from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Rule, Step
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.turn import TurnContext
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy, SystemEntropy
 
-MOST_PIECES = 40
-_WORDS = re.compile(r"\S+\s*|\s+")
-
-
-def pieces(said: AIMessage) -> list[ChatGenerationChunk]:
-    """Return the answer cut at words, its calls and cost with the last piece; put together it is the same answer."""
-    texts = cut(str(said.text))
-    last = len(texts) - 1
-    return [
-        ChatGenerationChunk(
-            message=AIMessageChunk(
-                content=text,
-                id=said.id,
-                tool_call_chunks=_calls(said) if at == last else [],
-                usage_metadata=said.usage_metadata if at == last else None,
-                response_metadata=said.response_metadata if at == last else {},
-                chunk_position="last" if at == last else None,
-            )
-        )
-        for at, text in enumerate(texts)
-    ]
-
-
-def cut(text: str) -> Sequence[str]:
-    """Return a text cut at words, in at most so many pieces as are worth sending.
-
-    >>> cut("one two  three"), cut("")
-    (['one ', 'two  ', 'three'], [''])
-    """
-    words = _WORDS.findall(text) or [""]
-    many = -(-len(words) // MOST_PIECES)
-    return ["".join(words[at : at + many]) for at in range(0, len(words), many)]
-
-
-def _calls(said: AIMessage) -> list[ToolCallChunk]:
-    return [
-        tool_call_chunk(name=call["name"], args=canonical(call["args"]), id=call["id"], index=at)
-        for at, call in enumerate(said.tool_calls)
-    ]
-
-
 NAME = "offline"
 CHARS_PER_TOKEN = 4
+MOST_PIECES = 40  # of one answer
 PIECE_S = 0.02  # between the pieces of an answer that somebody reads as it comes
+_WORDS = re.compile(r"\S+\s*|\s+")
 _WRAPPER = re.compile(r"\A<channel [^>]*>|</channel>\Z")
+# By the scope that a category grants: the job that its fires do. The first that is granted counts.
+_JOBS: tuple[tuple[str, Rule], ...] = (
+    ("loop.wakeup", iterate),
+    ("revalidation.next", revalidate),
+    ("summary.propose", digest),
+    ("web.fetch", sweep),
+    ("memory.forget", consolidate),
+)
 
 
 class OfflineModel(BaseChatModel):
@@ -113,6 +81,25 @@ class OfflineModel(BaseChatModel):
         del tool_choice  # the rules choose
         return self.bind(offered=[_name_of(tool) for tool in tools], **kwargs)
 
+    def _generate(self, messages: list[BaseMessage], *_args: Any, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._answer(messages, **kwargs))])
+
+    async def _agenerate(self, messages: list[BaseMessage], *_args: Any, **kwargs: Any) -> ChatResult:
+        if self.delay_s > 0:
+            clock: Clock = self.clock
+            await clock.sleep(self.delay_s)
+        return self._generate(messages, **kwargs)
+
+    async def _astream(
+        self, messages: list[BaseMessage], *_args: Any, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        """Write the same answer piece by piece, at the speed of a fast reader; done only while somebody reads it."""
+        parts = pieces(self._answer(messages, **kwargs))
+        clock: Clock = self.clock
+        for part in parts:
+            await clock.sleep(max(self.delay_s / len(parts), PIECE_S if part.message.text else 0.0))
+            yield part
+
     def _answer(
         self,
         messages: list[BaseMessage],
@@ -120,75 +107,21 @@ class OfflineModel(BaseChatModel):
         offered: Sequence[str] = (),
         role: str = "",
         **_unused: Any,
-    ) -> ChatResult:
-        return _answer(messages, turn, offered, self.entropy, role)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        del stop, run_manager
-        return self._answer(messages, **kwargs)
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        del stop, run_manager
-        if self.delay_s > 0:
-            clock: Clock = self.clock
-            await clock.sleep(self.delay_s)
-        return self._answer(messages, **kwargs)
-
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        """Write the same answer piece by piece, at the speed of a fast reader; done only while somebody reads it."""
-        del stop, run_manager
-        said = self._answer(messages, **kwargs).generations[0].message
-        parts = pieces(said) if isinstance(said, AIMessage) else []
-        clock: Clock = self.clock
-        for part in parts:
-            await clock.sleep(max(self.delay_s / len(parts), PIECE_S if part.message.text else 0.0))
-            yield part
+    ) -> AIMessage:
+        entropy: Entropy = self.entropy
+        window = _this_turn(messages)
+        brief = replace(_brief(window, turn, frozenset(offered)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
+        rule = SUBAGENTS.get(role) or _rule(brief)
+        step = rule(brief, _exchanges(window))
+        number = sum(isinstance(message, AIMessage) for message in window)
+        said = _message(step, _stem(window, None if role else turn), number)
+        said.usage_metadata = _usage(messages, said)
+        return said
 
 
-def _answer(
-    messages: list[BaseMessage], turn: TurnContext | None, offered: Sequence[str], entropy: Entropy, role: str
-) -> ChatResult:
-    window = _this_turn(messages)
-    brief = replace(_brief(window, turn, frozenset(offered)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
-    done = _exchanges(window)
-    rule = SUBAGENTS.get(role) or _rule(brief)
-    step = rule(brief, done)
-    said = _message(
-        step, _stem(window, None if role else turn), sum(isinstance(message, AIMessage) for message in window)
-    )
-    said.usage_metadata = _usage(messages, said)
-    return ChatResult(generations=[ChatGeneration(message=said)])
-
-
-def _rule(brief: Brief) -> Callable[[Brief, Done], Step]:
+def _rule(brief: Brief) -> Rule:
     """Return the job that a turn's category is for; an author's message is answered."""
-    jobs = (
-        ("loop.wakeup", pace),
-        ("revalidation.next", walk),
-        ("summary.propose", digest),
-        ("web.fetch", sweep),
-        ("memory.forget", consolidate),
-    )
-    fitting = (job for scope, job in jobs if brief.by_fire and scope in brief.scopes)
-    return next(fitting, reply)
+    return next((job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes), reply)
 
 
 def _this_turn(messages: list[BaseMessage]) -> list[BaseMessage]:
@@ -259,3 +192,40 @@ def _tokens(message: BaseMessage) -> int:
 
 def _name_of(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> str:
     return tool.name if isinstance(tool, BaseTool) else str(convert_to_openai_tool(tool)["function"]["name"])
+
+
+def pieces(said: AIMessage) -> list[ChatGenerationChunk]:
+    """Return the answer cut at words, its calls and cost with the last piece; put together it is the same answer."""
+    texts = cut(str(said.text))
+    last = len(texts) - 1
+    return [
+        ChatGenerationChunk(
+            message=AIMessageChunk(
+                content=text,
+                id=said.id,
+                tool_call_chunks=_calls(said) if at == last else [],
+                usage_metadata=said.usage_metadata if at == last else None,
+                response_metadata=said.response_metadata if at == last else {},
+                chunk_position="last" if at == last else None,
+            )
+        )
+        for at, text in enumerate(texts)
+    ]
+
+
+def cut(text: str) -> Sequence[str]:
+    """Return a text cut at words, in at most so many pieces as are worth sending.
+
+    >>> cut("one two  three"), cut("")
+    (['one ', 'two  ', 'three'], [''])
+    """
+    words = _WORDS.findall(text) or [""]
+    many = -(-len(words) // MOST_PIECES)
+    return ["".join(words[at : at + many]) for at in range(0, len(words), many)]
+
+
+def _calls(said: AIMessage) -> list[ToolCallChunk]:
+    return [
+        tool_call_chunk(name=call["name"], args=canonical(call["args"]), id=call["id"], index=at)
+        for at, call in enumerate(said.tool_calls)
+    ]

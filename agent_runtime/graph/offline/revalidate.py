@@ -1,17 +1,17 @@
-"""The re-validation walk by rules: hold each page of the queue against what changed, fact by fact.
+"""Re-validation by rules: compare each page of the queue with what changed, fact by fact.
 
-Where both state the same fact differently, the difference is recorded and the page proposed with the fact as its source
-has it now. Where none differs, the page still holds, as far as these rules can tell.
+Where both state the same fact differently, the difference is recorded and the page is proposed with the fact as its
+source has it now. Where no fact differs, the page still holds, as far as these rules can tell.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, follow, refusals
+from agent_runtime.graph.offline import rules
+from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, call
 from agent_runtime.workspace.deviations import Difference, differences
 
-RULE_BASED = "(Written by the rule-based offline model.)"
 MOST_ITEMS = 3  # of one fire; the others wait for the next
 
 
@@ -25,57 +25,52 @@ class _Finding:
     difference: Difference
 
 
-def walk(brief: Brief, done: Done) -> Step:
-    """Return the next step of a turn that walks the re-validation queue."""
-    return follow((_next, _read, _record, _propose, _settle), _close, brief, done)
+def revalidate(brief: Brief, done: Done) -> Step:
+    """Return the next step of a turn that works through the re-validation queue."""
+    return rules.follow((_next, _read, _record, _propose, _settle), _close, brief, done)
 
 
 def _next(_brief: Brief, _done: Done) -> list[Request]:
-    return [Request(tool="revalidation_next", args={"limit": MOST_ITEMS})]
+    return [call("revalidation_next", limit=MOST_ITEMS)]
 
 
 def _read(_brief: Brief, done: Done) -> list[Request]:
     wanted = [name for item in _items(done) for name in (item["page"], item["changed"], item["through"])]
-    return [Request(tool="corpus_read", args={"page": name}) for name in dict.fromkeys(wanted)]
+    return [call("corpus_read", page=name) for name in dict.fromkeys(wanted)]
 
 
 def _record(_brief: Brief, done: Done) -> list[Request]:
-    once = {(one.page, one.difference): one for one in reversed(_findings(done))}
+    first = {(one.page, one.difference): one for one in reversed(_findings(done))}
     return [
-        Request(
-            tool="deviation_record",
-            args={
-                "page": one.page,
-                "says": one.difference.says,
-                "found": one.difference.found,
-                "source": one.source,
-                "why": f"{one.source} has changed and now states this differently.",
-            },
+        call(
+            "deviation_record",
+            page=one.page,
+            says=one.difference.says,
+            found=one.difference.found,
+            source=one.source,
+            why=f"{one.source} has changed and now states this differently.",
         )
-        for one in reversed(once.values())
+        for one in reversed(first.values())
     ]
 
 
 def _propose(brief: Brief, done: Done) -> list[Request]:
     """Propose each page that differs with the facts of its sources, where each stands there once, word for word."""
-    pages, wanted = _pages(done), dict[str, str]()
+    pages, bodies = _pages(done), dict[str, str]()
     for one in _findings(done) if brief.may("page_propose") else ():
-        body = wanted.get(one.page, pages[one.page]["body"])
-        changed = _put_in_place(body, one.difference)
+        changed = _replaced(bodies.get(one.page, pages[one.page]["body"]), one.difference)
         if changed and not pages[one.page]["left_out_chars"]:
-            wanted[one.page] = changed
+            bodies[one.page] = changed
     return [
-        Request(
-            tool="page_propose",
-            args={
-                "page": name,
-                "title": pages[name]["title"],
-                "body": body,
-                "tags": list(pages[name]["tags"]),
-                "version": pages[name]["version"],
-            },
+        call(
+            "page_propose",
+            page=name,
+            title=pages[name]["title"],
+            body=body,
+            tags=list(pages[name]["tags"]),
+            version=pages[name]["version"],
         )
-        for name, body in wanted.items()
+        for name, body in bodies.items()
     ]
 
 
@@ -85,24 +80,22 @@ def _settle(_brief: Brief, done: Done) -> list[Request]:
     settled = []
     for item in _items(done):
         if item["item"] not in differing and item["page"] in _pages(done):
-            settled.append(Request(tool="revalidation_settle", args={"item": item["item"], "result": "holds"}))
+            settled.append(call("revalidation_settle", item=item["item"], result="holds"))
         elif item["page"] in recorded:
-            settled.append(Request(tool="revalidation_settle", args={"item": item["item"], "result": "deviation"}))
+            settled.append(call("revalidation_settle", item=item["item"], result="deviation"))
     return settled
 
 
 def _close(_brief: Brief, done: Done) -> str:
-    if not _items(done) and not refusals(done):
+    if not _items(done) and not rules.refusals(done):
         return ""
     waiting = next((answer["waiting"] for answer in answers(done, "revalidation_next")), 0)
-    verdicts = answers(done, "revalidation_settle")
-    held = [one["page"] for one in verdicts if one["result"] == "holds"]
-    said = [f"Held {_count(len(verdicts), 'page')} of {waiting} against what changed."]
+    settled = answers(done, "revalidation_settle")
+    held = [one["page"] for one in settled if one["result"] == "holds"]
+    said = [f"Compared {rules.counted(len(settled), 'page')} of {waiting} with what changed."]
     said += [f"Still valid: {', '.join(held)}."] if held else []
     said += [f"Recorded deviation {one['deviation_id']} of {one['page']}." for one in answers(done, "deviation_record")]
-    said += [f"Proposed “{one['title']}” as candidate {one['candidate_id']}." for one in answers(done, "page_propose")]
-    said += [line if line[-1] in ".!?" else f"{line}." for line in refusals(done)]
-    return " ".join([*said, RULE_BASED])
+    return rules.closing([*said, *rules.proposed(done, "page_propose")], done)
 
 
 def _items(done: Done) -> list[dict[str, Any]]:
@@ -125,12 +118,8 @@ def _findings(done: Done) -> list[_Finding]:
     ]
 
 
-def _put_in_place(body: str, difference: Difference) -> str:
-    """Return a body with one statement exchanged; empty where it does not stand there exactly once."""
+def _replaced(body: str, difference: Difference) -> str:
+    """Return a body with one statement replaced; empty if it does not stand there exactly once."""
     statement = r"\s+".join(map(re.escape, difference.says.split()))
     changed, count = re.subn(statement, lambda _match: difference.found, body)
     return changed if count == 1 else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

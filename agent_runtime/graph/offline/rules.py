@@ -1,17 +1,19 @@
-"""What the rule-based model does next: a pure function of the turn's brief and of what its calls gave so far."""
+"""What all rules share: the brief of a turn, its tool calls and their answers, and picking the sentences that matter.
+
+A rule is a pure function of the brief and of what the turn's calls gave so far; it returns the next step.
+"""
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_runtime.model.words import sentences, terms, words
+
+RULE_BASED = "(Written by the rule-based offline model.)"
 _REMEMBER = re.compile(r"(?:^|\bthen)\s*remember:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
-_ORDER = re.compile(r"^\s*(?:then\s+)?(search|read|fetch):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
-_TELL = re.compile(r"^\s*(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
-_RESTART = re.compile(r"^\s*(?:then\s+)?restart:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
-_ASK = re.compile(r"^\s*(?:then\s+)?ask (researcher|reviewer):\s*(.+)\Z", re.IGNORECASE | re.MULTILINE | re.DOTALL)
-_PAGE = re.compile(r"^\s*(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class Brief:
         subagents: subagents that its category may start.
         offered: names of the tools it is offered, also those outside its scopes.
         by_fire: a fire started it; otherwise an author did.
-        nominal: the instant the fire stands for, as text; empty for an author's turn.
+        nominal: the scheduled time of that fire, as text; empty for an author's turn.
         stands_for: how many fires it stands for, itself included.
         task: the task of that fire.
         draw: from 1 to 6, by chance.
@@ -75,7 +77,7 @@ class Exchange:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The answer as an object; empty when it failed or is none."""
+        """The answer as an object; empty if the call failed or its answer is no object."""
         try:
             found = json.loads(self.text) if self.ok else {}
         except ValueError:
@@ -92,77 +94,111 @@ class Step:
 
 
 Done = Sequence[Exchange]
+Rule = Callable[[Brief, Done], Step]
 Stage = Callable[[Brief, Done], list[Request]]
+
+
+def call(tool: str, **args: Any) -> Request:
+    """Return a call of a tool with these arguments."""
+    return Request(tool=tool, args=args)
 
 
 def follow(stages: Sequence[Stage], close: Callable[[Brief, Done], str], brief: Brief, done: Done) -> Step:
     """Return the calls of the first stage that has calls not made yet; after the last stage, the closing text.
 
-    A stage names its calls from the brief and from what came back; one whose tools have all been tried is over, so
-    that a failed or refused call is reported and never repeated.
+    A stage names its calls from the brief and from what came back. A tool that was called in an earlier stage is not
+    called again, so a call that failed or was refused is reported and never repeated.
     """
     tried = {exchange.tool for exchange in done}
     for stage in stages:
-        calls = [call for call in stage(brief, done) if call.tool in brief.offered and call.tool not in tried]
+        calls = [one for one in stage(brief, done) if one.tool in brief.offered and one.tool not in tried]
         if calls:
             return Step(calls=tuple(calls))
     return Step(text=close(brief, done))
 
 
 def remember(brief: Brief, _done: Done) -> list[Request]:
-    """Return a memory_put for each `remember:` of the prompt, within the category's scopes or not."""
-    return [Request(tool="memory_put", args={"tier": "channel", "text": text}) for text in to_remember(brief.prompt)]
+    r"""Return a memory_put for each `remember:` of the prompt, within the category's scopes or not.
 
-
-def to_remember(prompt: str) -> list[str]:
-    r"""Return the texts that a prompt asks to remember.
-
-    >>> to_remember("Catch me up, then remember: CI is green\nremember: ship on Monday")
+    >>> asked = Brief(prompt="Catch me up, then remember: CI is green\nremember: ship on Monday")
+    >>> [one.args["text"] for one in remember(asked, ())]
     ['CI is green', 'ship on Monday']
     """
-    return [match[1].strip() for match in _REMEMBER.finditer(prompt)]
+    texts = [match[1].strip() for match in _REMEMBER.finditer(brief.prompt)]
+    return [call("memory_put", tier="channel", text=text) for text in texts]
 
 
-def without_orders(prompt: str) -> str:
-    """Return what a prompt says beside its `remember:` lines.
+def without_remember(prompt: str) -> str:
+    """Return a prompt without its `remember:` lines.
 
-    >>> without_orders("Catch me up, then remember: CI is green")
+    >>> without_remember("Catch me up, then remember: CI is green")
     'Catch me up,'
     """
     return _REMEMBER.sub("", prompt).strip()
 
 
-def orders(brief: Brief, _done: Done) -> list[Request]:
-    r"""Return the calls that the prompt orders by name: search:, read:, fetch:, restart:, propose page:.
-
-    >>> [call.tool for call in orders(Brief(prompt="search: release\nread: plan\nrestart: go on"), ())]
-    ['workspace_search', 'workspace_read', 'lifecycle_request_restart']
-    """
-    tools = {"search": ("workspace_search", "query"), "read": ("workspace_read", "page"), "fetch": ("web_fetch", "url")}
-    named = [(*tools[match[1].lower()], match[2].strip()) for match in _ORDER.finditer(brief.prompt)]
-    calls = [Request(tool=tool, args={argument: value}) for tool, argument, value in named]
-    calls += [
-        Request(tool="agent_send", args={"worker": match[1], "text": match[2].strip()})
-        for match in _TELL.finditer(brief.prompt)
-    ]
-    calls += [
-        Request(tool="lifecycle_request_restart", args={"notes": match[1].strip()})
-        for match in _RESTART.finditer(brief.prompt)
-    ]
-    asked = _ASK.search(brief.prompt)
-    if asked:
-        calls.append(Request(tool="subagent_run", args={"name": asked[1].lower(), "brief": asked[2].strip()}))
-    page = None if asked else _PAGE.search(brief.prompt)
-    if page:
-        calls.append(Request(tool="page_propose", args={"title": page[1].strip(), "body": page[2].strip()}))
-    return calls
-
-
-def refusals(done: Done) -> list[str]:
-    """Return a sentence for each call that failed or that the author refused."""
-    return [f"{exchange.tool} was not done: {exchange.text.strip()}" for exchange in done if not exchange.ok]
-
-
 def answers(done: Done, tool: str) -> list[dict[str, Any]]:
     """Return what the calls of one tool gave, those that ran."""
     return [exchange.data for exchange in done if exchange.tool == tool and exchange.data]
+
+
+def entries(done: Done, tool: str = "memory_read") -> list[dict[str, Any]]:
+    """Return the memory entries that the calls of one tool gave."""
+    return [entry for found in answers(done, tool) for entry in found["entries"]]
+
+
+def pages_found(done: Done) -> list[dict[str, Any]]:
+    """Return the pages that searches of the workspace gave, in their order."""
+    return [page for search in answers(done, "workspace_search") for page in search["pages"]]
+
+
+def refusals(done: Done) -> list[str]:
+    """Return a line for each call that failed or that the author refused."""
+    return [f"{exchange.tool} was not done: {exchange.text.strip()}" for exchange in done if not exchange.ok]
+
+
+def closing(said: Sequence[str], done: Done, signature: str = RULE_BASED) -> str:
+    """Return sentences, one more for each call that failed, and who wrote it, as one text."""
+    failed = [line if line[-1] in ".!?" else f"{line}." for line in refusals(done)]
+    return " ".join([*said, *failed, signature])
+
+
+def proposed(done: Done, tool: str) -> list[str]:
+    """Return a sentence for each candidate that the calls of one tool made."""
+    return [f"Proposed “{one['title']}” as candidate {one['candidate_id']}." for one in answers(done, tool)]
+
+
+def counted(number: int, noun: str, none: str = "no") -> str:
+    """Return a number with its noun.
+
+    >>> counted(0, "page"), counted(1, "page"), counted(2, "page"), counted(0, "page", none="0")
+    ('no pages', '1 page', '2 pages', '0 pages')
+    """
+    return f"{number or none} {noun}{'' if number == 1 else 's'}"
+
+
+def salient(texts: Iterable[str], most: int) -> list[str]:
+    """Return the sentences whose words the texts use most often, in the order they stand, each once.
+
+    Source: H. P. Luhn, The Automatic Creation of Literature Abstracts, IBM Journal 2(2), 1958.
+    """
+    found = list(dict.fromkeys(sentence for text in texts for sentence in sentences(text)))
+    weight = Counter(word for sentence in found for word in terms(sentence))
+
+    def value(sentence: str) -> float:
+        content = terms(sentence)
+        return sum(weight[word] for word in content) / (len(content) + 2)
+
+    return _in_order(found, sorted(found, key=value, reverse=True)[:most])
+
+
+def relevant(text: str, wanted: Sequence[str], most: int) -> list[str]:
+    """Return the sentences that hold most of the wanted words, in the order they stand; none that holds none."""
+    found = list(dict.fromkeys(sentences(text)))
+    hits = {sentence: len(set(words(sentence)) & set(wanted)) for sentence in found}
+    best = [sentence for sentence in sorted(found, key=lambda one: -hits[one]) if hits[sentence]]
+    return _in_order(found, best[:most])
+
+
+def _in_order(found: Sequence[str], chosen: Sequence[str]) -> list[str]:
+    return [sentence for sentence in found if sentence in set(chosen)]

@@ -142,7 +142,7 @@ async def test_a_page_that_a_changed_source_contradicts_is_found_by_the_walk_and
 
     turn_id = await stage.fire("re-validation-walk", "Hold the pages whose sources changed against them.")
     said = await stage.said(turn_id)
-    assert "Held 1 page of 1" in said
+    assert "Compared 1 page of 1" in said
     settled = await stage.only("ListRevalidation", wire.ListRevalidationRequest(all=True), "items")
     assert (settled.state, settled.result, settled.turn_id) == ("settled", "deviation", turn_id)
     deviation = await stage.only("ListDeviations", wire.ListDeviationsRequest(channel="general"), "deviations")

@@ -122,7 +122,13 @@ async def test_the_walk_records_what_differs_proposes_the_change_and_keeps_what_
     (candidate,) = await workspace.list_candidates()
     assert candidate.body == LEAFLET.replace("let,\n  three", "let, five")
     assert one.candidate_id == candidate.candidate_id, "the record that the boundary would have made is this one"
-    for part in ("Held 2 pages of 2", one.deviation_id, candidate.candidate_id, "Still valid: poster", "rule-based"):
+    for part in (
+        "Compared 2 pages of 2",
+        one.deviation_id,
+        candidate.candidate_id,
+        "Still valid: poster",
+        "rule-based",
+    ):
         assert part in agent.text
     assert (await workspace.get_page("leaflet")).body == LEAFLET, "nothing is canonical but by the author's act"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.graph.offline.research import borne, claims, research, review, sweep
+from agent_runtime.graph.offline.research import claims, research, review, supports, sweep
 from agent_runtime.graph.offline.rules import Brief, Exchange
 from agent_runtime.model.turn import SUBAGENTS
 from agent_runtime.tools.workspace import workspace_tools
@@ -49,7 +49,7 @@ def test_without_a_source_that_can_be_read_nothing_is_borne_out() -> None:
 
 @pytest.mark.parametrize("claim", ["", "-", "!!!"])
 def test_a_claim_without_words_is_never_borne_out(claim: str) -> None:
-    assert not borne(claim, "Anything at all.")
+    assert not supports("Anything at all.", claim)
 
 
 def test_a_text_without_list_items_is_claimed_sentence_by_sentence() -> None:
