@@ -48,7 +48,6 @@ class Subagents:
     """Starts subagents. Nothing is built before the first is started."""
 
     def __init__(self, make_model: Callable[[], BaseChatModel]) -> None:
-        """Take what makes the model that they answer with."""
         self._make_model = make_model
         self._gate: Gate | None = None
         self._specs: Sequence[ToolSpec] = ()

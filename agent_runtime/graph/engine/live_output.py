@@ -221,7 +221,6 @@ class LiveCallbacks(BaseCallbackHandler):
     raise_error = False
 
     def __init__(self, live: LiveOutput, turn: TurnContext, said: Count) -> None:
-        """Take whom to tell, the turn, and what counts the messages that it has said; None where that is not known."""
         self._live = live
         self._turn = turn
         self._said = said

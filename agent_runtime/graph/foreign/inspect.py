@@ -240,9 +240,8 @@ def _changed(kind: type, base: type, methods: Sequence[str]) -> str:
 
 def _served(tool: Mapping[Any, Any]) -> str:
     """Return the name of a tool that a model's provider runs; nothing for one that the graph runs."""
-    if {"function", "input_schema", "function_declarations", "parameters"} & set(tool):
-        return ""
-    if tool.get("type") in {"function", "custom"}:
+    declared = {"function", "input_schema", "function_declarations", "parameters"} & set(tool)
+    if declared or tool.get("type") in {"function", "custom"}:
         return ""
     return str(tool.get("type") or next(iter(tool), "a tool"))
 

@@ -20,7 +20,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 from uuid import UUID  # noqa: TID251  the class, to know one by; none is made here
 from weakref import WeakKeyDictionary
 
@@ -173,7 +173,6 @@ def place() -> str:
 def configurable() -> Mapping[str, Any]:
     """Return what the running graph was configured with, or nothing outside a graph."""
     try:
-        found: Mapping[str, Any] = get_config().get("configurable", {})
+        return cast("Mapping[str, Any]", get_config().get("configurable", {}))
     except RuntimeError:
         return {}
-    return found

@@ -28,7 +28,7 @@ class Brief:
         subagents: subagents that its category may start.
         offered: names of the tools it is offered, also those outside its scopes.
         by_fire: a fire started it; otherwise an author did.
-        nominal: the scheduled time of that fire, as text; empty for an author's turn.
+        nominal: the time that fire stands for, as text; empty for an author's turn.
         stands_for: how many fires it stands for, itself included.
         task: the task of that fire.
         draw: from 1 to 6, by chance.
