@@ -15,7 +15,7 @@ from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.heap import settle_heap
+from turnkeeper.process import settle_heap
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.locking import ProcessLock
 

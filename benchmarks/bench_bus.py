@@ -4,7 +4,6 @@ Run `python -m benchmarks.bench_bus`. Each repetition writes into a folder of it
 one: some file systems avoid the inodes of files just deleted, which would be measured instead.
 """
 
-import asyncio
 import os
 import shutil
 import statistics
@@ -16,13 +15,12 @@ from typing import Any
 
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope, encode
-from turnkeeper.bus.grouped import GroupedInbox
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 
-PUTTERS = 64
-EACH = 16
+GROUP = 64
+GROUPS = 16
 LONE = 60
 REPETITIONS = 7
 
@@ -30,9 +28,9 @@ REPETITIONS = 7
 def measure() -> dict[str, Any]:
     """Return medians of rates (per second) and of lone puts (microseconds), and the ratios between them.
 
-    `grouped_ratio` is grouped / one by one: 64 tasks put at once, against the same synced puts one after another.
-    `cycle_ratio` is the same with claim and archive. `lone_ratio` is a lone put through the event loop and the
-    thread against open, write, fsync, close, link, unlink and the folder's fsync of the same bytes.
+    `grouped_ratio` is grouped / one by one: groups of 64 puts, as the daemon makes them of what waits at one moment,
+    against the same synced puts one after another. `cycle_ratio` is the same with claim and archive. `lone_ratio` is a
+    lone put against open, write, fsync, close, link, unlink and the folder's fsync of the same bytes.
     """
     root = Path(tempfile.mkdtemp(prefix="tk-bench-"))
     try:
@@ -47,12 +45,12 @@ def measure() -> dict[str, Any]:
     }
     spread = {f"{name}_spread": [min(values), max(values)] for name, values in ratios.items()}
     medians = {name: statistics.median(values) for name, values in ratios.items()}
-    return {"repetitions": REPETITIONS, "envelopes": PUTTERS * EACH, **found, **medians, **spread}
+    return {"repetitions": REPETITIONS, "envelopes": GROUP * GROUPS, **found, **medians, **spread}
 
 
 def _repetition(folder: Path) -> dict[str, float]:
     row: dict[str, float] = {}
-    count = PUTTERS * EACH
+    count = GROUP * GROUPS
     row["one_by_one_per_s"] = count / _seconds(_one_by_one, folder / "single")
     row["grouped_per_s"] = count / _seconds(_grouped, folder / "grouped")
     row["one_by_one_cycle_per_s"] = count / _seconds(_one_by_one_cycle, folder / "single")
@@ -86,45 +84,29 @@ def _message(place: int) -> Envelope:
 
 def _one_by_one(folder: Path) -> None:
     inbox = _inbox(folder)
-    for place in range(PUTTERS * EACH):
+    for place in range(GROUP * GROUPS):
         inbox.put(_message(place))
 
 
 def _one_by_one_cycle(folder: Path) -> None:
     inbox = _inbox(folder)
-    for place in range(PUTTERS * EACH):
+    for place in range(GROUP * GROUPS):
         inbox.put(_message(place + 1_000_000))
         for item in inbox.claim(1):
             inbox.archive(item)
 
 
 def _grouped(folder: Path) -> None:
-    asyncio.run(_put_together(folder, 0))
+    inbox = _inbox(folder)
+    for first in range(0, GROUP * GROUPS, GROUP):
+        inbox.put_each([_message(first + place) for place in range(GROUP)])
 
 
 def _grouped_cycle(folder: Path) -> None:
-    asyncio.run(_put_together(folder, 1_000_000, read=True))
-
-
-async def _put_together(folder: Path, first: int, *, read: bool = False) -> None:
-    bus = GroupedInbox(_inbox(folder))
-
-    async def putter(number: int) -> None:
-        for place in range(EACH):
-            await bus.put(_message(first + number * EACH + place))
-
-    async def reader() -> None:
-        left = PUTTERS * EACH
-        while left:
-            claimed = await bus.claim(PUTTERS)
-            await asyncio.gather(*(bus.archive(item) for item in claimed))
-            left -= len(claimed)
-
-    work = [putter(number) for number in range(PUTTERS)]
-    try:
-        await asyncio.gather(*work, *([reader()] if read else []))
-    finally:
-        bus.close()
+    inbox = _inbox(folder)
+    for first in range(0, GROUP * GROUPS, GROUP):
+        inbox.put_each([_message(1_000_000 + first + place) for place in range(GROUP)])
+        inbox.archive_all(inbox.claim(GROUP))
 
 
 def _lone(folder: Path) -> dict[str, float]:
@@ -133,22 +115,18 @@ def _lone(folder: Path) -> dict[str, float]:
     bare.mkdir(mode=0o700)
     (folder / "lone").mkdir(mode=0o700)
 
-    async def run() -> dict[str, float]:
-        bus = GroupedInbox(_inbox(folder / "lone"))
-        ours, theirs = [], []
-        for place in range(LONE):
-            message = _message(place)
-            started = time.perf_counter()
-            await bus.put(message)
-            ours.append(time.perf_counter() - started)
-            data = encode(message)
-            started = time.perf_counter()
-            _bare_put(bare, place, data)
-            theirs.append(time.perf_counter() - started)
-        bus.close()
-        return {"lone_us": statistics.median(ours) * 1e6, "bare_us": statistics.median(theirs) * 1e6}
-
-    return asyncio.run(run())
+    inbox = _inbox(folder / "lone")
+    ours, theirs = [], []
+    for place in range(LONE):
+        message = _message(place)
+        started = time.perf_counter()
+        inbox.put(message)
+        ours.append(time.perf_counter() - started)
+        data = encode(message)
+        started = time.perf_counter()
+        _bare_put(bare, place, data)
+        theirs.append(time.perf_counter() - started)
+    return {"lone_us": statistics.median(ours) * 1e6, "bare_us": statistics.median(theirs) * 1e6}
 
 
 def _bare_put(folder: Path, place: int, data: bytes) -> None:

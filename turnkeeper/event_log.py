@@ -1,10 +1,11 @@
-"""The event trail: JSONL facts, one file for each process and day, one `O_APPEND` write a line.
+"""The event log: one JSON line an event, one file a day, one `O_APPEND` write for each group of lines.
 
-Every kind of run writes the same records, so that one history checker reads them all. Required keys: `at` (RFC 3339
-UTC), `process`, `pid`, `event`. The rest are fields of the event: ids, states, counts; never a prompt, a message, an
-argument or a secret.
+Each process has files of its own; the receipts of envelopes are one file for all (`turnkeeper/bus/acks.py`). Required
+keys: `at` (RFC 3339 UTC), `process`, `pid`, `event`. The rest are fields of the event: ids, states, counts; never a
+prompt, a message, an argument or a secret.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -15,18 +16,21 @@ from typing import Any
 from turnkeeper.clock import Clock
 from turnkeeper.times import rfc3339
 
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json.dumps` makes one for each call
 
 
 class EventLog:
     """Appends events of one process. A line is whole or absent, also with several writers on one file.
 
-    Events tell what has happened; a trail that cannot be written undoes none of it. So only a durable event raises
-    OSError. Others that the machine has no room for are lost, which is said once on stderr until writing works again.
+    An event says what has happened; failing to log it undoes nothing. So `emit` raises OSError only for a durable
+    event. Others that cannot be written are lost, with one warning on stderr until writing works again.
     """
 
-    def __init__(self, folder: Path, process: str, clock: Clock) -> None:
+    def __init__(self, folder: Path, process: str, clock: Clock, *, prefix: str | None = None) -> None:
+        """`prefix` begins the files' names; `events-<process>` unless given."""
         self._folder = folder
+        self._prefix = prefix or f"events-{process}"
         self._process = process
         self._clock = clock
         self._day = ""
@@ -39,7 +43,20 @@ class EventLog:
         self.emit_all([(event, fields)], durable=durable)
 
     def emit_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool = False) -> None:
-        """Append events, each a name and its fields, in order, at one time and in one write.
+        """Append events as :meth:`append` does; a failure is raised only with `durable`."""
+        try:
+            self.append(events, durable=durable)
+        except OSError as error:
+            if durable:
+                raise
+            if not self._silent:
+                sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
+            self._silent = True
+        else:
+            self._silent = False
+
+    def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool) -> None:
+        """Append events, each a name and its fields, in order, with one time and in one write. Raises OSError.
 
         A write lets go of the interpreter's lock, and getting it back beside a busy thread costs more than the write.
         """
@@ -49,16 +66,7 @@ class EventLog:
         first = {"at": at, "process": self._process, "pid": os.getpid()}
         lines = (_JSON.encode({**first, "event": event, **fields}) for event, fields in events)
         data = "".join(f"{line}\n" for line in lines).encode()
-        try:
-            self._write(at[:10], data, durable=durable)
-        except OSError as error:
-            if durable:
-                raise
-            if not self._silent:
-                sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
-            self._silent = True
-        else:
-            self._silent = False
+        self._write(at[:10], data, durable=durable)
 
     def _write(self, day: str, data: bytes, *, durable: bool) -> None:
         descriptor, written = self._open(day), 0
@@ -79,20 +87,18 @@ class EventLog:
     def _open(self, day: str) -> int:
         if self._descriptor is None or day != self._day:
             self.close()
-            path = self._folder / f"events-{self._process}-{day}.jsonl"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor, self._day = os.open(path, flags, 0o600), day
+            self._descriptor = os.open(self._folder / f"{self._prefix}-{day}.jsonl", _APPEND, 0o600)
+            self._day = day
         return self._descriptor
 
 
-def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield every whole event in the folder's trails, by time. A torn last line, left by a crash, is passed over."""
+def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:
+    """Yield every whole event of the files so named, by time. A torn last line, left by a crash, is skipped."""
     records = []
-    for path in sorted(folder.glob("events-*.jsonl")):
+    for path in sorted(folder.glob(f"{prefix}-*.jsonl")):
         for line in path.read_bytes().split(b"\n"):
-            try:
+            with contextlib.suppress(ValueError):
                 record = json.loads(line)
-            except ValueError:
-                continue
-            records.append(record)
+                if isinstance(record, dict):
+                    records.append(record)
     yield from sorted(records, key=lambda record: str(record["at"]))

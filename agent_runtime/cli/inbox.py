@@ -13,7 +13,7 @@ from agent_runtime.mailbox.survey import envelope_row, envelope_rows, existing, 
 from agent_runtime.mailbox.tmux import Pane
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
-from turnkeeper.bus.port import Claimed
+from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, home, note, plain, show_rows

@@ -48,7 +48,7 @@ from turnkeeper.config.settings import Settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 from turnkeeper.storage.database import Database
 
 PROCESS = "agent-runtime"

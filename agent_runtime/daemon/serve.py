@@ -17,13 +17,12 @@ from agent_runtime.model.agents import hosted
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
-from turnkeeper.bus.reader_lock import ReaderLock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.errors import EXIT_FAILURE
-from turnkeeper.heap import settle_heap
-from turnkeeper.progress import Progress
+from turnkeeper.process import Progress, settle_heap
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.storage.locking import ReaderLock
 
 MOST = 1024  # started as they are needed; one that hangs is lost until the process ends
 

@@ -19,13 +19,12 @@ from agent_runtime.store.mail.deliveries import terminal_deliveries_by_key
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.envelope import encode
-from turnkeeper.bus.inbox import Encoded
-from turnkeeper.bus.port import Put
+from turnkeeper.bus.inbox import Encoded, Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, TurnkeeperError
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 
 LARGEST_GROUP = 512
 

@@ -17,14 +17,13 @@ from agent_runtime.model.trigger import Trigger, from_envelope
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
-from turnkeeper.bus.inbox import Claimed, Encoded, Inbox
-from turnkeeper.bus.key_index import Whereabouts, whereabouts
-from turnkeeper.bus.port import Put
-from turnkeeper.bus.quota import machine_errors
+from turnkeeper.bus.inbox import Claimed, Encoded, Inbox, Put
+from turnkeeper.bus.key_index import EnvelopeState, envelope_states
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.storage.files import machine_errors
 
 T = TypeVar("T")
 
@@ -120,9 +119,9 @@ class Mailboxes:
         """Forget a fire that was laid out: it is settled, and its row tells of it."""
         self._lying.pop(key, None)
 
-    async def whereabouts(self, agent: str, wanted: Mapping[str, str]) -> dict[str, Whereabouts]:
+    async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
         """Return where laid out envelopes are, by key; `wanted` holds the name under which each was put."""
-        return await self._run(lambda: whereabouts(self._other(agent).folder, wanted, self._files))
+        return await self._run(lambda: envelope_states(self._other(agent).folder, wanted, self._files))
 
     async def was_received(self, name: str) -> bool:
         """Tell whether a reader wrote a receipt for the envelope of this name."""
@@ -192,7 +191,7 @@ class Mailboxes:
         """Write receipts; what a full disk refuses is written with the next, since what was claimed must go on."""
         self._unwritten += [delivery.claimed for delivery in deliveries]
         with contextlib.suppress(Exhausted):
-            self._ledger.received_all(self._unwritten, durable=False)
+            self._ledger.received(self._unwritten, durable=False)
             self._unwritten.clear()
         return deliveries
 

@@ -9,14 +9,13 @@ from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope
-from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.port import Claimed, Put
-from turnkeeper.bus.reader_lock import ReaderLock, reader_of
+from turnkeeper.bus.inbox import Claimed, Inbox, Put
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home, check_agent
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
+from turnkeeper.storage.locking import ReaderLock, reader_of
 
 MOST_AT_ONCE = 100
 

@@ -10,13 +10,13 @@ from typing import Any
 from agent_runtime.model.agents import hosted_on
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
 from turnkeeper.bus.file_names import ns_of
+from turnkeeper.bus.limits import REASON
 from turnkeeper.bus.quarantine import Quarantine
-from turnkeeper.bus.reader_lock import reader_of
-from turnkeeper.bus.retention import REASON
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Corrupt, InvalidInput, NotFound
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.locking import reader_of
 from turnkeeper.times import from_us, rfc3339
 
 Row = dict[str, Any]

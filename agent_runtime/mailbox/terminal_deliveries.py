@@ -18,7 +18,7 @@ from agent_runtime.store.mail import deliveries
 from agent_runtime.store.mail.deliveries import TerminalDelivery
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus.key_index import Whereabouts
+from turnkeeper.bus.key_index import EnvelopeState
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.event_log import EventLog
@@ -88,7 +88,7 @@ class TerminalDeliveries:
         cancels = await self._store.read(lambda connection: deliveries.cancelled_among(connection, turns))
         for agent, group in groupby(sorted(left, key=lambda laid: laid.agent), key=lambda laid: laid.agent):
             mine = list(group)
-            found = await self._mailboxes.whereabouts(agent, {laid.key: laid.name for laid in mine})
+            found = await self._mailboxes.envelope_states(agent, {laid.key: laid.name for laid in mine})
             for laid in mine:
                 await self._deal_with(laid, found[laid.key], cancels.get(laid.turn_id))
         return len(left)
@@ -103,17 +103,17 @@ class TerminalDeliveries:
                 left = 1
             await self._clock.wait(news, POLL_S if left else IDLE_S)
 
-    async def _deal_with(self, laid: TerminalDelivery, where: Whereabouts, cancelled: str | None) -> None:
-        if where is Whereabouts.GONE:
+    async def _deal_with(self, laid: TerminalDelivery, where: EnvelopeState, cancelled: str | None) -> None:
+        if where is EnvelopeState.GONE:
             await self._is_gone(laid)
             return
         self._missing.discard(laid.key)
-        if where is Whereabouts.DELIVERED:
+        if where is EnvelopeState.DELIVERED:
             await self._settle(laid, "delivered")
-        elif where is Whereabouts.QUARANTINED:
+        elif where is EnvelopeState.QUARANTINED:
             await self._settle(laid, "failed", f"{laid.agent} could not read it: agent-runtime inbox quarantine")
         elif (
-            where is Whereabouts.WAITING
+            where is EnvelopeState.WAITING
             and cancelled is not None
             and await self._mailboxes.withdraw(laid.agent, laid.name)
         ):

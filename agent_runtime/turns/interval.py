@@ -14,7 +14,7 @@ from agent_runtime.store.mail.handoffs import given, shown
 from agent_runtime.store.turn_reads import asked_in_turn
 from agent_runtime.store.turn_store import Store
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 
 CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over
 RECORD_S = 0.25  # how long after it was said the conversation may show it

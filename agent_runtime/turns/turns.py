@@ -22,7 +22,7 @@ from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item
 from agent_runtime.turns.notify import Notification
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
 _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}

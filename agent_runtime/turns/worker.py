@@ -23,7 +23,7 @@ from agent_runtime.turns.turns import Parts, Turns
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 
 MOST_TAKEN = 4096  # envelopes claimed and not yet archived
 LARGEST_CLAIM = 256

@@ -39,7 +39,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 from turnkeeper.storage.locking import ProcessLock, is_held
 from turnkeeper.times import rfc3339
 

@@ -42,9 +42,8 @@ def _line(what: str, ask: Callable[[], Iterator[str]]) -> str:
         found = list(ask())
     except TurnkeeperError as error:
         return f"{what}: unknown ({error.what})"
-    named = ", ".join(found[:MOST_NAMED]) or "none"
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"{what}: {named}{more}"
+    return f"{what}: {', '.join(found[:MOST_NAMED]) or 'none'}{more}"
 
 
 def _turns(runtime: Any) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Supervisor:
                 pause_s = self._watchdog.tick()
                 if pause_s is None:
                     return
-                self._systemd.tell(ready=self._settled())
+                self._systemd.notify(ready=self._settled())
                 pause_s = min(pause_s, self._systemd.longest_pause_s)
                 self._wait(self._watch(opened, watched), max(pause_s, _SHORTEST_S))
 

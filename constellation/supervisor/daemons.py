@@ -15,7 +15,7 @@ import psutil
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.progress import last_beat
+from turnkeeper.process import last_beat
 from turnkeeper.storage.locking import holder_pid, is_held
 
 STOP_TIMEOUT_S = 60.0

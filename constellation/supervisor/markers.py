@@ -7,6 +7,7 @@ replaced whole and synced. One that is there and cannot be read is :data:`UNREAD
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -214,10 +215,8 @@ def clear_marker(path: Path) -> None:
 def found(home: Home, kind: Kind) -> Iterator[Path]:
     """Yield the markers of a kind that lie there, by name; what stands between `<` and `>` is any text."""
     parent, _, pattern = kind.path.rpartition("/")
-    for name in ("process", "epoch", "ts", "id"):
-        pattern = pattern.replace(f"<{name}>", "*")
     folder = home.root / parent
-    yield from sorted(folder.glob(pattern)) if folder.is_dir() else ()
+    yield from sorted(folder.glob(re.sub("<[a-z]+>", "*", pattern))) if folder.is_dir() else ()
 
 
 def number(value: object) -> float:

@@ -125,8 +125,7 @@ def install(home: Home, environ: Mapping[str, str]) -> list[Path]:
 
 def uninstall(home: Home, environ: Mapping[str, str]) -> list[Path]:
     """Remove the units of a home; return the files that were there."""
-    paths = [unit_folder(environ) / name for name in units(home, environ)]
-    there = [path for path in paths if path.exists()]
+    there = [path for name in units(home, environ) if (path := unit_folder(environ) / name).exists()]
     for path in there:
         path.unlink()
     return there
@@ -141,7 +140,7 @@ class Notifier:
         self.longest_pause_s = int(usec) / 2e6 if self._address and usec.isdigit() and int(usec) else float("inf")
         """How long the supervisor may sleep at most, so that systemd does not take it for hung."""
 
-    def tell(self, *, ready: bool) -> None:
+    def notify(self, *, ready: bool) -> None:
         """Say that the supervisor gets on, and, once everything is up or given up, that the service is ready."""
         if not self._address:
             return

@@ -134,9 +134,8 @@ def _raise_if_failed(home: Home, daemon: Daemon) -> None:
     says = read_marker(markers.FAILED_REVIVE.at(home, process=daemon.name))
     if says is not None:
         why = str(says.get("error") or "") if isinstance(says, dict) else ""
-        what = f"{daemon.name} did not come up"
-        hint = "mend it, then: turnkeeper up"
-        raise TurnkeeperError(f"{what}: {why}" if why else what, where=str(log_of(home, daemon)), hint=hint)
+        what = f"{daemon.name} did not start{f': {why}' if why else ''}"
+        raise TurnkeeperError(what, where=str(log_of(home, daemon)), hint="fix it, then run: turnkeeper up")
 
 
 def _stop_starting(home: Home, daemon: Daemon) -> None:

@@ -40,8 +40,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
-from turnkeeper.progress import last_beat
+from turnkeeper.process import Failpoints, last_beat
 from turnkeeper.storage.locking import ProcessLock, is_held
 from turnkeeper.times import rfc3339
 

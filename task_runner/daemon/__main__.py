@@ -18,8 +18,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
 from turnkeeper.event_log import EventLog
-from turnkeeper.heap import settle_heap
-from turnkeeper.progress import Progress
+from turnkeeper.process import Progress, settle_heap
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.locking import ProcessLock
 

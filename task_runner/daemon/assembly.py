@@ -27,7 +27,7 @@ from turnkeeper.config.settings import SchedulerSettings, load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 

@@ -33,7 +33,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 
 MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0

@@ -14,7 +14,7 @@ from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.event_log import EventLog
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 from turnkeeper.times import rfc3339
 
 LONGEST_WAIT_S = 30.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from constellation.supervisor.daemons import Daemon
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.progress import Progress
+from turnkeeper.process import Progress
 from turnkeeper.storage.locking import ProcessLock
 
 STANDINS = tuple(

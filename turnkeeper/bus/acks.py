@@ -1,23 +1,24 @@
 """Receipts for envelopes: a line in the day's ledger, and an `ack` envelope to a sender that asked for one.
 
-`logs/channel-acks-<date>.jsonl` is a trail like the events: JSON lines, one `O_APPEND` write each, so that several
-processes share a file. A line names the envelope and never carries its text. Both are made before the envelope is
-archived; a crash in between makes them again, under the same ids.
+`logs/channel-acks-<date>.jsonl` is an event log that all processes share. A line names the envelope and never carries
+its text. Both receipts are made before the envelope is archived; after a crash in between they are made again, with
+the same ids.
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from turnkeeper.bus.envelope import Envelope
-from turnkeeper.bus.port import Claimed, Put
-from turnkeeper.bus.quota import machine_errors
+from turnkeeper.bus.inbox import Claimed, Put
 from turnkeeper.clock import Clock
-from turnkeeper.times import rfc3339
+from turnkeeper.event_log import EventLog, read_events
+from turnkeeper.storage.files import machine_errors
+
+_PREFIX = "channel-acks"
 
 
 class AckLedger:
@@ -25,23 +26,12 @@ class AckLedger:
 
     def __init__(self, folder: Path, process: str, clock: Clock) -> None:
         self._folder = folder
-        self._process = process
-        self._clock = clock
+        self._log = EventLog(folder, process, clock, prefix=_PREFIX)
 
-    def received(self, claimed: Claimed, *, durable: bool = True) -> None:
-        """Append a received line; with `durable`, return only when it is on disk. Raises Exhausted."""
-        self.received_all([claimed], durable=durable)
-
-    def received_all(self, claimed: Sequence[Claimed], *, durable: bool) -> None:
-        """Append a received line for each, in one write. Raises Exhausted."""
-        if not claimed:
-            return
-        at = rfc3339(self._clock.now())
-        first = {"at": at, "process": self._process, "pid": os.getpid(), "event": "envelope.received"}
-        lines = (json.dumps(first | _receipt(item), separators=(",", ":")) for item in claimed)
-        path = self._folder / f"channel-acks-{at[:10]}.jsonl"
-        with machine_errors(path):
-            _append(path, "".join(f"{line}\n" for line in lines).encode(), durable=durable)
+    def received(self, claimed: Sequence[Claimed], *, durable: bool = True) -> None:
+        """Append a received line for each, in one write; with `durable` they are on disk then. Raises Exhausted."""
+        with machine_errors(self._folder):
+            self._log.append([("envelope.received", _receipt(item)) for item in claimed], durable=durable)
 
 
 def _receipt(claimed: Claimed) -> dict[str, Any]:
@@ -56,18 +46,6 @@ def _receipt(claimed: Claimed) -> dict[str, Any]:
         "thread": envelope.thread,
         "requires_ack": envelope.requires_ack,
     }
-
-
-def _append(path: Path, line: bytes, *, durable: bool) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        written = 0
-        while written < len(line):
-            written += os.write(descriptor, line[written:])
-        if durable:
-            os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def ack_id(envelope: Envelope) -> str:
@@ -107,19 +85,14 @@ def acknowledge(
     Raises:
         Exhausted: no room in the sender's inbox; do it again later, before archiving.
     """
-    ledger.received(claimed)
+    ledger.received([claimed])
     put = put_to(claimed.envelope.sender) if claimed.envelope.requires_ack else None
     return put(ack_of(claimed.envelope, at=clock.now())) if put is not None else None
 
 
 def read_acks(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the receipts of every day by time, each id once. A torn last line, left by a crash, is passed over."""
+    """Yield the receipts of every day by time, each id once."""
     records: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("channel-acks-*.jsonl")):
-        for line in path.read_bytes().split(b"\n"):
-            try:
-                record = json.loads(line)
-                records.setdefault(str(record["id"]), record)
-            except (ValueError, KeyError, TypeError):
-                continue
-    yield from sorted(records.values(), key=lambda record: str(record["at"]))
+    for record in read_events(folder, _PREFIX):
+        records.setdefault(str(record.get("id", "")), record)
+    yield from (record for id_, record in records.items() if id_)

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from turnkeeper.bus.quota import machine_errors
 from turnkeeper.errors import Exhausted, TurnkeeperError
-from turnkeeper.storage.files import Files, SystemFiles
+from turnkeeper.storage.files import Files, SystemFiles, machine_errors
 
 Failure = TurnkeeperError | None
 SMALLEST_GROUP = 4

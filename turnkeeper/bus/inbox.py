@@ -17,21 +17,20 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from turnkeeper.bus.durable_writes import link_all
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
 from turnkeeper.bus.file_names import Names
 from turnkeeper.bus.key_index import KeyLinks
-from turnkeeper.bus.port import Claimed, Put, Quarantined
-from turnkeeper.bus.quarantine import Quarantine
-from turnkeeper.bus.quota import Quota, Room, machine_errors
-from turnkeeper.bus.retention import Retention, prune, sweep
+from turnkeeper.bus.limits import Capacity, Quota, Retention, prune, sweep
+from turnkeeper.bus.quarantine import Quarantine, Quarantined
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.storage.files import Files
+from turnkeeper.storage.files import Files, machine_errors
 
 __all__ = ["FOLDERS", "MOST_WAITING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
 
@@ -43,10 +42,39 @@ _MOST_STUCK = 100  # names passed over in one claim because they cannot be moved
 Encoded = tuple[Envelope, bytes]  # an envelope and its bytes, as `encode` gave them
 
 
+@dataclass(frozen=True, kw_only=True)
+class Put:
+    """What a put came to.
+
+    Attributes:
+        name: the envelope's name on the bus; the earlier one's for a duplicate.
+        fresh: False where an envelope with this key lay here already, so that nothing was written.
+    """
+
+    name: str
+    fresh: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """An envelope that this process has taken and must archive or quarantine.
+
+    Attributes:
+        name: its name on the bus.
+        envelope: what it says, checked.
+    """
+
+    name: str
+    envelope: Envelope
+
+
 class Inbox:
     """One agent's four folders. Any number of processes may put; those that claim are processes of that agent.
 
-    Not for several threads at once: `GroupedInbox` is the one that many tasks share.
+    An envelope that was answered for is in exactly one of four places: waiting, claimed, delivered, quarantined. It
+    is handed out at least once, byte for byte as it was put, in the order of the answers. Of several envelopes with
+    one key, at most one is handed out, by the files or by the unique row of the agent that reads them.
+    `tests/conformance/bus/` is this contract as tests. Not for several threads at once.
     """
 
     def __init__(
@@ -80,7 +108,7 @@ class Inbox:
         for place in self._places.values():
             make_private(place)
         self._names = Names(folder, clock=clock, entropy=entropy)
-        self._room = Room(folder / "inbox", quota or Quota())
+        self._capacity = Capacity(folder / "inbox", quota or Quota())
         self._links = KeyLinks(folder, files) if settles_keys else None
         self._quarantine = Quarantine(folder, files=files, clock=clock)
         self._hints: dict[str, str] | None = None
@@ -190,9 +218,9 @@ class Inbox:
         """Let a quarantined envelope wait again, once it is valid. Raises NotFound, InvalidInput or Exhausted."""
         data = self._quarantine.checked(name)
         with machine_errors(self.folder):
-            self._room.take(len(data))
+            self._capacity.reserve(len(data))
         released = Put(name=self._quarantine.release(name), fresh=True)
-        self._room.settle()
+        self._capacity.settle()
         return released
 
     def put_encoded(self, items: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
@@ -214,7 +242,7 @@ class Inbox:
                     first[key] = place
             decided.append(place)
         written = self._write(fresh) if fresh else []
-        self._room.settle()
+        self._capacity.settle()
         answered: set[int] = set()
         return [item if not isinstance(item, int) else _once(written[item], item, answered) for item in decided]
 
@@ -224,7 +252,7 @@ class Inbox:
             with machine_errors(self.folder):
                 earlier = self._earlier(key) if key else None
                 if earlier is None:
-                    self._room.take(size_bytes)
+                    self._capacity.reserve(size_bytes)
         except Exhausted as error:
             return error
         return earlier

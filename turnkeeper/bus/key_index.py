@@ -5,7 +5,7 @@ whose file that is owns the key, and any other with the same key is dropped. The
 envelopes, so that the sync that makes an archive durable makes it durable too. It can be made anew from them, and
 ends with them when they are pruned.
 
-Where envelopes with keys have got to, seen by whoever put them; for an agent whose reader settles keys by files.
+From the same files, whoever put envelopes with keys learns where each of them is.
 """
 
 import contextlib
@@ -119,8 +119,8 @@ def _visible(folder: Path) -> Iterator[tuple[str, int]]:
     yield from sorted(found)
 
 
-class Whereabouts(StrEnum):
-    """What has become of an envelope."""
+class EnvelopeState(StrEnum):
+    """Where an envelope is, as whoever put it sees it."""
 
     WAITING = "waiting"
     CLAIMED = "claimed"
@@ -129,7 +129,7 @@ class Whereabouts(StrEnum):
     GONE = "gone"  # pruned after its delivery, or removed by hand
 
 
-def whereabouts(folder: Path, wanted: Mapping[str, str], files: Files) -> dict[str, Whereabouts]:
+def envelope_states(folder: Path, wanted: Mapping[str, str], files: Files) -> dict[str, EnvelopeState]:
     """Return where envelopes are, by key; `wanted` holds the name under which each was put.
 
     An envelope moves on while we look, so the places are read in the order in which it passes them: it is found in one
@@ -137,15 +137,15 @@ def whereabouts(folder: Path, wanted: Mapping[str, str], files: Files) -> dict[s
     """
     waiting = set(files.names(folder / "inbox"))
     claimed = set(files.names(folder / "claimed"))
-    found = {key: Whereabouts.WAITING for key, name in wanted.items() if name in waiting}
-    found |= {key: Whereabouts.CLAIMED for key, name in wanted.items() if name in claimed and key not in found}
+    found = {key: EnvelopeState.WAITING for key, name in wanted.items() if name in waiting}
+    found |= {key: EnvelopeState.CLAIMED for key, name in wanted.items() if name in claimed and key not in found}
     left = {key: name for key, name in wanted.items() if key not in found}
     return found | (_further(folder, left, _inodes(folder / "claimed", claimed), files) if left else {})
 
 
 def _further(
     folder: Path, left: Mapping[str, str], claimed_inodes: Mapping[int, str], files: Files
-) -> dict[str, Whereabouts]:
+) -> dict[str, EnvelopeState]:
     """Return where those are that neither wait nor are claimed under their own names."""
     links = KeyLinks(folder, files)
     owners = {key: links.inode_of(key) for key in left}
@@ -153,19 +153,17 @@ def _further(
     found = {}
     for key, name in left.items():
         if owners[key] in claimed_inodes:  # claimed under another name, or again by the reader that adopted it
-            found[key] = Whereabouts.CLAIMED
+            found[key] = EnvelopeState.CLAIMED
         elif owners[key] is not None or name in delivered:
-            found[key] = Whereabouts.DELIVERED
+            found[key] = EnvelopeState.DELIVERED
         else:
-            found[key] = Whereabouts.QUARANTINED if name in set_aside else Whereabouts.GONE
+            found[key] = EnvelopeState.QUARANTINED if name in set_aside else EnvelopeState.GONE
     return found
 
 
 def _inodes(folder: Path, names: set[str]) -> dict[int, str]:
     found = {}
     for name in names:
-        try:
+        with contextlib.suppress(FileNotFoundError):  # archived meanwhile
             found[(folder / name).lstat().st_ino] = name
-        except FileNotFoundError:
-            continue  # archived meanwhile
     return found

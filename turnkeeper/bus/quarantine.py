@@ -7,20 +7,35 @@ import contextlib
 import hashlib
 import json
 import os
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
-from turnkeeper.bus.port import Quarantined
-from turnkeeper.bus.quota import machine_errors
-from turnkeeper.bus.retention import REASON
+from turnkeeper.bus.limits import REASON
 from turnkeeper.clock import Clock
 from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, NotFound
-from turnkeeper.storage.files import Files
+from turnkeeper.storage.files import Files, machine_errors
 from turnkeeper.times import parse_rfc3339, rfc3339
 
 _LARGEST_REASON = 1 << 16
 _MOST_OF_A_NAME = 1000
 _LONGEST_NAME = 240  # bytes; with the suffix it stays under the 255 of the usual file systems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantined:
+    """What was set aside, whole.
+
+    Attributes:
+        name: its name in quarantine; :meth:`Quarantine.release` takes it.
+        reason: why, in one line.
+        at: when it was set aside; None where the reason is lost.
+    """
+
+    name: str
+    reason: str
+    at: datetime | None
 
 
 class Quarantine:

@@ -20,10 +20,8 @@ SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation
 
 
 def _seconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
     try:
-        return parse_duration(value).total_seconds()
+        return parse_duration(value).total_seconds() if isinstance(value, str) else value
     except InvalidInput as error:  # said again without the value, and with file, line and key by whoever reads the file
         raise ValueError(f"is not a duration; {error.hint}") from error
 

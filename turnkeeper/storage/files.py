@@ -3,9 +3,11 @@
 A simulation passes one that loses unsynced bytes and names at a crash; a test passes one that fails or counts.
 """
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -112,6 +114,17 @@ class SystemFiles:
             os.close(descriptor)
 
 
+@contextlib.contextmanager
+def machine_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into Exhausted; one that says a name exists or is gone passes as it is."""
+    try:
+        yield
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError as error:
+        raise _no_room(error, path) from error
+
+
 def _read_all(descriptor: int) -> bytes:
     chunks = []
     while chunk := os.read(descriptor, 1 << 20):
@@ -121,5 +134,9 @@ def _read_all(descriptor: int) -> bytes:
 
 def _typed(error: OSError, path: Path) -> Exception:
     if error.errno in _NO_ROOM:
-        return Exhausted(f"cannot be written: {error.strerror}", where=str(path), hint="free room, then try again")
+        return _no_room(error, path)
     return error
+
+
+def _no_room(error: OSError, path: Path) -> Exhausted:
+    return Exhausted(f"cannot be written: {error.strerror}", where=str(path), hint="free room, then try again")

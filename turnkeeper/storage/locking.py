@@ -1,26 +1,27 @@
-"""One owner for each process name and home: a lock file held by flock, and the pid of its holder."""
+"""Locks held by flock for as long as a process lives: one holder for each process name and home, one reader an inbox.
+
+Lock files are never unlinked: a second opener would lock a file that nobody else can see. Their descriptors are
+close-on-exec, so that a child never keeps a lock.
+"""
 
 import contextlib
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home
+from turnkeeper.config.home import Home, make_private
 from turnkeeper.errors import Conflict
 
 _TRIES = 10
 _PAUSE_S = 0.01
+_READER = ".reader"
+_LONGEST = 200  # bytes of the line that names the reader
 
 
 class ProcessLock:
-    """The right to be `process` on this home, held until closed or until the process dies.
-
-    The lock file is never unlinked: a second opener would lock a file that nobody else can see. Its descriptor is
-    close-on-exec, so that a child never keeps it.
-    """
+    """The right to be `process` on this home, held until closed or until the process dies."""
 
     def __init__(self, home: Home, process: str) -> None:
         self._lock_path = home.lock(process)
@@ -42,9 +43,7 @@ class ProcessLock:
         self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Remove the pid file, then give the lock back."""
         if self._descriptor is not None:
             self._pid_path.unlink(missing_ok=True)
@@ -66,8 +65,12 @@ def _taken(descriptor: int) -> bool:
 
 def is_held(home: Home, process: str) -> bool:
     """Tell whether a live process holds the lock. Asks the kernel, not the pid file."""
+    return _is_locked(home.lock(process))
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(home.lock(process), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -97,3 +100,53 @@ def _read_pid(path: Path) -> int | None:
 def _holder(path: Path) -> str:
     pid = _read_pid(path)
     return f" (pid {pid})" if pid is not None else ""
+
+
+class ReaderLock:
+    """The right to claim from one agent's folder, held until closed or until the process dies.
+
+    Any number of processes put. A second that claims would adopt, and hand out again, what the first is working on.
+    """
+
+    def __init__(self, folder: Path, reader: str) -> None:
+        self._folder = folder
+        self._reader = reader
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        """Take the lock. Raises Conflict at once, naming the holder, if another process has it."""
+        make_private(self._folder)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._folder / _READER, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _line(descriptor)
+            os.close(descriptor)
+            what = f"the inbox of {self._folder.name} is read by {holder or 'another process'}"
+            raise Conflict(
+                what, where=str(self._folder), hint="an inbox has one reader: stop that one first"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{self._reader}, pid {os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Give the lock back."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def reader_of(folder: Path) -> str:
+    """Return who claims from an agent's folder now, empty for nobody. Asks the kernel, not the file."""
+    path = folder / _READER
+    if not _is_locked(path):
+        return ""
+    return path.read_bytes()[:_LONGEST].decode("utf-8", "replace").strip() or "another process"
+
+
+def _line(descriptor: int) -> str:
+    return os.pread(descriptor, _LONGEST, 0).decode("utf-8", "replace").strip()

@@ -4,6 +4,7 @@ For a fire or a turn, what SQLAlchemy does between the two costs more than SQLit
 the statements of the stores stands in this module.
 """
 
+import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -40,9 +41,8 @@ class Statement:
     def dicts(self, connection: Connection, **values: Any) -> list[dict[str, Any]]:
         """Return the rows that a query finds, each by its columns' names, with flags as booleans."""
         rows = [dict(zip(self._names, row, strict=True)) for row in self._execute(connection, values)]
-        for name in self._flags:
-            for row in rows:
-                row[name] = bool(row[name])
+        for row, name in itertools.product(rows, self._flags):
+            row[name] = bool(row[name])
         return rows
 
     def first_dict(self, connection: Connection, **values: Any) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, InvalidInput
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -61,8 +62,7 @@ def archive_of(home: Home, restart: str) -> Path:
 
 def parse_draft(says: dict[str, Any]) -> Draft | None:
     """Read a draft back; None if it is none."""
-    try:
+    with suppress(KeyError, ValueError, TypeError, AttributeError):
         parse_rfc3339(says["at"])
         return Draft(**{name: str(says[name]) for name in ("id", "kind", "text", "at")})
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return None
+    return None

@@ -1,16 +1,13 @@
 """The backends of the bus: a second one is one more entry here."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.clock import ManualClock
 from turnkeeper.bus.durable_writes import GroupingFiles
-from turnkeeper.bus.grouped import GroupedInbox
 from turnkeeper.bus.inbox import Inbox, Quota
-from turnkeeper.bus.port import Bus
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.files import Files, SystemFiles
 
@@ -25,10 +22,9 @@ class FilesBackend:
         self.folder = folder
         self.clock = clock
 
-    @asynccontextmanager
-    async def open(self, *, most_waiting: int = 1000) -> AsyncIterator[Bus]:
+    def open(self, *, most_waiting: int = 1000) -> Inbox:
         files: Files = self.files()
-        inbox = Inbox(
+        return Inbox(
             self.folder,
             files=files,
             clock=self.clock,
@@ -36,11 +32,6 @@ class FilesBackend:
             settles_keys=self.settles_keys,
             quota=Quota(most_waiting=most_waiting),
         )
-        bus = GroupedInbox(inbox)
-        try:
-            yield bus
-        finally:
-            bus.close()
 
     def delivered(self) -> list[bytes]:
         return [path.read_bytes() for path in sorted((self.folder / "delivered").glob("[!.]*"))]

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tests.integration.bus.killpoints import message
 from turnkeeper.bus.durable_writes import GroupingFiles
-from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.port import Put
+from turnkeeper.bus.inbox import Inbox, Put
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Exhausted

@@ -10,12 +10,12 @@ from tests.support.inboxes import message
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import encode
 from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.reader_lock import ReaderLock
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.locking import ReaderLock
 
 
 class Commands:

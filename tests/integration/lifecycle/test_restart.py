@@ -23,7 +23,7 @@ from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy, SystemEntropy
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339
 

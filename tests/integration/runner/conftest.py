@@ -20,7 +20,7 @@ from tests.integration.runner.scripted_runtime import Peer
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy
-from turnkeeper.failpoints import Failpoints
+from turnkeeper.process import Failpoints
 
 
 class Trail:

@@ -11,7 +11,7 @@ import pytest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.failpoints import VARIABLE
+from turnkeeper.process import VARIABLE
 from turnkeeper.rpc.channel import Caller, is_serving
 
 pytestmark = pytest.mark.process

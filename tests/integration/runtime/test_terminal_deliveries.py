@@ -7,8 +7,7 @@ from agent_runtime.store.mail import deliveries
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
-from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.port import Claimed
+from turnkeeper.bus.inbox import Claimed, Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.entropy import SystemEntropy
@@ -179,7 +178,7 @@ async def test_what_was_pruned_after_it_was_read_is_known_by_its_receipt(bench: 
     (item,) = reader.claim()
     from turnkeeper.bus.acks import AckLedger
 
-    AckLedger(bench.home.logs, "inbox-watch", SystemClock()).received(item)
+    AckLedger(bench.home.logs, "inbox-watch", SystemClock()).received([item])
     reader.inbox.archive(item)
     for path in (reader.folder / "delivered").iterdir():
         path.unlink()

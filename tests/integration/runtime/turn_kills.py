@@ -38,7 +38,7 @@ from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.failpoints import VARIABLE
+from turnkeeper.process import VARIABLE
 from turnkeeper.rpc.channel import Caller, is_serving
 
 CLOCK = SystemClock()

@@ -9,8 +9,7 @@ import pytest
 from tests.support.clock import START, ManualClock
 from turnkeeper.bus.acks import AckLedger, ack_of, acknowledge, read_acks
 from turnkeeper.bus.envelope import Envelope, decode, encode
-from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.port import Claimed, Put
+from turnkeeper.bus.inbox import Claimed, Inbox, Put
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Exhausted
 from turnkeeper.storage.files import SystemFiles
@@ -80,11 +79,11 @@ def test_without_a_wish_or_without_an_inbox_there_is_a_line_and_no_ack(
 def test_each_day_has_its_file_and_they_are_read_by_time_past_a_torn_line(
     tmp_path: Path, clock: ManualClock, ledger: AckLedger
 ) -> None:
-    ledger.received(Claimed(name="a", envelope=asking(id="m1")))
+    ledger.received([Claimed(name="a", envelope=asking(id="m1"))])
     with (tmp_path / "channel-acks-2026-03-02.jsonl").open("ab") as file:
         file.write(b'[1]\n{"torn":')
     clock.advance(86_400)
-    ledger.received(Claimed(name="b", envelope=asking(id="m2")), durable=False)
+    ledger.received([Claimed(name="b", envelope=asking(id="m2"))], durable=False)
     assert [record["envelope"] for record in read_acks(tmp_path)] == ["m1", "m2"]
     assert {path.name for path in tmp_path.glob("*.jsonl")} == {
         "channel-acks-2026-03-02.jsonl",
@@ -95,7 +94,7 @@ def test_each_day_has_its_file_and_they_are_read_by_time_past_a_torn_line(
 def test_two_processes_write_whole_lines_into_one_file(tmp_path: Path, clock: ManualClock) -> None:
     ledgers = [AckLedger(tmp_path, name, clock) for name in ("agent-runtime", "turnkeeper")]
     for place in range(50):
-        ledgers[place % 2].received(Claimed(name="n", envelope=asking(id=f"m{place}")), durable=False)
+        ledgers[place % 2].received([Claimed(name="n", envelope=asking(id=f"m{place}"))], durable=False)
     lines = (tmp_path / "channel-acks-2026-03-02.jsonl").read_text().splitlines()
     assert len({json.loads(line)["id"] for line in lines}) == 50
 
@@ -103,5 +102,5 @@ def test_two_processes_write_whole_lines_into_one_file(tmp_path: Path, clock: Ma
 def test_a_ledger_that_cannot_be_written_is_a_typed_error(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "channel-acks-2026-03-02.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Exhausted):
-        AckLedger(tmp_path, "x", clock).received(Claimed(name="n", envelope=asking()))
+        AckLedger(tmp_path, "x", clock).received([Claimed(name="n", envelope=asking())])
     assert not (tmp_path / "elsewhere").exists()

@@ -1,4 +1,4 @@
-"""What is removed from an agent's folders, and when: delivered envelopes past retention, and what dead writers left.
+"""The limits of an agent's folders: how much may wait, how long delivered envelopes stay, what is swept up.
 
 Quarantine is never emptied: a person looks at it, and queues again or removes by hand.
 """
@@ -11,11 +11,64 @@ from pathlib import Path
 from turnkeeper.bus.file_names import ns_of, writer_of
 from turnkeeper.bus.key_index import KeyLinks
 from turnkeeper.clock import Clock
+from turnkeeper.errors import Exhausted
 from turnkeeper.storage.files import Files
 from turnkeeper.times import to_us
 
 REASON = ".reason"
+_COUNT_AGAIN = 1024  # puts between two counts of the files, which other processes add to and remove from too
 _STALE_S = 86_400  # a temporary file older than this is nobody's, also where its writer's pid lives again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """What may wait in one inbox. Several writing processes may together pass it by a thousand envelopes each.
+
+    Attributes:
+        most_waiting: envelopes.
+        most_bytes: their bytes together.
+    """
+
+    most_waiting: int = 100_000
+    most_bytes: int = 1 << 30
+
+
+class Capacity:
+    """Counts down what an inbox still takes; counts the files again when that is used up."""
+
+    def __init__(self, folder: Path, quota: Quota) -> None:
+        self._folder = folder
+        self._quota = quota
+        self._left = self._left_bytes = self._until_count = 0
+        self._unwritten = self._unwritten_bytes = 0
+
+    def reserve(self, size_bytes: int) -> None:
+        """Reserve room for one envelope. Raises Exhausted: the sender is to wait until the agent has caught up."""
+        if self._left < 1 or self._left_bytes < size_bytes or self._until_count < 1:
+            self._count()
+        if self._left < 1:
+            raise self._full(f"{self._quota.most_waiting} envelopes")
+        if self._left_bytes < size_bytes:
+            raise self._full(f"{self._quota.most_bytes} bytes")
+        self._left -= 1
+        self._left_bytes -= size_bytes
+        self._until_count -= 1
+        self._unwritten += 1
+        self._unwritten_bytes += size_bytes
+
+    def settle(self) -> None:
+        """Say that every reserved envelope is written or will never be: the next count finds the files themselves."""
+        self._unwritten = self._unwritten_bytes = 0
+
+    def _count(self) -> None:
+        with os.scandir(self._folder) as entries:
+            sizes = [_size(entry) for entry in entries if not entry.name.startswith(".")]
+        self._left = self._quota.most_waiting - len(sizes) - self._unwritten
+        self._left_bytes = self._quota.most_bytes - sum(sizes) - self._unwritten_bytes
+        self._until_count = _COUNT_AGAIN
+
+    def _full(self, what: str) -> Exhausted:
+        return Exhausted(f"the inbox holds {what}", where=str(self._folder), hint="let the agent catch up")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +128,9 @@ def sweep(folder: Path, *, files: Files, clock: Clock) -> int:
 
 def _put_ns(path: Path) -> int:
     named = ns_of(path.name.removeprefix(".").removesuffix(".tmp"))
-    if named is not None:
-        return named
-    try:
-        return path.lstat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_mtime_ns if named is None else named
+    return 0
 
 
 def _lives(pid: int) -> bool:
@@ -91,3 +141,10 @@ def _lives(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0  # claimed meanwhile

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.support.clock import ManualClock
 from tests.support.inboxes import message
 from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.key_index import Whereabouts, whereabouts
+from turnkeeper.bus.key_index import EnvelopeState, envelope_states
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.files import SystemFiles
 
@@ -14,19 +14,19 @@ def test_an_envelope_is_seen_on_its_way_from_waiting_to_delivered_and_gone(folde
     inbox = Inbox(folder, files=SystemFiles(), clock=ManualClock(), entropy=SeededEntropy(1), settles_keys=True)
     name = inbox.put(message("one", key="k")).name
 
-    def seen(wanted: str = name) -> Whereabouts:
-        return whereabouts(folder, {"k": wanted}, SystemFiles())["k"]
+    def seen(wanted: str = name) -> EnvelopeState:
+        return envelope_states(folder, {"k": wanted}, SystemFiles())["k"]
 
-    assert seen() is Whereabouts.WAITING
+    assert seen() is EnvelopeState.WAITING
     (item,) = inbox.claim(1)
-    assert seen() is Whereabouts.CLAIMED
-    assert seen("another name of it") is Whereabouts.CLAIMED, "the key tells, whatever a reader had to call it"
+    assert seen() is EnvelopeState.CLAIMED
+    assert seen("another name of it") is EnvelopeState.CLAIMED, "the key tells, whatever a reader had to call it"
     inbox.archive(item)
-    assert seen() is Whereabouts.DELIVERED
-    assert seen("another name of it") is Whereabouts.DELIVERED
+    assert seen() is EnvelopeState.DELIVERED
+    assert seen("another name of it") is EnvelopeState.DELIVERED
     for path in (folder / "delivered").iterdir():
         path.unlink()
-    assert seen() is Whereabouts.GONE
+    assert seen() is EnvelopeState.GONE
 
 
 def test_one_that_was_set_aside_or_never_claimed_with_its_key_is_told_apart(folder: Path) -> None:
@@ -36,7 +36,7 @@ def test_one_that_was_set_aside_or_never_claimed_with_its_key_is_told_apart(fold
     assert inbox.withdraw(names["withdrawn"])
     assert not inbox.withdraw(names["withdrawn"]), "it is archived already"
     assert inbox.claim(10) == []
-    assert whereabouts(folder, names, SystemFiles()) == {
-        "torn": Whereabouts.QUARANTINED,
-        "withdrawn": Whereabouts.DELIVERED,
+    assert envelope_states(folder, names, SystemFiles()) == {
+        "torn": EnvelopeState.QUARANTINED,
+        "withdrawn": EnvelopeState.DELIVERED,
     }
