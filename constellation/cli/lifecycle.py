@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from constellation.restart.preflight import newer_stores
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, SUPERVISOR, process_of, stop
 from constellation.supervisor.up_down import bring_down, bring_up, prepare
 from turnkeeper.config.settings import MOST_WORKERS, ask_for_workers, load_settings
@@ -35,6 +36,8 @@ def up(
     place = home()
     place.check()
     place.check_sockets()
+    for error in newer_stores(place):
+        raise error
     for text in prepare(place, load_settings(place)):
         note(f"was escalated: {text}")
     if workers is not None and ask_for_workers(place, workers) and process_of(place, AGENT_RUNTIME) is not None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from constellation.inspect.doctor import damage
+from constellation.restart.preflight import newer_stores
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.config.home import Home
@@ -90,6 +91,7 @@ def check_backup(source: Path) -> dict[str, Any]:
 
     Raises:
         InvalidInput: it is no backup, or of a newer version.
+        Conflict: a store in it is of a newer version.
         Corrupt: a file is missing, added or changed, or a store does not read back whole.
     """
     try:
@@ -107,6 +109,8 @@ def check_backup(source: Path) -> dict[str, Any]:
     for store in (source / "state").glob("*.db"):
         if trouble := damage(store):
             raise Corrupt(f"cannot be read as a store: {trouble}", where=str(store), hint="use another backup")
+    for newer in newer_stores(Home(root=source)):
+        raise newer
     return {"version": version, "at": manifest.get("at"), "files": files}
 
 

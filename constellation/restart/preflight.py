@@ -10,7 +10,8 @@ from pathlib import Path
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.storage.schema_revision import check_revision
 
 LEAST_FREE_BYTES = 64 << 20
 _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "constellation.supervisor")
@@ -47,6 +48,21 @@ def _stores(home: Home) -> Iterator[TurnkeeperError]:
         if path.exists() and (reason := unreadable(path)):
             hint = "restore a backup: turnkeeper restore DIR"
             yield TurnkeeperError(f"cannot be read as a store: {reason}", where=str(path), hint=hint)
+    yield from newer_stores(home)
+
+
+def newer_stores(home: Home) -> Iterator[Conflict]:
+    """Yield an error for each store that a newer version of the program has written; none for one it cannot read."""
+    for path, migrations in (
+        (home.schedules_db, "task_runner.store:migrations"),
+        (home.agent_db, "agent_runtime.store:migrations"),
+    ):
+        try:
+            check_revision(path, migrations)
+        except Conflict as error:
+            yield error
+        except sqlite3.Error:
+            continue  # whoever opens it says what is wrong
 
 
 def unreadable(path: Path) -> str:

@@ -5,6 +5,7 @@ savepoint inside one transaction, commits once, and only then answers them all: 
 and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
 """
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -19,6 +20,7 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import StaticPool
 
 from turnkeeper.errors import Corrupt
+from turnkeeper.storage.schema_revision import check_revision
 from turnkeeper.storage.worker_thread import Call, WorkerThread
 
 T = TypeVar("T")
@@ -40,10 +42,15 @@ class Database:
             read_only: open without the right to write; the schema must be current already.
 
         Raises:
-            Corrupt: not a SQLite file, or written by a newer version.
+            Conflict: written by a newer version; the file is left as it is.
+            Corrupt: not a SQLite file, or, with `read_only`, of an older schema.
         """
         self.path = path
         self._read_only = read_only
+        try:
+            check_revision(path, migrations)
+        except sqlite3.DatabaseError as error:
+            raise Corrupt(f"cannot be read as a store: {error}", where=str(path)) from error
         self._engine = _open(path, read_only=read_only)
         try:
             _migrate(self._engine, migrations, path, read_only=read_only)
@@ -141,9 +148,6 @@ def _migrate(engine: Engine, migrations: str, path: Path, *, read_only: bool) ->
     scripts = ScriptDirectory.from_config(config)
     with engine.connect() as connection:
         found = MigrationContext.configure(connection).get_current_revision()
-    known = {script.revision for script in scripts.walk_revisions()}
-    if found is not None and found not in known:
-        raise Corrupt(f"was written by a newer version (schema {found})", where=str(path), hint="upgrade turnkeeper")
     if found == scripts.get_current_head():
         return
     if read_only:

@@ -8,7 +8,7 @@ import pytest
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
-from turnkeeper.errors import Corrupt
+from turnkeeper.errors import Conflict
 
 STORES = sorted((Path(__file__).parent / "stores").glob("schema_*.sql"))
 
@@ -64,7 +64,7 @@ async def test_a_store_of_a_newer_program_is_refused_and_left_alone(home, clock)
     connection.commit()
     connection.close()
     before = home.schedules_db.read_bytes()
-    with pytest.raises(Corrupt, match="newer version") as refused:
+    with pytest.raises(Conflict, match="newer version") as refused:
         Rig(home, clock)
     assert "upgrade" in str(refused.value)
     assert str(home.schedules_db) in str(refused.value)

@@ -1,14 +1,20 @@
 """The database thread: many units, one commit, and nobody is told of what is not on disk."""
 
 import asyncio
+import shutil
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from turnkeeper.errors import Corrupt
+from turnkeeper.errors import Conflict, Corrupt
+from turnkeeper.storage import schema_revision
 from turnkeeper.storage.database import Database
 
 MIGRATIONS = str(Path(__file__).parent / "migrations")
@@ -92,15 +98,46 @@ def test_a_file_that_is_no_store_is_refused_by_name(tmp_path: Path) -> None:
     assert refused.value.where == str(path)
 
 
-def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_store_of_a_newer_version_is_refused_and_not_touched(tmp_path: Path, mode: str, read_only: bool) -> None:
     path = tmp_path / "store.db"
-    database = Database(path, migrations=MIGRATIONS)
-    database.submit(
-        lambda connection: connection.execute(text("UPDATE alembic_version SET version_num='9999'"))
-    ).result()
-    database.close()
-    with pytest.raises(Corrupt, match="newer version"):
+    Database(path, migrations=MIGRATIONS).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+        newer.execute(f"PRAGMA journal_mode={mode}")
+    before = path.read_bytes()
+    with pytest.raises(Conflict, match="newer version") as refused:
+        Database(path, migrations=MIGRATIONS, read_only=read_only)
+    assert (refused.value.where, refused.value.hint) == (str(path), "upgrade turnkeeper")
+    assert "9999" in refused.value.what
+    assert "0001" in refused.value.what
+    assert path.read_bytes() == before
+
+
+def test_what_a_killed_newer_version_left_in_its_log_is_seen_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    Database(path, migrations=MIGRATIONS).close()
+    (tmp_path / "killed").mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as newer:
+        newer.execute("PRAGMA wal_autocheckpoint=0")
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+        for file in tmp_path.glob("store.db*"):
+            shutil.copy(file, tmp_path / "killed")
+    path = tmp_path / "killed" / "store.db"
+    log = path.with_name("store.db-wal")
+    before = path.read_bytes(), log.read_bytes()
+    with pytest.raises(Conflict, match="9999"):
         Database(path, migrations=MIGRATIONS)
+    assert (path.read_bytes(), log.read_bytes()) == before
+
+
+@pytest.mark.parametrize("package", ["task_runner.store", "agent_runtime.store"])
+def test_migrations_are_named_by_their_revisions(package: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", f"{package}:migrations")
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    assert schema_revision._known(f"{package}:migrations") == revisions
 
 
 async def test_a_reader_beside_the_writer_cannot_write(database: Database) -> None:

@@ -1,0 +1,46 @@
+"""Which version of its schema a store has, asked without opening the store for writing."""
+
+import sqlite3
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+from turnkeeper.errors import Conflict
+
+
+def check_revision(path: Path, migrations: str) -> None:
+    """Refuse a store that a newer version of the program has written. Changes nothing.
+
+    Args:
+        path: the store; one that is not there, or has no schema yet, is accepted.
+        migrations: the folder of Alembic's migrations, as `package:folder` or as a path. Its files are named
+            `REVISION_words.py`.
+
+    Raises:
+        Conflict: the store has a revision that this program does not know.
+        sqlite3.DatabaseError: the file cannot be read as a store.
+    """
+    found, known = _revision_of(path), _known(migrations)
+    if found is not None and found not in known:
+        what = f"was written by a newer version (its schema is {found}, this program knows {max(known)})"
+        raise Conflict(what, where=str(path), hint="upgrade turnkeeper")
+
+
+def _revision_of(path: Path) -> str | None:
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    # Where there is no log nobody has it open: `immutable` keeps SQLite from making one beside it.
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    with closing(sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)) as store:
+        if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
+            return None
+        row = store.execute("SELECT version_num FROM alembic_version").fetchone()
+    return None if row is None else str(row[0])
+
+
+def _known(migrations: str) -> frozenset[str]:
+    package, _, folder = migrations.rpartition(":")
+    spec = find_spec(package) if package else None
+    places = spec.submodule_search_locations if spec else None
+    root = Path(places[0]) / folder if places else Path(folder)
+    return frozenset(file.name.partition("_")[0] for file in (root / "versions").glob("[0-9]*_*.py"))
