@@ -7,15 +7,17 @@ turn, no permission.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from langchain_core.tools import BaseTool
 
 from agent_runtime.model.turn import Effect, TurnContext
 
 WAKEUP_TOOL = "schedule_loop_wakeup"  # by which a self-paced turn asks for its next iteration
+T = TypeVar("T")
 _TURN: ContextVar[TurnContext | None] = ContextVar("turnkeeper_turn", default=None)
 
 
@@ -39,11 +41,16 @@ def current_turn() -> TurnContext | None:
     return _TURN.get()
 
 
-@contextmanager
-def turn_around(turn: TurnContext) -> Iterator[TurnContext]:
+def turn_around(turn: TurnContext) -> AbstractContextManager[TurnContext]:
     """Make `turn` the current one for the block, and for every task and copied context that is begun in it."""
-    token = _TURN.set(turn)
+    return bound(_TURN, turn)
+
+
+@contextmanager
+def bound(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Give a context variable a value for the block."""
+    token = variable.set(value)
     try:
-        yield turn
+        yield value
     finally:
-        _TURN.reset(token)
+        variable.reset(token)

@@ -26,8 +26,8 @@ from langgraph.store.base import (
 )
 from sqlalchemy import Connection
 
-from agent_runtime.graph.guard.binding import Alike, made_id, place
-from agent_runtime.graph.guard.gate import Gate, Refused, Wanted
+from agent_runtime.graph.guard.binding import RepeatedCalls, made_id, place
+from agent_runtime.graph.guard.gate import CallRequest, Gate, Refused
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome
@@ -136,7 +136,7 @@ class MemoryStore(BaseStore):
     def __init__(self, workspace: Workspace, gate: Gate) -> None:
         self._workspace = workspace
         self._gate = gate
-        self._alike = Alike()
+        self._repeated = RepeatedCalls()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations in one transaction: first those that read, then the last write to each entry.
@@ -228,8 +228,8 @@ class MemoryStore(BaseStore):
         """Return the operation's name, which is equal whenever its node is run again, and how it was admitted."""
         name, at = scope.replace(".", "_"), place()
         known_as = made_id(at, name, args)
-        call = self._alike.told_apart(f"{turn.thread_id}|{at}|{known_as}")
-        wanted = Wanted(tool=None, name=name, call_id=known_as, args=args, known=(scope, effect))
+        call = self._repeated.name(f"{turn.thread_id}|{at}|{known_as}")
+        wanted = CallRequest(tool=None, name=name, call_id=known_as, args=args, known=(scope, effect))
         decided = self._gate.admit(wanted, turn)
         if isinstance(decided, Refused):
             raise Denied(decided.text, where=scope)

@@ -5,14 +5,16 @@ throw away was paid for all the same. What a subagent uses stands in its report,
 """
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
+
+from agent_runtime.graph.context import bound
 
 SUBAGENT_TOKENS = "turnkeeper_tokens"  # in the artifact of a subagent's report: tokens read and written
 
@@ -77,11 +79,6 @@ def subagent_usage() -> SubagentUsage:
     return _SUBAGENTS.get() or SubagentUsage()
 
 
-@contextmanager
-def counting_subagents(usage: SubagentUsage) -> Iterator[None]:
+def counting_subagents(usage: SubagentUsage) -> AbstractContextManager[SubagentUsage]:
     """Have the subagents that are started in the block note in `usage` what they use."""
-    token = _SUBAGENTS.set(usage)
-    try:
-        yield
-    finally:
-        _SUBAGENTS.reset(token)
+    return bound(_SUBAGENTS, usage)

@@ -1,11 +1,9 @@
-"""Which of a tool's arguments an author approves: all, but for what LangGraph itself put in.
+"""What an approval is bound to: the arguments that the author sees, and an id that is equal when the call is run again.
 
-An annotation or a name tells where a value should come from. Whoever calls the tool may give another, which may be a
-model's; so only a value that is LangGraph's own is left out: by its class, or because a `ToolNode` put this very object
-into this very call. Nor is an object shown that cannot be written down, where the tool marks it as injected: no model
-gives one.
-
-Telling apart calls of one node that are just like each other, so that each is known when the node runs again.
+An author approves all of a tool's arguments but those that LangGraph itself put in. An annotation or a name tells where
+a value should come from, but whoever calls the tool may give another, which may be a model's. So only a value that is
+LangGraph's own is left out: by its class, or because a `ToolNode` put this very object into this very call. An object
+that cannot be written down is not shown either, where the tool marks it as injected: no model gives one.
 """
 
 import dataclasses
@@ -137,16 +135,16 @@ def _names_of(tool: BaseTool) -> _Names:
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
 
 
-class Alike:
-    """Counts, for each run of a node, the calls that are just like each other."""
+class RepeatedCalls:
+    """Counts, for each run of a node, the calls that are exactly alike."""
 
     def __init__(self) -> None:
         self._runs: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
         self._outside = itertools.count()
         self._lock = threading.Lock()
 
-    def told_apart(self, call: str) -> str:
-        """Return a name for a call, which others of its node may be just like: equal whenever the node is run again.
+    def name(self, call: str) -> str:
+        """Return a name for a call that tells it from calls exactly like it: equal whenever the node is run again.
 
         Args:
             call: all that is known of it.

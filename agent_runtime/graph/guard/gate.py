@@ -1,6 +1,6 @@
-"""Deciding about one tool call: may it run, must the author be asked, or is it refused.
+"""The gate that decides about one tool call: it may run, the author must be asked, or it is refused.
 
-Nothing is allowed by default. A call without a turn around it never runs. A tool has one of our scopes only if it is
+Nothing is allowed by default. A call outside a turn never runs. A tool has one of our scopes only if it is
 that very tool, whatever its name; any other is `tool:<name>` and counts as a write. An approval holds for one call with
 exactly the arguments that the author saw; an answer that does not fit counts for nothing, and the author is asked anew.
 """
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from langchain_core.tools import BaseTool
 from langgraph.types import interrupt
 
-from agent_runtime.graph.context import current_turn, turn_around
+from agent_runtime.graph.context import ToolSpec, bound, current_turn, turn_around
 from agent_runtime.model.approval import answers_call, ask, call_key, hash_args
 from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal
@@ -24,29 +24,13 @@ Judge = Callable[[str, str, Mapping[str, Any], TurnContext], Verdict]
 Narrow = Callable[[TurnContext], TurnContext]
 
 
-class Spec(Protocol):
-    """What the guard must know of a tool."""
-
-    @property
-    def tool(self) -> BaseTool:
-        """The tool itself; only this very object has the scope."""
-
-    @property
-    def scope(self) -> str:
-        """The scope that a category must grant."""
-
-    @property
-    def effect(self) -> str:
-        """read, external-read or write."""
-
-
 class LimitReached(RuntimeError):
     """A turn went on calling tools long after its category's limit; it fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A tool call that somebody wants to make.
+class CallRequest:
+    """A tool call that a model, a graph or a tool is about to make.
 
     Attributes:
         tool: the tool; None where there is none of that name.
@@ -108,7 +92,7 @@ class _Start:
 
 
 _STARTED: ContextVar[tuple[_Start, ...]] = ContextVar("turnkeeper_subagents", default=())
-OUTSIDE = Refused(text="this call stands outside a turn; it was not run")
+NO_TURN = Refused(text="this call was made outside a turn; it was not run")
 
 
 def over_limit(number: int, most: int) -> str:
@@ -137,15 +121,15 @@ def limits(turn: TurnContext) -> list[Limit]:
 
 
 def unchanged(context: TurnContext) -> TurnContext:
-    """Narrow nothing: for graphs that run without a runtime around them."""
+    """Return the turn as it is: for graphs that run without a runtime around them."""
     return context
 
 
 class Gate:
     """Decides about calls. Holds no state: the turn tells what the author was asked and approved before."""
 
-    def __init__(self, specs: Mapping[str, Spec], judge: Judge, narrow: Narrow = unchanged) -> None:
-        """Take what decisions are made with.
+    def __init__(self, specs: Mapping[str, ToolSpec], judge: Judge, narrow: Narrow = unchanged) -> None:
+        """Make a gate.
 
         Args:
             specs: by tool name.
@@ -192,61 +176,57 @@ class Gate:
             raise Denied("a subagent is started inside a turn", where=f"subagents:{category.name}")
         start = _Start(turn_id=turn.turn_id, most=turn.category.tool_calls, name=category.name)
         granted = admitted if admitted is not None and admitted.turn_id == turn.turn_id else turn
-        with turn_around(narrowed(granted, category)) as inner:
-            token = _STARTED.set((*_STARTED.get(), start))
-            try:
-                yield inner
-            finally:
-                _STARTED.reset(token)
+        with turn_around(narrowed(granted, category)) as inner, bound(_STARTED, (*_STARTED.get(), start)):
+            yield inner
 
-    def admit(self, wanted: Wanted, turn: TurnContext) -> Admitted | Refused:
+    def admit(self, request: CallRequest, turn: TurnContext) -> Admitted | Refused:
         """Decide; where the author must be asked, interrupt the graph.
 
         Raises:
             GraphInterrupt: the author has not decided yet. When the graph is resumed, this same call comes here again.
         """
-        scope, effect = self.named(wanted)
-        verdict = self._judge(scope, effect, wanted.args, turn)
+        scope, effect = self.named(request)
+        verdict = self._judge(scope, effect, request.args, turn)
         if not verdict.allowed:
-            return self._put_to_author(wanted, turn, "permission", verdict)
+            return self._put_to_author(request, turn, "permission", verdict)
         halts = needs_proposal(scope, effect, turn)
         # A call that was put to the author is his to decide, though by now it might run without him.
-        if call_key(wanted.call_id, hash_args(wanted.args)) in turn.asked or (halts and not turn.writes_approved):
+        if call_key(request.call_id, hash_args(request.args)) in turn.asked or (halts and not turn.writes_approved):
             name = turn.category.name
             why = f"category {name} does not act by itself; approving covers this turn's other writes"
             asked_before = Verdict(allowed=False, missing_scope=scope, reason=why if halts else "it was asked before")
-            return self._put_to_author(wanted, turn, "proposal" if halts else "permission", asked_before)
-        return Admitted(args=wanted.args, context=turn)
+            return self._put_to_author(request, turn, "proposal" if halts else "permission", asked_before)
+        return Admitted(args=request.args, context=turn)
 
-    def named(self, wanted: Wanted) -> tuple[str, str]:
+    def named(self, request: CallRequest) -> tuple[str, str]:
         """Return a call's scope and effect."""
-        if wanted.known is not None:
-            return wanted.known
-        spec = self._specs.get(wanted.name)
-        if spec is None or wanted.tool is None or spec.tool is not wanted.tool:
-            return f"{FOREIGN}{wanted.name}", "write"
+        if request.known is not None:
+            return request.known
+        spec = self._specs.get(request.name)
+        if spec is None or request.tool is None or spec.tool is not request.tool:
+            return f"{FOREIGN}{request.name}", "write"
         return spec.scope, spec.effect
 
     def _put_to_author(
-        self, wanted: Wanted, turn: TurnContext, kind: Literal["permission", "proposal"], verdict: Verdict
+        self, request: CallRequest, turn: TurnContext, kind: Literal["permission", "proposal"], verdict: Verdict
     ) -> Admitted | Refused:
         """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
         started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
         reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
-        why = f"{reason}; the agent says: {wanted.why}" if wanted.why else reason
-        args, call_id = wanted.args, wanted.call_id
-        question = ask(kind, tool=wanted.name, args=args, call_id=call_id, scope=verdict.missing_scope, why=why)
+        why = f"{reason}; the agent says: {request.why}" if request.why else reason
+        args, call_id = request.args, request.call_id
+        question = ask(kind, tool=request.name, args=args, call_id=call_id, scope=verdict.missing_scope, why=why)
         answer = interrupt(question)
         while not answers_call(answer, args=args, call_id=call_id, thread_id=turn.thread_id):
             answer = interrupt(question)  # ends: each round takes up one answer, or stops the graph to wait for one
         decision, edited = answer["decision"], answer.get("args")
         if decision == "approve":
-            return self._approved(wanted, turn, wanted.args)
+            return self._approved(request, turn, request.args)
         if decision == "edit" and isinstance(edited, dict):
-            return self._approved(wanted, turn, edited)
+            return self._approved(request, turn, edited)
         because = str(answer.get("message", ""))
         return Refused(text=f"the author refused this call: {because}" if because else "the author refused this call")
 
-    def _approved(self, wanted: Wanted, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
-        scope, effect = self.named(wanted)
+    def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
+        scope, effect = self.named(request)
         return Admitted(args=args, context=approve_once(scope, effect, args, turn))

@@ -16,7 +16,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +28,10 @@ from langgraph.errors import GraphInterrupt
 from langgraph.func import task
 from langgraph.prebuilt import ToolNode
 
-from agent_runtime.graph.guard.binding import Alike, chosen, made_id, note_put_in, place, sent_by_model
-from agent_runtime.graph.guard.gate import OUTSIDE, Admitted, Gate, Refused, Wanted, limits, over_limit
-from agent_runtime.graph.guard.tool_events import Execution, Onlooker, Use
+from agent_runtime.graph.context import bound
+from agent_runtime.graph.guard.binding import RepeatedCalls, chosen, made_id, note_put_in, place, sent_by_model
+from agent_runtime.graph.guard.gate import NO_TURN, Admitted, CallRequest, Gate, Refused, limits, over_limit
+from agent_runtime.graph.guard.tool_events import Execution, ToolEvents
 from agent_runtime.model.approval import canonical, hash_args
 
 MOST_TURNS_COUNTED = 1024
@@ -73,12 +74,12 @@ class _Counted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Watch:
-    """A gate that is asked, the calls that turns have made past it, and who is told of those that run."""
+    """A gate, the calls that turns have made past it, and what writes the events of those that run."""
 
     gate: Gate
     counted: _Counted
-    alike: Alike
-    onlooker: Onlooker | None
+    repeated: RepeatedCalls
+    events: ToolEvents | None
 
 
 _PASS: ContextVar[_Pass | None] = ContextVar("turnkeeper_pass", default=None)
@@ -87,12 +88,12 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def watching(gate: Gate, onlooker: Onlooker | None = None) -> Iterator[None]:
+def watching(gate: Gate, events: ToolEvents | None = None) -> Iterator[None]:
     """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
-    watch = _Watch(gate=gate, counted=_Counted(), alike=Alike(), onlooker=onlooker)
+    watch = _Watch(gate=gate, counted=_Counted(), repeated=RepeatedCalls(), events=events)
     with _LOCK:
         if not _WATCHES:
-            _put_hooks()
+            _install_hooks()
         _WATCHES.append(watch)
     try:
         yield
@@ -100,7 +101,7 @@ def watching(gate: Gate, onlooker: Onlooker | None = None) -> Iterator[None]:
         with _LOCK:
             _WATCHES.remove(watch)
             if not _WATCHES:
-                _take_hooks()
+                _remove_hooks()
 
 
 def watched() -> bool:
@@ -108,19 +109,14 @@ def watched() -> bool:
     return bool(_WATCHES)
 
 
-@contextmanager
-def admit_once(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> Iterator[None]:
+def admit_once(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> AbstractContextManager["_Pass | None"]:
     """Let exactly this call, judged already, through once within the block."""
     about = chosen(tool, sent_by_model(tool, args)) if tool is not None else args
-    token = _PASS.set(_Pass(tool=tool, call_id=call_id, args_hash=hash_args(about)))
-    try:
-        yield
-    finally:
-        _PASS.reset(token)
+    return bound(_PASS, _Pass(tool=tool, call_id=call_id, args_hash=hash_args(about)))
 
 
 def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, Refused | Execution | None]:
-    """Return what the tool is run with, and why it is not, or who is told that it is.
+    """Return what the tool is run with, and either why it must not run or what writes the events of its run.
 
     Raises:
         GraphInterrupt: the author must decide.
@@ -131,27 +127,21 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     watch = _WATCHES[-1]
     turn = watch.gate.turn()
     if turn is None:
-        return tool_input, OUTSIDE
+        return tool_input, NO_TURN
     at = place()
     known_as = call_id or made_id(at, tool.name, shown)
-    call = watch.alike.told_apart(f"{at}|{known_as}")
+    call = watch.repeated.name(f"{at}|{known_as}")
     for limit in limits(turn):  # what a subagent is refused does not count for its turn
         if over := over_limit(watch.counted.number((turn.turn_id, *limit.of), call), limit.most):
             return tool_input, Refused(text=over)
+    run = watch.events.of_call(turn.turn_id, tool.name, call) if watch.events is not None else None
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
-        return tool_input, _execution(watch, turn.turn_id, tool, call)
-    decided = watch.gate.admit(Wanted(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
+        return tool_input, run
+    decided = watch.gate.admit(CallRequest(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
     if isinstance(decided, Refused):
         return tool_input, decided
-    return _given(tool_input, shown, decided), _execution(watch, turn.turn_id, tool, call)
-
-
-def _execution(watch: _Watch, turn_id: str, tool: BaseTool, call: str) -> Execution | None:
-    onlooker = watch.onlooker
-    if onlooker is None or not onlooker.listens:
-        return None
-    return Execution(onlooker=onlooker, use=Use(turn_id=turn_id, tool=tool.name, call=call))
+    return _given(tool_input, shown, decided), run
 
 
 def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
@@ -180,26 +170,20 @@ def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
     if isinstance(known, Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
-    token = _PASS.set(None)
-    try:
+    with bound(_PASS, None):
         if known is None:
             return _ORIGINALS.run(self, given, *args, **kwargs)
         return known.around(lambda: _ORIGINALS.run(self, given, *args, **kwargs))
-    finally:
-        _PASS.reset(token)
 
 
 async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
     if isinstance(known, Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
-    token = _PASS.set(None)
-    try:
+    with bound(_PASS, None):
         if known is None:
             return await _ORIGINALS.arun(self, given, *args, **kwargs)
         return await known.around_async(lambda: _ORIGINALS.arun(self, given, *args, **kwargs))
-    finally:
-        _PASS.reset(token)
 
 
 def _inject(self: ToolNode, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -300,13 +284,13 @@ _ORIGINALS = _Originals(
 )
 
 
-def _put_hooks() -> None:
+def _install_hooks() -> None:
     for owner, hooks in _HOOKS:
         for name, hook in hooks.items():
             setattr(owner, name, hook)
 
 
-def _take_hooks() -> None:
+def _remove_hooks() -> None:
     BaseTool.run, BaseTool.arun = _ORIGINALS.run, _ORIGINALS.arun  # type: ignore[method-assign]
     ToolNode._inject_tool_args = _ORIGINALS.inject  # type: ignore[method-assign]  # noqa: SLF001  as it was
     for name in ("invoke", "ainvoke"):

@@ -1,6 +1,7 @@
 """The guard as a middleware of our own agent: before each tool call it asks the gate."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -9,18 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
-from agent_runtime.graph.guard.gate import (
-    OUTSIDE,
-    Admitted,
-    Gate,
-    Judge,
-    Narrow,
-    Refused,
-    Spec,
-    Wanted,
-    over_limit,
-    unchanged,
-)
+from agent_runtime.graph.guard.gate import NO_TURN, Admitted, CallRequest, Gate, Refused, over_limit
 from agent_runtime.graph.guard.hooks import admit_once
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import REQUEST
@@ -28,15 +18,8 @@ from agent_runtime.permissions.judge import REQUEST
 Answer = ToolMessage | Command[Any]
 
 
-def guard_middleware(
-    specs: Mapping[str, Spec], judge: Judge, narrow: Narrow = unchanged
-) -> AgentMiddleware[Any, Any, Any]:
-    """Return the middleware that asks before every tool call; see :class:`Gate` for the arguments."""
-    return Guard(Gate(specs, judge, narrow))
-
-
 class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
-    """See :func:`guard_middleware`."""
+    """Asks the gate before every tool call of the agent."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
@@ -47,7 +30,7 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         admitted = self._admit(request)
         if isinstance(admitted, ToolMessage):
             return admitted
-        with admit_once(admitted.tool, _call_id(admitted), admitted.tool_call["args"]):
+        with _let_through(admitted):
             return handler(admitted)
 
     async def awrap_tool_call(
@@ -57,23 +40,23 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         admitted = self._admit(request)
         if isinstance(admitted, ToolMessage):
             return admitted
-        with admit_once(admitted.tool, _call_id(admitted), admitted.tool_call["args"]):
+        with _let_through(admitted):
             return await handler(admitted)
 
     def _admit(self, request: ToolCallRequest) -> ToolCallRequest | ToolMessage:
-        """Return the request as it may run, or what the model is told instead."""
+        """Return the request as it may run, or what the model is told instead. Raises LimitReached."""
         turn = self._gate.turn(getattr(request.runtime, "context", None))
         if turn is None:
-            return _refusal(request, OUTSIDE)
-        if over := _over_limit(request, turn):
+            return _refusal(request, NO_TURN)
+        if over := over_limit(_number_in_turn(request, turn.turn_id), turn.category.tool_calls):
             return _refusal(request, Refused(text=over))
-        wanted = self._wanted(request)
-        decided = self._gate.admit(wanted, turn) if isinstance(wanted, Wanted) else wanted
-        return _refusal(request, decided) if isinstance(decided, Refused) else _as_admitted(request, wanted, decided)
+        call = self._call(request)
+        decided = self._gate.admit(call, turn) if isinstance(call, CallRequest) else call
+        return _refusal(request, decided) if isinstance(decided, Refused) else _as_admitted(request, call, decided)
 
-    def _wanted(self, request: ToolCallRequest) -> Wanted | Refused:
+    def _call(self, request: ToolCallRequest) -> CallRequest | Refused:
         call = request.tool_call
-        asks = Wanted(tool=request.tool, name=call["name"], call_id=call["id"] or "", args=call["args"])
+        asks = CallRequest(tool=request.tool, name=call["name"], call_id=call["id"] or "", args=call["args"])
         if self._gate.named(asks)[0] != REQUEST:
             return asks
         # A request for permission is the call that it names, made under its own id.
@@ -84,20 +67,15 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         return replace(asks, tool=tools[name], name=name, args=args, why=str(call["args"].get("why", ""))[:500])
 
 
-def _as_admitted(request: ToolCallRequest, wanted: Any, admitted: Admitted) -> ToolCallRequest:
+def _as_admitted(request: ToolCallRequest, call: Any, admitted: Admitted) -> ToolCallRequest:
     """Return the call as it was admitted: its arguments, and the turn under what is granted for this once."""
     runtime: Any = request.runtime
     changes: dict[str, Any] = {
-        "tool": wanted.tool,
-        "tool_call": {**request.tool_call, "name": wanted.name, "args": dict(admitted.args)},
+        "tool": call.tool,
+        "tool_call": {**request.tool_call, "name": call.name, "args": dict(admitted.args)},
         "runtime": replace(runtime, context=admitted.context),
     }
     return request.override(**changes)
-
-
-def _over_limit(request: ToolCallRequest, context: TurnContext) -> str:
-    """Return why a call is one too many, or nothing. Raises LimitReached when the turn does not take the hint."""
-    return over_limit(_number_in_turn(request, context.turn_id), context.category.tool_calls)
 
 
 def _number_in_turn(request: ToolCallRequest, turn_id: str) -> int:
@@ -114,8 +92,8 @@ def _number_in_turn(request: ToolCallRequest, turn_id: str) -> int:
     return len(calls) - calls[::-1].index(wanted) if wanted in calls else len(calls) + 1
 
 
-def _call_id(request: ToolCallRequest) -> str:
-    return request.tool_call["id"] or ""
+def _let_through(admitted: ToolCallRequest) -> AbstractContextManager[Any]:
+    return admit_once(admitted.tool, admitted.tool_call["id"] or "", admitted.tool_call["args"])
 
 
 def _refusal(request: ToolCallRequest, refused: Refused) -> ToolMessage:

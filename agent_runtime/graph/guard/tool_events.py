@@ -1,12 +1,12 @@
-"""A tool that runs, told to an onlooker before it begins and after its answer, before anybody sees the answer.
+"""Events of tools that run: written before a tool begins, and after its answer, before anybody sees the answer.
 
-Tools that run, written as bridged events: before a tool begins, and before anybody sees its answer.
+Tools run on the event loop and in threads of their own; both wait here until the event is on disk.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp
@@ -18,38 +18,45 @@ from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
 from turnkeeper.storage.database import Database
 
-
-@dataclass(frozen=True, kw_only=True)
-class Use:
-    """A tool begins to run, or has given its answer.
-
-    Attributes:
-        turn_id: the turn that it runs in.
-        tool: its name.
-        call: equal whenever the graph makes this call again, and for no other call of the turn.
-        ended: it has given its answer.
-        ok: the answer is no error.
-    """
-
-    turn_id: str
-    tool: str
-    call: str
-    ended: bool = False
-    ok: bool = True
+_START, _END = OF_TOOLS
 
 
-class Onlooker(Protocol):
-    """Who is told of the tools that run."""
+class ToolEvents:
+    """Writes the events of tools into the turn's events, while anybody asked for them."""
 
-    @property
-    def listens(self) -> bool:
-        """Whether anybody wants to know now."""
+    def __init__(self, database: Database, store: Store, clock: Clock) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._database = database
+        self._store = store
+        self._clock = clock
 
-    def tell(self, use: Use) -> None:
-        """Be told; returns once it is on disk."""
+    def of_call(self, turn_id: str, tool: str, call: str) -> "Execution | None":
+        """Return what writes the events of one call; None while nobody asked for events of tools."""
+        if self._store.bridge.wanted.isdisjoint(OF_TOOLS):
+            return None
+        return Execution(events=self, turn_id=turn_id, tool=tool, call=call)
 
-    async def atell(self, use: Use) -> None:
-        """Likewise, from a loop."""
+    def write(self, work: Callable[[Connection], None]) -> None:
+        """Do the work and wait for the disk, in a thread that may wait."""
+        self._database.submit(work).result()
+        self._loop.call_soon_threadsafe(self._store.bridge.news.notify)
+
+    async def write_async(self, work: Callable[[Connection], None]) -> None:
+        """Do the work and wait for the disk, on the loop."""
+        await self._database.run(work)
+        self._store.bridge.news.notify()
+
+    def event(self, name: str, run: "Execution", **outcome: Any) -> Callable[[Connection], None]:
+        """Return the work that writes one event; a tool may outlive its turn, and then writes none."""
+        at = self._clock.now()
+
+        def work(connection: Connection) -> None:
+            check_lease(connection, self._store.epoch)
+            turn = get_turn(connection, run.turn_id)
+            if turn is not None and turn.status == "running":
+                self._store.bridge.used(connection, name, run.turn_id, at, call=run.call, tool=run.tool, **outcome)
+
+        return work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,75 +65,51 @@ class Execution:
 
     A call that is cut short, by a cancel or because it asks the author, has not ended: it is made again, or its turn
     is over.
+
+    Attributes:
+        events: writes them.
+        turn_id: the turn that it runs in.
+        tool: its name.
+        call: equal whenever the graph makes this call again, and for no other call of the turn.
     """
 
-    onlooker: Onlooker
-    use: Use
+    events: ToolEvents
+    turn_id: str
+    tool: str
+    call: str
 
     def around(self, work: Callable[[], Any]) -> Any:
         """Run the tool."""
-        self.onlooker.tell(self.use)
+        self.events.write(self._begun())
         try:
             answer = work()
         except GraphBubbleUp:
             raise
         except Exception:
-            self.onlooker.tell(replace(self.use, ended=True, ok=False))
+            self.events.write(self._ended(ok=False))
             raise
-        self.onlooker.tell(replace(self.use, ended=True, ok=_is_good(answer)))
+        self.events.write(self._ended(ok=_is_good(answer)))
         return answer
 
     async def around_async(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run the tool."""
-        await self.onlooker.atell(self.use)
+        await self.events.write_async(self._begun())
         try:
             answer = await work()
         except GraphBubbleUp:
             raise
         except Exception:
-            await self.onlooker.atell(replace(self.use, ended=True, ok=False))
+            await self.events.write_async(self._ended(ok=False))
             raise
-        await self.onlooker.atell(replace(self.use, ended=True, ok=_is_good(answer)))
+        await self.events.write_async(self._ended(ok=_is_good(answer)))
         return answer
+
+    def _begun(self) -> Callable[[Connection], None]:
+        return self.events.event(_START, self)
+
+    def _ended(self, *, ok: bool) -> Callable[[Connection], None]:
+        return self.events.event(_END, self, ok=ok)
 
 
 def _is_good(answer: Any) -> bool:
     return not (isinstance(answer, ToolMessage) and answer.status == "error")
-
-
-class ToolEvents:
-    """The onlooker of the guard. Tools run on the loop and in threads of their own; both wait for the disk here."""
-
-    def __init__(self, database: Database, store: Store, clock: Clock) -> None:
-        """Take the store whose bridge is told, on the loop on which the bridge's news are waited for."""
-        self._loop = asyncio.get_running_loop()
-        self._database = database
-        self._store = store
-        self._clock = clock
-
-    @property
-    def listens(self) -> bool:
-        """Whether anybody asked for these events."""
-        return not self._store.bridge.wanted.isdisjoint(OF_TOOLS)
-
-    def tell(self, use: Use) -> None:
-        """Write it, for a thread that may wait."""
-        self._database.submit(self._work(use)).result()
-        self._loop.call_soon_threadsafe(self._store.bridge.news.notify)
-
-    async def atell(self, use: Use) -> None:
-        """Write it."""
-        await self._database.run(self._work(use))
-        self._store.bridge.news.notify()
-
-    def _work(self, use: Use) -> Callable[[Connection], None]:
-        at, name = self._clock.now(), OF_TOOLS[use.ended]
-        outcome = {"ok": use.ok} if use.ended else {}
-
-        def work(connection: Connection) -> None:
-            check_lease(connection, self._store.epoch)
-            turn = get_turn(connection, use.turn_id)
-            if turn is not None and turn.status == "running":  # a tool may outlive its turn
-                self._store.bridge.used(connection, name, use.turn_id, at, call=use.call, tool=use.tool, **outcome)
-
-        return work

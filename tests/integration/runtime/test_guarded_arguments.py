@@ -15,7 +15,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from agent_runtime.graph.guard import Gate, guard_middleware
+from agent_runtime.graph.guard import Gate, Guard
 from agent_runtime.permissions.judge import judge
 from tests.integration.runtime.guarded import WAYS, Thread, act, calling, free, fresh_desk, of_node, plain, ran, turn
 from tests.support.scripted import ScriptedModel, calls
@@ -179,7 +179,7 @@ async def test_our_agent_asks_once_for_a_call_whose_injected_argument_a_model_wr
         return "paid"
 
     model = ScriptedModel(script={"go": [calls(("pay", {"amount": 1, "accounts": ["thief"], "messages": []}))]})
-    agent = create_agent(model, [pay], middleware=[guard_middleware({}, judge)], checkpointer=InMemorySaver())
+    agent = create_agent(model, [pay], middleware=[Guard(Gate({}, judge))], checkpointer=InMemorySaver())
     thread = Thread(agent, turn())
     (asked,) = await thread.go()
     assert await thread.decide((asked, "approve")) == []

@@ -309,7 +309,7 @@ async def test_a_call_outside_a_turn_is_refused() -> None:
     graph = plain(act, lines=[THREE])
     await graph.ainvoke({"messages": [HumanMessage("go")]}, CONFIG)
     told = [str(one.content) for one in (await graph.aget_state(CONFIG)).values["messages"] if one.type == "tool"]
-    assert told[0] == "this call stands outside a turn; it was not run"
+    assert told[0] == "this call was made outside a turn; it was not run"
     with pytest.raises(ToolException, match="outside a turn"):
         act.invoke({"text": "a"})
     assert ran == []
@@ -321,10 +321,10 @@ def test_the_process_is_as_it_was_when_nobody_watches_any_more() -> None:
         from agent_runtime.graph.guard import hooks
 
         watches, hooks._WATCHES = hooks._WATCHES, []
-        hooks._take_hooks()
+        hooks._remove_hooks()
         yield
         hooks._WATCHES = watches
-        hooks._put_hooks()
+        hooks._install_hooks()
 
     with nobody():
         assert act.invoke({"text": "a"}) == "did a"

@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from agent_runtime.graph.context import ToolSpec, turn_around
-from agent_runtime.graph.guard import Gate, guard_middleware
+from agent_runtime.graph.guard import Gate, Guard
 from agent_runtime.graph.guard.gate import unchanged
 from agent_runtime.model.approval import AuthorDecision, answer_to, call_key, read_interrupt
 from agent_runtime.model.turn import ALLOWED, Category, TurnContext, Verdict
@@ -54,7 +54,7 @@ class Agent:
         self, *lines: Any, specs: dict[str, ToolSpec] | None = None, ask: Any = judge, narrow: Any = unchanged
     ) -> None:
         model = ScriptedModel(script={"go": list(lines) or [calls(("note", {"text": "x"}))]})
-        guard = guard_middleware(specs or {}, ask, narrow)
+        guard = Guard(Gate(specs or {}, ask, narrow))
         self.graph: Any = create_agent(
             model, [note], middleware=[guard], context_schema=TurnContext, checkpointer=InMemorySaver()
         )
@@ -96,7 +96,7 @@ async def test_out_of_scope_asks_in_the_asynchronous_path_too() -> None:
 
 
 def test_no_turn_is_no() -> None:
-    assert Agent().go(None) == ["this call stands outside a turn; it was not run"]
+    assert Agent().go(None) == ["this call was made outside a turn; it was not run"]
     assert ran == []
 
 

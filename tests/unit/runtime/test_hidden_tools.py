@@ -11,7 +11,7 @@ from langgraph.types import Command
 
 from agent_runtime.graph.agent.default import ASKS, Briefing
 from agent_runtime.graph.context import ToolSpec, turn_around
-from agent_runtime.graph.guard import guard_middleware
+from agent_runtime.graph.guard import Gate, Guard
 from agent_runtime.model.approval import AuthorDecision, answer_to, read_interrupt
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import judge
@@ -73,7 +73,7 @@ class Agent:
         self.graph: Any = create_agent(
             Offered(script={"go": list(lines)}),
             [spec.tool for spec in SPECS],
-            middleware=[Briefing(SPECS), guard_middleware({spec.tool.name: spec for spec in SPECS}, judge)],
+            middleware=[Briefing(SPECS), Guard(Gate({spec.tool.name: spec for spec in SPECS}, judge))],
             context_schema=TurnContext,
             checkpointer=InMemorySaver(),
         )
