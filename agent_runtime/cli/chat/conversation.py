@@ -5,16 +5,15 @@ from typing import Annotated
 
 import typer
 
-from agent_runtime.cli.chat.follow import Following, Found, Lost
-from agent_runtime.cli.chat.plain import Reader
-from agent_runtime.cli.chat.screen import Screen
-from agent_runtime.cli.chat.terminal import LOST, follow_on_terminal
+from agent_runtime.cli.chat.follow import Following
+from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
+from agent_runtime.cli.chat.terminal import follow_on_terminal
 from agent_runtime.cli.client import complete_channel, read
 from agent_runtime.cli.rows import FOR_PEOPLE, shown, waiting_line
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, as_json, console, note, show_rows
-from turnkeeper.errors import NotFound, TurnkeeperError
+from turnkeeper.console import Column, LimitOption, Output, OutputOption, console, note, show_rows
+from turnkeeper.errors import NotFound
 
 app = typer.Typer(help="What happened in each channel, as its author reads it.", rich_markup_mode=None)
 Channel = Annotated[
@@ -64,9 +63,9 @@ def show(
         raise NotFound(f"no conversation in channel {channel[:80]!r}", hint="see: agent-runtime conversation list")
     if output in FOR_PEOPLE:
         out, wide = console(), output is Output.WIDE
-        reader = Screen(out, wide=wide) if out.is_terminal else Reader(out, wide=wide)
+        view: View = Screen(out, wide=wide) if out.is_terminal else LineView(out, wide=wide)
         for turn in turns:
-            reader.take(turn)
+            view.take(turn)
         _tell_more(channel, len(turns))
     else:
         show_rows([to_json(turn) for turn in turns], (), output, name_key="turn_id")
@@ -89,17 +88,7 @@ def follow_channel(channel: str, limit: int, output: Output) -> None:
     following = Following(channel, limit=limit, live=people)
     following.start()
     note("following; Ctrl-C ends it")
-    reader = Reader(console(), wide=output is Output.WIDE)
+    view: View = LineView(console(), wide=output is Output.WIDE) if people else JsonView()
     while True:
-        event = following.next(LONGEST_WAIT_S)
-        if isinstance(event, TurnkeeperError):
-            raise event
-        if isinstance(event, Lost):
-            note(LOST)
-        elif isinstance(event, Found):
-            note("agent-runtime answers again")
-        elif event is not None and people:
-            reader.take(event)
-        elif event is not None:
-            typer.echo(as_json(to_json(event)))
+        following.show(view, LONGEST_WAIT_S)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""A conversation as it grows, over restarts of the runtime: turns in their newest form, and what they say meanwhile."""
+"""Following a conversation over restarts of the runtime: turns in their newest form, and what they say meanwhile."""
 
 import queue
 import threading
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from agent_runtime.cli.chat.screen import View
 from agent_runtime.cli.client import held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import TurnkeeperError, Unreachable
@@ -31,7 +32,7 @@ class Following:
     """Follows a channel in a thread of its own; `next` gives what came, in order."""
 
     def __init__(self, channel: str, *, limit: int, live: bool, on_event: Callable[[], object] | None = None) -> None:
-        """Take what to follow; `on_event` is called, in that thread, when there is something to take."""
+        """`on_event` is called, in the thread that follows, when something came."""
         self._on_event = on_event
         self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live)
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
@@ -57,13 +58,26 @@ class Following:
         except queue.Empty:
             return None
 
+    def show(self, view: View, timeout_s: float) -> bool:
+        """Show what came next; return whether anything came in time. Raises what the runtime refuses with."""
+        event = self.next(timeout_s)
+        if isinstance(event, TurnkeeperError):
+            raise event
+        if isinstance(event, Lost):
+            view.tell("agent-runtime does not answer; waiting for it")
+        elif isinstance(event, Found):
+            view.tell("agent-runtime answers again")
+        elif event is not None:
+            view.take(event)
+        return event is not None
+
     def _run(self) -> None:
         for event in self._events():
             while not self._over.is_set():
                 try:
                     self._waiting.put(event, timeout=AGAIN_S)
                 except queue.Full:
-                    continue  # who reads is slow: the runtime sends no more until he has caught up
+                    continue  # the reader is slow: the runtime sends no more until it has caught up
                 break
             if self._on_event is not None and not self._over.is_set():
                 self._on_event()

@@ -1,49 +1,154 @@
-"""A conversation on a terminal: what is finished goes up and stays, what is being said stands below, then the prompt.
+"""Three views of a conversation as it grows: `Screen` on a terminal, `LineView` in a pipe, `JsonView` for programs.
 
-What is finished is printed once, as it will stand in the scrollback. Below it is a region of few lines that is drawn
-anew at each change and never scrolls: the end of what agents write just now, the calls that run, what the reader should
-know, and what the author types.
+`Screen` prints what is finished once, as it will stand in the scrollback. Below it is a region of a few lines that is
+drawn anew at each change and never scrolls: the end of what agents write just now, the calls that run, a message to the
+reader, and what the author types.
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.control import Control
 from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
+from agent_runtime.cli.chat.changes import Change, Shown
 from agent_runtime.cli.chat.commands import Waiting
-from agent_runtime.cli.chat.panels import Safe, blocks, calling, heading, saying
-from agent_runtime.cli.chat.plain import ENDED, Known, News, known_of, news_of
+from agent_runtime.cli.chat.render import MARGIN, Lines, Panels, Safe, hung, render, rule, tool_call
+from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import plain
+from turnkeeper.console import as_json, note, plain
 
-MOST_KNOWN = 2000  # turns of which it is remembered what was shown
 MOST_SPEAKING = 3  # turns whose words are shown as they come
-LONGEST_SAYING = 64 * 1024
+LONGEST_SPEECH = 64 * 1024
 _PROMPT = "> "
 
 
+class View(Protocol):
+    """Shows a conversation as it grows."""
+
+    def take(self, turn: wire.ConversationTurn) -> None:
+        """Show what is new of a turn, or a piece of what it says."""
+
+    def tell(self, text: str) -> None:
+        """Show a message to the reader."""
+
+
+class JsonView:
+    """Prints each turn as a line of JSON, whenever it changes."""
+
+    def take(self, turn: wire.ConversationTurn) -> None:
+        """Print a turn."""
+        typer.echo(as_json(to_json(turn)))
+
+    def tell(self, text: str) -> None:
+        """Print a message on stderr."""
+        note(text)
+
+
 @dataclass(kw_only=True)
-class _Saying:
+class _Speech:
+    """What was shown of the message that a turn is writing."""
+
     turn: wire.ConversationTurn
-    after: int
-    message: str
+    after: int = 0
+    message: str = ""
     text: str = ""
     calls: list[wire.RunningCall] = field(default_factory=list)
+
+
+class LineView:
+    """Prints turns line by line, and the pieces of what they say; each thing once."""
+
+    def __init__(self, out: Console, *, wide: bool = False) -> None:
+        self._out = out
+        self._layout = Lines(width=out.width, wide=wide)
+        self._shown = Shown()
+        self._turn = ""  # whose lines were printed last
+        self._open = ""  # the turn whose line has no end yet
+        self._speeches: dict[str, _Speech] = {}
+
+    def take(self, turn: wire.ConversationTurn) -> None:
+        """Show what is new of a turn, or a piece of what it says."""
+        if turn.HasField("speech"):
+            self._hear(turn)
+            return
+        for change in self._shown.take(turn):
+            self._show(change)
+        if turn.status != "running":
+            self._speeches.pop(turn.turn_id, None)
+
+    def tell(self, text: str) -> None:
+        """Print a message on stderr."""
+        note(text)
+
+    def _show(self, change: Change) -> None:
+        if change.kind == "message" and change.message.role == "agent":
+            change = self._unprinted(change)
+        lines = render(change, self._layout)
+        if lines:
+            self._begin(change.turn.turn_id, again=change.kind != "begun")
+        for line in lines:
+            self._out.print(hung(line, self._out) if isinstance(line, Text) else line, soft_wrap=True)
+
+    def _unprinted(self, change: Change) -> Change:
+        """Print the end of a message whose beginning was printed; return what is left of it."""
+        turn_id, message = change.turn.turn_id, wire.Message()
+        message.CopyFrom(change.message)
+        before = self._speeches.pop(turn_id, None)
+        said, text = before.text.lstrip() if before is not None else "", message.text.strip()
+        if said.strip() and text.startswith(said.rstrip()):
+            if len(text) > len(said):
+                self._piece(turn_id, text[len(said) :])
+            message.text = ""
+        turn = wire.ConversationTurn(turn_id=turn_id, messages=[message])
+        return Change(kind="message", turn=turn)
+
+    def _hear(self, turn: wire.ConversationTurn) -> None:
+        speech, turn_id = turn.speech, turn.turn_id
+        before = self._speeches.setdefault(turn_id, _Speech(turn=turn))
+        if before.message != speech.message:
+            before.message, before.text = speech.message, ""
+        # One turn speaks at a time: what another says meanwhile is printed when it is on record.
+        if speech.text and speech.offset == len(before.text) and self._open in {"", turn_id}:
+            self._piece(turn_id, speech.text)
+            before.text += speech.text
+
+    def _piece(self, turn_id: str, text: str) -> None:
+        if self._open != turn_id:
+            text = text.lstrip()
+            if not text:
+                return
+            self._begin(turn_id, again=True)
+            self._out.print(self._layout.said("agent", ""), end="", soft_wrap=True)
+            self._open = turn_id
+        self._out.print(Text(plain(text).replace("\n", "\n" + " " * MARGIN)), end="", soft_wrap=True)
+
+    def _begin(self, turn_id: str, *, again: bool) -> None:
+        """Begin a line; name the turn where another turn's lines came between."""
+        if self._open:
+            self._out.print()
+            self._open = ""
+        if self._turn != turn_id and self._turn:
+            self._out.print()
+        if self._turn != turn_id and again:
+            self._out.print(Text(plain(f"{turn_id} goes on"), "dim"), soft_wrap=True)
+        self._turn = turn_id
 
 
 class Screen:
     """Shows turns, and what they say meanwhile."""
 
     def __init__(self, out: Console, *, wide: bool = False, typing: bool = False) -> None:
-        """Take the console; with `typing` there is a prompt, and what waits is numbered."""
+        """With `typing` there is a prompt, and what waits is numbered."""
         self.waiting = Waiting()
         self._out = out
-        self._wide = wide
+        self._layout = Panels(wide=wide)
         self._typing = typing
-        self._known: dict[str, Known] = {}
-        self._sayings: dict[str, _Saying] = {}
+        self._shown = Shown()
+        self._speeches: dict[str, _Speech] = {}
         self._last = ""  # whose lines were printed last
         self._typed = ""
         self._status = ""
@@ -57,11 +162,11 @@ class Screen:
             self._show(turn)
 
     def tell(self, text: str) -> None:
-        """Show something below; the next such replaces it."""
+        """Show a message below; the next one replaces it."""
         self._status = text
 
     def print(self, text: str) -> None:
-        """Show something that stays."""
+        """Print something that stays."""
         with self._out:
             self.clear()
             self._out.print(Safe(Text(plain(text), "dim")))
@@ -81,7 +186,7 @@ class Screen:
         self._out.file.flush()
 
     def clear(self) -> None:
-        """Take the region away."""
+        """Erase the region."""
         if self._rows:
             up = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * (self._rows - 1)
             self._out.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *up))
@@ -90,47 +195,42 @@ class Screen:
     def _show(self, turn: wire.ConversationTurn) -> None:
         if self._typing:
             self.waiting.update(turn)
-        news = news_of(turn, self._known.get(turn.turn_id))
-        if news:
+        changes = self._shown.take(turn)
+        if changes:
             with self._out:
                 self.clear()
-                self._print(turn, news)
-        self._known.pop(turn.turn_id, None)
-        self._known[turn.turn_id] = known_of(turn)
-        if len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        saying = self._sayings.get(turn.turn_id)
-        if saying is not None and (turn.status != "running" or _lines(turn) > saying.after):
-            del self._sayings[turn.turn_id]
+                self._print(turn, changes)
+        speech = self._speeches.get(turn.turn_id)
+        if speech is not None and (turn.status != "running" or _said(turn) > speech.after):
+            del self._speeches[turn.turn_id]
 
-    def _print(self, turn: wire.ConversationTurn, news: list[News]) -> None:
+    def _print(self, turn: wire.ConversationTurn, changes: list[Change]) -> None:
         if self._last and self._last != turn.turn_id:
             self._out.print()
-        if self._last != turn.turn_id and news[0].kind != "begun":
-            self._out.print(Safe(heading(turn, self._out.width)))
+        if self._last != turn.turn_id and changes[0].kind != "begun":
+            self._out.print(Safe(rule(turn, self._out.width)))
         self._last = turn.turn_id
-        for one in news:
-            for block in blocks(one, numbers=self.waiting.numbers, wide=self._wide):
+        for change in changes:
+            for block in render(change, self._layout, numbers=self.waiting.numbers):
                 self._out.print(Safe(block))
 
     def _hear(self, turn: wire.ConversationTurn) -> None:
-        speech, known = turn.speech, self._known.get(turn.turn_id)
-        if known is None or known.status in ENDED:
+        if not self._shown.is_open(turn.turn_id):
             return
-        saying = self._sayings.get(turn.turn_id)
-        if saying is None or (saying.after, saying.message) != (speech.after, speech.message):
-            saying = _Saying(turn=turn, after=speech.after, message=speech.message)
-            self._sayings.pop(turn.turn_id, None)
-            self._sayings[turn.turn_id] = saying
-        if speech.offset == len(saying.text):
-            saying.text = (saying.text + speech.text)[:LONGEST_SAYING]
-        saying.calls = list(speech.calls)
+        piece, speech = turn.speech, self._speeches.get(turn.turn_id)
+        if speech is None or (speech.after, speech.message) != (piece.after, piece.message):
+            speech = _Speech(turn=turn, after=piece.after, message=piece.message)
+            self._speeches.pop(turn.turn_id, None)
+            self._speeches[turn.turn_id] = speech
+        if piece.offset == len(speech.text):
+            speech.text = (speech.text + piece.text)[:LONGEST_SPEECH]
+        speech.calls = list(piece.calls)
 
     def _region(self) -> list[list[Segment]]:
         height = max(3, self._out.height // 2)
         found: list[list[Segment]] = []
-        for one in list(self._sayings.values())[-MOST_SPEAKING:]:
-            found += self._lines(self._said(one))
+        for one in list(self._speeches.values())[-MOST_SPEAKING:]:
+            found += self._lines(self._speaking(one))
         found = found[-height:]
         if self._status:
             found += self._lines(Text(plain(self._status), "yellow", no_wrap=True, overflow="ellipsis"))[:1]
@@ -140,13 +240,13 @@ class Screen:
             found += self._lines(Text.assemble((_PROMPT, "bold green"), tail, no_wrap=True, overflow="crop"))[:1]
         return found
 
-    def _said(self, one: _Saying) -> RenderableType:
+    def _speaking(self, speech: _Speech) -> RenderableType:
         parts: list[RenderableType] = []
-        if self._last != one.turn.turn_id:
-            parts.append(Text(plain(f"── {one.turn.turn_id} goes on ──"), "dim"))
-        if one.text.strip():
-            parts.append(saying(f"{one.text} ▌"))
-        parts += [calling(call.name, call.args_json, state=call.state) for call in one.calls]
+        if self._last != speech.turn.turn_id:
+            parts.append(Text(plain(f"── {speech.turn.turn_id} goes on ──"), "dim"))
+        if speech.text.strip():
+            parts.append(self._layout.said("agent", f"{speech.text} ▌"))
+        parts += [tool_call(Panels(), call.name, call.args_json, state=call.state) for call in speech.calls]
         return Group(*parts)
 
     def _lines(self, what: RenderableType) -> list[list[Segment]]:
@@ -154,5 +254,5 @@ class Screen:
         return self._out.render_lines(Safe(what), options, pad=False)
 
 
-def _lines(turn: wire.ConversationTurn) -> int:
+def _said(turn: wire.ConversationTurn) -> int:
     return sum(message.role in {"agent", "tool"} for message in turn.messages)

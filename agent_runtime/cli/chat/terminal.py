@@ -1,7 +1,4 @@
-"""Following a conversation on a terminal, and answering from it: one loop over what comes and what is typed.
-
-A line typed at the foot of a terminal that prints meanwhile: bytes in, what is typed and finished lines out.
-"""
+"""Following a conversation on a terminal, and answering from it: one loop over what comes and what is typed."""
 
 import codecs
 import os
@@ -13,12 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from agent_runtime.cli.chat.commands import HELP, parse, perform
-from agent_runtime.cli.chat.follow import Following, Found, Lost
+from agent_runtime.cli.chat.follow import Following
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.cli.client import change
 from turnkeeper.console import console
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import TurnkeeperError
 
 LONGEST_LINE = 4000
 _ESCAPE = "\x1b"
@@ -101,9 +97,6 @@ def read_keys(descriptor: int) -> bytes:
         return b""
 
 
-LOST = "agent-runtime does not answer; this waits for it"
-
-
 def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
     """Follow until the author leaves. Raises what the runtime refuses with."""
     typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not as a job in the background
@@ -111,7 +104,7 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
     screen = Screen(console(), wide=wide, typing=typing)
     with ExitStack() as stack:
         keyboard = sys.stdin.fileno() if typing else None
-        news, wake = stack.enter_context(_bell())
+        news, wake = stack.enter_context(_wake_pipe())
         if keyboard is not None:
             stack.enter_context(key_by_key(keyboard))
         stack.callback(screen.clear)
@@ -119,11 +112,11 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
         following.start()
         stack.callback(following.stop)
         screen.tell("following; ? helps, q ends it" if typing else "following; Ctrl-C ends it")
-        Seat(channel, screen, following).run(keyboard, news)
+        Dialogue(channel, screen, following).run(keyboard, news)
 
 
-class Seat:
-    """The author's place before the screen."""
+class Dialogue:
+    """Shows what comes and does what the author types."""
 
     def __init__(self, channel: str, screen: Screen, following: Following) -> None:
         self._channel = channel
@@ -139,20 +132,10 @@ class Seat:
             ready, _, _ = select.select(watched, [], [])
             if news in ready:
                 os.read(news, 4096)
-                self._show()
+                while self._following.show(self._screen, 0.0):
+                    pass
             if keyboard is not None and keyboard in ready and not self._take_keys(read_keys(keyboard)):
                 return
-
-    def _show(self) -> None:
-        while (event := self._following.next(0.0)) is not None:
-            if isinstance(event, TurnkeeperError):
-                raise event
-            if isinstance(event, Lost):
-                self._screen.tell(LOST)
-            elif isinstance(event, Found):
-                self._screen.tell("agent-runtime answers again")
-            else:
-                self._screen.take(event)
 
     def _take_keys(self, data: bytes) -> bool:
         lines = self._typed.feed(data)
@@ -175,16 +158,16 @@ class Seat:
 
 
 @contextmanager
-def _bell() -> Iterator[tuple[int, Callable[[], None]]]:
+def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
 
-    def ring() -> None:
-        with suppress(OSError):  # it rings already, or nobody listens any more
+    def wake() -> None:
+        with suppress(OSError):  # the pipe is full, or closed
             os.write(writing, b".")
 
     try:
-        yield reading, ring
+        yield reading, wake
     finally:
         os.close(reading)
         os.close(writing)

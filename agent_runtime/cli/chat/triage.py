@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from agent_runtime.cli.chat.changes import Change
 from agent_runtime.cli.chat.commands import REFUSED, Command, Item, Waiting, parse, perform
-from agent_runtime.cli.chat.panels import Safe, blocks
-from agent_runtime.cli.chat.plain import News, news_lines
+from agent_runtime.cli.chat.render import Lines, Panels, Safe, render
 from agent_runtime.cli.client import change, complete_channel
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import console, note
+from turnkeeper.console import console, note, plain
 from turnkeeper.entropy import SystemEntropy
 
 _WAYS = {
@@ -67,16 +68,13 @@ def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:
 
 def _show(turn: wire.ConversationTurn, item: Item) -> None:
     out = console()
-    news = News(kind=item.kind, turn=turn)
     cause = " · ".join(part for part in (item.row["channel"], item.row["task_name"], turn.turn_id) if part)
+    layout = Panels(wide=True) if out.is_terminal else Lines(width=out.width, wide=True)
     out.print()
     if out.is_terminal:
-        out.print(Safe(cause), style="dim")
-        for block in blocks(news, numbers={}, wide=True):
-            out.print(Safe(block))
-    else:
-        for line in news_lines(news, width=out.width, wide=True):
-            out.print(line, soft_wrap=True)
+        out.print(Safe(Text(plain(cause), "dim")))
+    for block in render(Change(kind=item.kind, turn=turn), layout):
+        out.print(Safe(block) if out.is_terminal else block, soft_wrap=not out.is_terminal)
 
 
 def _item(turn: wire.ConversationTurn) -> Item:

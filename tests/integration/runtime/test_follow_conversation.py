@@ -17,9 +17,8 @@ from rich.console import Console
 
 from agent_runtime.cli import app
 from agent_runtime.cli.chat.follow import Following, Found, Lost
-from agent_runtime.cli.chat.plain import Reader
-from agent_runtime.cli.chat.screen import Screen
-from agent_runtime.cli.chat.terminal import Seat
+from agent_runtime.cli.chat.screen import LineView, Screen
+from agent_runtime.cli.chat.terminal import Dialogue
 from agent_runtime.cli.client import complete_channel
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Servicer
@@ -257,7 +256,7 @@ async def served(desk: Desk) -> AsyncIterator[None]:
 async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
     out = Console(file=io.StringIO(), width=10_000)
-    reader, following = Reader(out), Following("main", limit=50, live=True)
+    reader, following = LineView(out), Following("main", limit=50, live=True)
 
     async def until(wanted: Callable[[Any], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -300,7 +299,7 @@ async def test_an_author_answers_while_the_conversation_goes_by(desk: Desk, monk
     following = Following("main", limit=50, live=True, on_event=lambda: os.write(ring, b"."))
     async with served(desk):
         following.start()
-        sitting = asyncio.create_task(asyncio.to_thread(Seat("main", screen, following).run, keys, news))
+        sitting = asyncio.create_task(asyncio.to_thread(Dialogue("main", screen, following).run, keys, news))
         async with asyncio.timeout(PATIENCE_S):
             while screen.waiting.get(1) is None:
                 await asyncio.to_thread(lambda: None)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.cli.chat.plain import turn_lines
+from agent_runtime.cli.chat.changes import changes_of
+from agent_runtime.cli.chat.render import Lines, render
 from agent_runtime.model.conversation import NOTHING_TO_DO, mark_text, project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.model.turn import Category, InterruptRecord, MessageRecord, Said, ToolUse, TurnRecord
@@ -129,7 +130,8 @@ def test_the_json_has_the_keys_that_scripts_rely_on() -> None:
 
 def lines(turn: wire.ConversationTurn, *candidates: dict[str, Any], wide: bool = False) -> list[str]:
     turn.candidates.extend(wire.Candidate(**candidate) for candidate in candidates)
-    return [line.plain for line in turn_lines(turn, width=80, wide=wide)]
+    layout = Lines(width=80, wide=wide)
+    return [str(line) for change in changes_of(turn) for line in render(change, layout)]
 
 
 def test_a_turn_on_a_terminal() -> None:

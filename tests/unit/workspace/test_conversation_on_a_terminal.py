@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from agent_runtime.cli.chat.changes import changes_of, known_of
 from agent_runtime.cli.chat.commands import Item, Waiting, parse, perform
-from agent_runtime.cli.chat.panels import Safe, blocks
-from agent_runtime.cli.chat.plain import Reader, known_of, news_of
-from agent_runtime.cli.chat.screen import Screen
+from agent_runtime.cli.chat.render import Panels, Safe, render
+from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.cli.chat.terminal import Typed
 from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
 from agent_runtime.model.conversation import project
@@ -75,8 +75,8 @@ def whole(*, evil: str = "", width: int = 80, wide: bool = False) -> str:
         messages, [asked], first=True, proposed=[candidate], deviations=[deviation],
     )  # fmt: skip
     out = terminal(width)
-    for news in news_of(turn):
-        for block in blocks(news, numbers={"c-1": 3}, wide=wide):
+    for change in changes_of(turn):
+        for block in render(change, Panels(wide=wide), numbers={"c-1": 3}):
             out.print(Safe(block))
     return written(out)
 
@@ -118,7 +118,7 @@ def test_nothing_from_outside_is_obeyed_or_breaks_the_frame(wide: bool, text: st
 def test_an_escape_sequence_that_comes_in_two_pieces_is_shown_all_the_same(cut: int) -> None:
     evil = "a\x1b[31mb\u202ec"
     for out in (terminal(), pipe()):
-        reader: Any = Screen(out) if out.is_terminal else Reader(out)
+        reader: Any = Screen(out) if out.is_terminal else LineView(out)
         reader.take(project(RUNNING, [PROMPT], [], first=True))
         for at, piece in ((0, evil[:cut]), (cut, evil[cut:])):
             reader.take(speech(piece, offset=at))
@@ -138,7 +138,7 @@ def test_json_stays_json_and_is_never_obeyed() -> None:
 
 def test_words_that_were_read_as_they_came_are_not_printed_again() -> None:
     out = pipe()
-    reader = Reader(out)
+    reader = LineView(out)
     reader.take(project(RUNNING, [PROMPT], [], first=True))
     reader.take(speech("one two "))
     reader.take(speech("three", offset=8))
@@ -151,7 +151,7 @@ def test_words_that_were_read_as_they_came_are_not_printed_again() -> None:
 
 def test_a_message_that_began_anew_is_printed_whole() -> None:
     out = pipe()
-    reader = Reader(out)
+    reader = LineView(out)
     reader.take(project(RUNNING, [PROMPT], [], first=True))
     reader.take(speech("one tw"))
     reader.take(speech("other", message="again"))
@@ -162,7 +162,7 @@ def test_a_message_that_began_anew_is_printed_whole() -> None:
 
 def test_a_piece_after_one_that_is_missing_waits_for_the_whole() -> None:
     out = pipe()
-    reader = Reader(out)
+    reader = LineView(out)
     reader.take(project(RUNNING, [PROMPT], [], first=True))
     reader.take(speech("lost", offset=4))
     reader.take(project(FIRE, [PROMPT, says("not lost")], [], first=True))
@@ -175,7 +175,7 @@ def test_a_piece_after_one_that_is_missing_waits_for_the_whole() -> None:
 
 def test_a_turn_that_comes_again_after_a_restart_shows_nothing_twice() -> None:
     for out in (terminal(), pipe()):
-        reader: Any = Screen(out) if out.is_terminal else Reader(out)
+        reader: Any = Screen(out) if out.is_terminal else LineView(out)
         turn = project(FIRE, [PROMPT, says("Done.")], [ASKED], first=True, proposed=[PROPOSED])
         reader.take(turn)
         before = written(out)
@@ -202,13 +202,13 @@ def test_what_stands_below_is_taken_away_before_more_is_printed() -> None:
 def test_what_is_proposed_follows_the_words_that_go_with_it() -> None:
     running = project(RUNNING, [PROMPT], [], first=True, proposed=[PROPOSED])
     ended = project(FIRE, [PROMPT, says("Proposed.")], [], first=True, proposed=[PROPOSED])
-    assert [news.kind for news in news_of(running)] == ["begun", "message"]
-    assert [news.kind for news in news_of(ended, known_of(running))] == ["message", "candidate", "ended"]
+    assert [change.kind for change in changes_of(running)] == ["begun", "message"]
+    assert [change.kind for change in changes_of(ended, known_of(running))] == ["message", "candidate", "ended"]
     decided = wire.Candidate()
     decided.CopyFrom(PROPOSED)
     decided.lifecycle = "canonical"
     later = project(FIRE, [PROMPT, says("Proposed.")], [], first=True, proposed=[decided])
-    assert [news.kind for news in news_of(later, known_of(ended))] == ["candidate"]
+    assert [change.kind for change in changes_of(later, known_of(ended))] == ["candidate"]
 
 
 def waiting() -> Waiting:
@@ -271,7 +271,7 @@ LONG = {f"line-{number}": "word " * 30 + f"end-{number}" for number in range(30)
 
 @pytest.mark.parametrize("out", [terminal(), pipe()], ids=["terminal", "pipe"])
 def test_all_of_a_call_is_shown_while_it_waits(out: Console) -> None:
-    reader: Any = Screen(out, typing=True) if out.is_terminal else Reader(out)
+    reader: Any = Screen(out, typing=True) if out.is_terminal else LineView(out)
     reader.take(project(FIRE, [PROMPT], [replace(ASKED, args_json=json.dumps(LONG))], first=True))
     text = OURS.sub("", written(out))
     assert [key for key in LONG if key not in text or f"end-{key[5:]}" not in text] == []

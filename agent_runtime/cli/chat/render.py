@@ -1,0 +1,474 @@
+"""One turn of a conversation as a terminal or a pipe shows it: its heading, what was said, called, proposed and asked.
+
+`render` decides what is shown. A layout decides how: `Panels` draws rules, panels and Markdown on a terminal, `Lines`
+writes lines of text. Texts come from prompts, models, tools and pages: `plain` and `Safe` write out every character
+that a terminal would obey. `Safe` is needed after `plain`, because Markdown turns entities into characters.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.box import ROUNDED
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from agent_runtime.cli.chat.changes import Change
+from agent_runtime.cli.rows import (
+    ID_DIGITS,
+    answer_text,
+    asked,
+    call_text,
+    clipped,
+    instant,
+    resolve_command,
+    shown,
+    span,
+)
+from agent_runtime.model.conversation import mark_text
+from agent_runtime.model.mapping import Row, parsed, to_json
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import plain
+
+WIDEST = 110
+PROMPT_LINES = 3
+EXCERPT_LINES = 12
+_LABEL = 9  # characters of the column of labels on a terminal
+MARGIN = 13  # characters before the text of a line in a pipe
+_NARROWEST_LINE, _WIDEST_LINE = 60, 160
+_ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
+_BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
+_ROLES = {"author": "bold green", "agent": "bold cyan", "prompt": "magenta", "note": "dim", "error": "bold red"}
+_STATUSES = {"succeeded": "green", "silent": "dim", "failed": "bold red", "cancelled": "yellow"}
+_DECISIONS = dict.fromkeys(("canonical", "accepted", "kept", "approve", "edit", "answer"), "green") | dict.fromkeys(
+    ("rejected", "reject"), "red"
+)
+_MARKS = {"done": ("✓", "green"), "failed": ("✗", "red"), "running": ("…", "yellow")}
+Numbers = Mapping[str, int]
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Something that waits for the author.
+
+    Attributes:
+        does: what the turn does: proposes, contradicts, asks you.
+        kind: of proposal, contradiction or question.
+        id: by which commands take it.
+        commands: what decides it, with labels.
+        title: what it is about, in a line.
+        note: what the agent adds.
+        body: Markdown; a terminal shows its beginning, a pipe shows it only in full.
+        args: all arguments of a call: an approval binds to them.
+        facts: labelled values.
+        number: by which it can be answered at the prompt; None where there is no prompt.
+        style: of its frame.
+    """
+
+    does: str
+    kind: str
+    id: str
+    commands: Pairs
+    title: str = ""
+    note: str = ""
+    body: str = ""
+    args: str = ""
+    facts: Pairs = ()
+    number: int | None = None
+    style: str = "yellow"
+
+    @property
+    def heading(self) -> str:
+        """What it is, its number and its id."""
+        at = f" [{self.number}]" if self.number is not None else ""
+        return f"{self.does}{at} · {self.kind} · {self.id}"
+
+
+def render(change: Change, layout: "Layout", *, numbers: Numbers | None = None) -> list[RenderableType]:
+    """Return what shows one change of a turn.
+
+    Args:
+        change: what.
+        layout: for a terminal or a pipe.
+        numbers: by id, the numbers under which what waits can be answered; None where there is no prompt.
+    """
+    turn = change.turn
+    if change.kind == "message":
+        return list(_message(change, layout))
+    if change.kind == "begun":
+        return [*layout.heading(turn), *_error(turn, layout)]
+    if change.kind == "ended":
+        return [layout.line("turn", f"{standing(turn)}{_cost(turn)}", status_style(turn.status)), *_error(turn, layout)]
+    found = _WAITING[change.kind](to_json(change.subject), numbers or {})
+    if isinstance(found, Card):
+        return list(layout.card(found))
+    label, text, decision = found
+    return [layout.line(label, text, _DECISIONS.get(decision, "dim"))]
+
+
+def cause(turn: wire.ConversationTurn) -> str:
+    """Return why there is a turn."""
+    if turn.HasField("trigger"):
+        return mark_text(turn.trigger)
+    return "the author wrote" if any(message.role == "author" for message in turn.messages) else "continued"
+
+
+def standing(turn: wire.ConversationTurn) -> str:
+    """Return the state of a turn, what it waits for, and how long it took."""
+    if turn.status == "interrupted":
+        return "interrupted, waits for you"
+    if turn.status == "paused":
+        until = instant(turn, "paused_until")
+        return f"paused until its task fires{f', at most until {shown(until)}' if until else ''}"
+    took = span(instant(turn, "started_at"), instant(turn, "ended_at"))
+    return turn.status if took == "-" else f"{turn.status} in {took}"
+
+
+def status_style(status: str) -> str:
+    """Return the style in which a status is shown."""
+    return _STATUSES.get(status, "yellow")
+
+
+def _cost(turn: wire.ConversationTurn) -> str:
+    tokens = turn.tokens_in + turn.tokens_out
+    return f" · {tokens:,} tokens" if tokens else ""
+
+
+def _error(turn: wire.ConversationTurn, layout: "Layout") -> list[RenderableType]:
+    if not turn.error:
+        return []
+    failed = turn.status == "failed"
+    return [layout.line("error" if failed else "because", turn.error, "red" if failed else "yellow")]
+
+
+def _message(change: Change, layout: "Layout") -> Iterator[RenderableType]:
+    message = change.message
+    if message.role == "tool":
+        yield layout.folded(("←", "dim cyan"), _answer(change, wide=layout.wide))
+        return
+    if text := message.text.strip():
+        role = message.role if message.role != "trigger" else "note" if change.at else "prompt"
+        yield layout.said(role, text)
+    for call in message.tool_calls:
+        yield tool_call(layout, call.name, call.args_json)
+
+
+def _answer(change: Change, *, wide: bool) -> str:
+    """Return a tool's answer, after its tool's name where the step had more calls than this one."""
+    text = change.message.text if wide else answer_text(change.message.text)
+    for message in reversed(change.turn.messages[: change.at]):
+        named = {call.id: call.name for call in message.tool_calls}
+        if named:
+            name = named.get(change.message.tool_call_id, "")
+            return f"{name}  {text}" if name and len(named) > 1 else text
+    return text
+
+
+Decided = tuple[str, str, str]  # a label, a line, and the decision
+
+
+def _candidate(row: Row, numbers: Numbers) -> Card | Decided:
+    short, kind = str(row["candidate_id"]), str(row["kind"]).removeprefix("candidate-")
+    if row["lifecycle"] != "candidate":
+        note = f": {row['note']}" if row["note"] else ""
+        return "proposed", f"{kind} “{row['title']}”  [{row['lifecycle']}]{note}", row["lifecycle"]
+    number = numbers.get(short)
+    commands = [
+        ("read", f"agent-runtime candidates show {short}"),
+        ("accept", f"agent-runtime candidates accept {short}"),
+        ("reject", f'agent-runtime candidates reject {short} --note "why"'),
+    ]
+    return Card(
+        does="proposes",
+        kind=kind,
+        id=short,
+        title=row["title"],
+        body=row["body"],
+        facts=[("from", ", ".join(row["sources"]))] if row["sources"] else [],
+        commands=[*_here(number, f"a {number} · r {number} why"), *commands],
+        number=number,
+    )
+
+
+def _deviation(row: Row, numbers: Numbers) -> Card | Decided:
+    short, page = str(row["deviation_id"]), f"{row['page_id']}@{row['page_version']}"
+    if row["lifecycle"] != "open":
+        return "found", f"{page}: {clipped(row['says'], 120)}  [{row['lifecycle']}]", row["lifecycle"]
+    number, stem = numbers.get(short), f"agent-runtime deviations resolve {short}"
+    more = [(name, row[key]) for name, key in (("source", "source"), ("why", "why"), ("candidate", "candidate_id"))]
+    keys = _here(number, f"a {number} accept · r {number} keep the page")
+    return Card(
+        does="contradicts",
+        kind=str(row["kind"]),
+        id=short,
+        facts=[(page, row["says"]), ("found", row["found"]), *((name, value) for name, value in more if value)],
+        commands=[*keys, ("keep", f"{stem} --keep-canonical"), ("accept", f"{stem} --accept")],
+        number=number,
+    )
+
+
+def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
+    if row["status"] != "pending":
+        decision = row["decision"] or row["status"]
+        said = f": {clipped(row['message'], 200)}" if row["message"] else ""
+        return "asked", f"{clipped(asked(row), 200)}  [{decision}]{said}", decision
+    number, answer = numbers.get(str(row["interrupt_id"])), resolve_command(row)
+    question = row["kind"] == "question"
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row["args"].items()]
+    commands = [("answer", answer)]
+    if not question:
+        stem = answer.removesuffix("--approve")
+        commands = [("approve", answer), ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
+    keys = f"t {number} text" if question else f"a {number} · r {number} why · e {number} {{…}}"
+    return Card(
+        does="asks you",
+        kind=str(row["kind"]),
+        id=str(row["interrupt_id"])[:ID_DIGITS],
+        title=row["question"] if question else f"{row['tool']} needs {row['missing_scope']}",
+        note="" if question else row["question"],
+        args="" if question else "\n".join(lines),
+        commands=[*_here(number, keys), *commands],
+        number=number,
+        style="bold yellow",
+    )
+
+
+def _here(number: int | None, keys: str) -> Pairs:
+    return [("here", keys)] if number is not None else []
+
+
+_WAITING = {"candidate": _candidate, "deviation": _deviation, "interrupt": _interrupt}
+
+
+def tool_call(layout: "Layout", name: str, args_json: str, *, state: str = "") -> RenderableType:
+    """Return a tool call; the state of one that is not on record yet is done, failed or running."""
+    text = f"{name}({args_json})" if layout.wide else call_text(name, parsed(args_json))
+    return layout.folded(_MARKS.get(state, ("→", "cyan")), text)
+
+
+class Lines:
+    """Lines of text for a pipe or a simple terminal; calls and answers are shortened to `width`."""
+
+    def __init__(self, *, width: int, wide: bool = False) -> None:
+        self.wide = wide
+        self._room = max(_NARROWEST_LINE, min(width, _WIDEST_LINE)) - MARGIN
+
+    def heading(self, turn: wire.ConversationTurn) -> list[RenderableType]:
+        """Return two lines: when and why; turn, thread and state."""
+        began = shown(instant(turn, "started_at"))
+        where = plain(f"{turn.turn_id}  thread {turn.thread_id}  ")
+        return [
+            Text.assemble((began, "bold"), "  ", (plain(cause(turn)), "bold magenta")),
+            Text.assemble("  ", (where, "dim"), (plain(standing(turn)), status_style(turn.status))),
+        ]
+
+    def said(self, role: str, text: str) -> Text:
+        """Return a text after who says it."""
+        return self.line(role, text)
+
+    def line(self, label: str, text: str, style: str = "") -> Text:
+        """Return a text after its label; its further lines are indented."""
+        body = plain(text).replace("\n", "\n" + " " * MARGIN)
+        return Text.assemble("  ", (f"{label:<{MARGIN - 2}}", _ROLES.get(label, "bold")), (body, style))
+
+    def folded(self, mark: tuple[str, str], text: str) -> Text:
+        """Return a line, shortened but for `wide`."""
+        return self._indented(f"{mark[0]} {text if self.wide else clipped(text, self._room - 2)}")
+
+    def card(self, card: Card) -> list[RenderableType]:
+        """Return its heading, then a line each."""
+        texts = [card.title, card.note, card.args, card.body.rstrip() if self.wide else ""]
+        pairs = [*card.facts, *card.commands]
+        widest = max(len(name) for name, _ in pairs) + 2
+        texts += [f"{f'{name}:':<{widest}}{value}" for name, value in pairs]
+        return [Text(f"  {plain(card.heading)}", "bold yellow"), *(self._indented(text) for text in texts if text)]
+
+    def _indented(self, text: str) -> Text:
+        body = plain(text).replace("\n", "\n" + " " * (MARGIN + 2))
+        return Text.assemble(" " * MARGIN, (body, "dim"))
+
+
+def hung(line: Text, out: Console) -> Text:
+    """Return a line broken at words for a terminal, what follows the first standing under its text."""
+    margin = MARGIN
+    if not out.is_terminal or out.width <= 2 * margin or line.cell_len <= out.width:
+        return line
+    label, body = line.divide([margin])
+    first, *others = body.split("\n")
+    rows = [
+        part for row in (first, *(other[margin:] for other in others)) for part in row.wrap(out, out.width - margin)
+    ]
+    for row in rows:
+        row.rstrip()
+    return label + Text(f"\n{' ' * margin}").join(rows)
+
+
+class Panels:
+    """Rules, panels and Markdown for a terminal, at most 110 characters wide.
+
+    With `wide`, prompts, arguments and the answers of tools are shown in full, as in `Lines`.
+    """
+
+    def __init__(self, *, wide: bool = False) -> None:
+        self.wide = wide
+
+    def heading(self, turn: wire.ConversationTurn) -> list[RenderableType]:
+        """Return a rule, why there is the turn, and its category, thread, state and tokens."""
+        style = "bold magenta" if turn.HasField("trigger") else "bold green"
+        where = plain(" · ".join(part for part in (turn.category, f"thread {turn.thread_id}") if part))
+        state = (standing(turn), status_style(turn.status))
+        return [
+            _Rule(turn),
+            _columns("▶ ", Text(plain(cause(turn)), style), style),
+            Text.assemble((f"  {where} · ", "dim"), state, (_cost(turn), "dim")),
+        ]
+
+    def said(self, role: str, text: str) -> RenderableType:
+        """Return what an agent says as Markdown, anything else as it is; a prompt's beginning."""
+        if role == "agent":
+            return self._labelled(role, _markdown(text))
+        most = PROMPT_LINES if role in {"prompt", "note"} and not self.wide else 0
+        return self._labelled(role, _AtMost(Text(plain(text), "dim" if role == "note" else ""), most))
+
+    def line(self, label: str, text: str, style: str = "") -> RenderableType:
+        """Return a text beside its label."""
+        return self._labelled(label, Text(plain(text), style))
+
+    def folded(self, mark: tuple[str, str], text: str) -> RenderableType:
+        """Return a line, cut at the terminal's edge but for `wide`."""
+        found = Text.assemble((f"{mark[0]} ", mark[1]), (plain(text), "dim"))
+        if not self.wide:
+            found = Text(" ").join(part for part in found.split() if part.plain) if "\n" in found.plain else found
+            found.no_wrap, found.overflow = True, "ellipsis"
+        return self._labelled("", found)
+
+    def card(self, card: Card) -> list[RenderableType]:
+        """Return a panel."""
+        body: list[RenderableType] = [Text(plain(card.title), "bold")] if card.title else []
+        body += [Text(plain(card.note), "dim")] if card.note else []
+        body += [Padding(Text(plain(card.args)), (0, 0, 0, 2))] if card.args else []
+        if card.body:
+            body.append(_AtMost(_markdown(card.body), 0 if self.wide or card.number is not None else EXCERPT_LINES))
+        body += [""] if body else []
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for pairs, style in ((card.facts, ""), (card.commands, "cyan")):
+            for name, value in pairs:
+                grid.add_row(Text(name, "dim"), Text(plain(value), style))
+        title = Text(plain(card.heading), card.style)
+        panel = Panel(
+            Group(*body, grid), title=title, title_align="left", border_style=card.style, box=ROUNDED, padding=(0, 1)
+        )
+        return [Padding(_Narrow(panel), (0, 0, 0, 2))]
+
+    def _labelled(self, label: str, body: RenderableType) -> RenderableType:
+        return Padding(_columns(plain(label), body, _ROLES.get(label, "bold"), width=_LABEL), (0, 0, 0, 2))
+
+
+Layout = Lines | Panels
+
+
+def _columns(label: str, body: RenderableType, style: str, *, width: int | None = None) -> RenderableType:
+    grid = Table.grid(padding=0)
+    grid.add_column(width=width or len(label), no_wrap=True)
+    grid.add_column(ratio=1, overflow="fold")
+    grid.add_row(Text(label, style), body)
+    return _Narrow(grid)
+
+
+def rule(turn: wire.ConversationTurn, width: int) -> Text:
+    """Return the line above a turn that begins, or continues after another's lines."""
+    at, name = shown(instant(turn, "started_at")), plain(turn.turn_id)
+    middle = max(2, width - len(at) - len(name) - 8)
+    return Text.assemble(("── ", "dim"), (at, "bold"), (f" {'─' * middle} ", "dim"), (name, "dim"), (" ──", "dim"))
+
+
+class _Rule:
+    def __init__(self, turn: wire.ConversationTurn) -> None:
+        self._turn = turn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield rule(self._turn, min(options.max_width, WIDEST))
+
+
+class Safe:
+    """What is inside, with every character that a terminal would obey written out."""
+
+    def __init__(self, inside: RenderableType) -> None:
+        self._inside = inside
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render it."""
+        for segment in console.render(self._inside, options):
+            if not segment.control:
+                style = segment.style.update_link(None) if segment.style and segment.style.link else segment.style
+                yield Segment(plain(segment.text), style)
+
+
+def _markdown(text: str) -> RenderableType:
+    # Links are shown with their address: what a terminal makes of one, its reader cannot see.
+    return _AtMost(Markdown(broken(plain(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
+
+
+def broken(text: str) -> str:
+    r"""Return Markdown whose lines end where they end in the text, as those who write for a conversation mean it.
+
+    >>> broken("- one\nThen\nthis")
+    '- one\n\nThen  \nthis'
+    """
+    found, fenced, before = [], False, ""
+    for line in text.splitlines():
+        if not fenced and _ITEM.match(before) and line[:1].strip() and not _ITEM.match(line):
+            found.append("")
+        fenced ^= line.lstrip().startswith(("```", "~~~"))
+        found.append(line)
+        before = line
+    ends = [f"{one}  " if _runs_on(one, then) else one for one, then in zip(found, [*found[1:], ""], strict=True)]
+    return "\n".join(ends) if "```" not in text and "~~~" not in text else "\n".join(found)
+
+
+def _runs_on(line: str, then: str) -> bool:
+    return bool(line.strip() and then.strip()) and not _BLOCK.match(line) and not _BLOCK.match(then)
+
+
+class _Narrow:
+    """Keeps lines short enough to be read on a wide terminal."""
+
+    def __init__(self, inside: RenderableType) -> None:
+        self._inside = inside
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self._inside, options.update(width=min(options.max_width, WIDEST)))
+
+
+class _AtMost:
+    """At most so many lines of what is inside, and how many are left out; all of them for 0."""
+
+    def __init__(self, inside: RenderableType, most: int) -> None:
+        self._inside = inside
+        self._most = most
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self._inside, options, pad=False)
+        while lines and _is_blank(lines[-1]):
+            lines.pop()
+        while lines and _is_blank(lines[0]):
+            lines.pop(0)
+        left = len(lines) - self._most if self._most else 0
+        for line in lines[: self._most] if left > 1 else lines:
+            yield from line
+            yield Segment.line()
+        if left > 1:
+            yield Text(f"… {left} more lines: -o wide", "dim")
+
+
+def _is_blank(line: Sequence[Segment]) -> bool:
+    return not "".join(segment.text for segment in line).strip()
