@@ -1,10 +1,9 @@
 """Events and the tasks that listen for them, in SQLite."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
@@ -14,11 +13,9 @@ from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
 from task_runner.store.rows import fire_of, task_of
 from task_runner.store.schema import events, fires, tasks, triggers
 from task_runner.store.values import Note
-from turnkeeper.storage.statements import upsert
+from turnkeeper.storage.statements import Statement, among, listed, upsert
 from turnkeeper.times import from_us, to_us
 
-T = TypeVar("T")
-LARGEST_LOOKUP = 500
 _OVER = [state.value for state in (TaskState.DONE, TaskState.EXPIRED, TaskState.DELETED)]
 
 
@@ -34,29 +31,23 @@ class Events:
 
     def listeners(self, names: Collection[str]) -> list[Task]:
         """Return the tasks that listen for events of these names, stopped ones too: a lookup in an index."""
-        found = (self._connection.execute(_LISTENERS, {"names": part}) for part in _parts(names))
-        return [task_of(row) for rows in found for row in rows]
+        return [task_of(row) for row in self._connection.execute(_LISTENERS, {"names": listed(names)})]
 
     def remember(self, heard: Sequence[Event]) -> list[Event]:
         """Write down that events are taken in; return those that were not before, in order, each once."""
-        known = {
-            (row.name, row.id)
-            for part in _parts({event.id for event in heard})
-            for row in self._connection.execute(_KNOWN, {"ids": part})
-        }
+        known = set(_KNOWN.rows(self._connection, ids=listed({event.id for event in heard})))
         fresh: dict[tuple[str, str], Event] = {}
         for event in heard:
             if (event.name, event.id) not in known:
                 fresh.setdefault((event.name, event.id), event)
-        if fresh:
-            rows = [{"name": each.name, "id": each.id, "at_us": to_us(each.at)} for each in fresh.values()]
-            self._connection.execute(insert(events), rows)
+        rows = [{"name": each.name, "id": each.id, "at_us": to_us(each.at)} for each in fresh.values()]
+        _ADD.run_each(self._connection, rows)
         return list(fresh.values())
 
     def causes(self, fire_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Return, by fire id, the tasks whose fires led to that fire, its own the last."""
-        found = (self._connection.execute(_CAUSES, {"ids": part}) for part in _parts(fire_ids))
-        return {row.fire_id: (*json.loads(row.chain or "[]"), row.task_id) for rows in found for row in rows}
+        found = _CAUSES.rows(self._connection, ids=listed(fire_ids))
+        return {fire_id: (*json.loads(chain or "[]"), task_id) for fire_id, task_id, chain in found}
 
     def fire_of_turn(self, turn_id: str) -> Fire | None:
         """Return the open fire of a running turn."""
@@ -87,8 +78,7 @@ class Events:
 
     def notes(self, entry_ids: Collection[int]) -> dict[int, Note]:
         """Return what triggered those entries that an event did."""
-        found = (self._connection.execute(_NOTES, {"ids": part}) for part in _parts(entry_ids))
-        return {row.entry_id: _note_of(row) for rows in found for row in rows}
+        return {row.entry_id: _note_of(row) for row in self._connection.execute(_NOTES, {"ids": listed(entry_ids)})}
 
     def newest(self, task_id: str) -> Fire | None:
         """Return the newest entry of a task that an event made."""
@@ -97,8 +87,7 @@ class Events:
 
     def forget(self, entry_ids: Collection[int]) -> None:
         """Forget what triggered entries that are removed."""
-        for part in _parts(entry_ids):
-            self._connection.execute(delete(triggers).where(triggers.c.entry_id.in_(part)))
+        _FORGET_ENTRIES.run(self._connection, ids=listed(entry_ids))
 
     def forget_before(self, at: datetime, limit: int) -> int:
         """Forget at most `limit` events that happened before a time; return how many."""
@@ -135,28 +124,22 @@ def _note_of(row: Any) -> Note:
     )
 
 
-def _parts(values: Iterable[T]) -> Iterator[list[T]]:
-    rest = iter(values)
-    while part := list(islice(rest, LARGEST_LOOKUP)):
-        yield part
-
-
 _LISTENING = (tasks.c.listens.is_not(None), tasks.c.state.not_in(_OVER))
 _WANTED = select(tasks.c.listens).where(*_LISTENING).distinct()
-_LISTENERS = (
-    select(tasks).where(tasks.c.listens.in_(bindparam("names", expanding=True)), *_LISTENING).order_by(tasks.c.id)
-)
-_KNOWN = select(events.c.name, events.c.id).where(events.c.id.in_(bindparam("ids", expanding=True)))
-_CAUSES = (
+_LISTENERS = select(tasks).where(among(tasks.c.listens, "names"), *_LISTENING).order_by(tasks.c.id)
+_KNOWN = Statement(select(events.c.name, events.c.id).where(among(events.c.id, "ids")))
+_ADD = Statement(insert(events))
+_FORGET_ENTRIES = Statement(delete(triggers).where(among(triggers.c.entry_id, "ids")))
+_CAUSES = Statement(
     select(fires.c.fire_id, fires.c.task_id, triggers.c.chain)
     .outerjoin(triggers, triggers.c.entry_id == fires.c.entry_id)
-    .where(fires.c.fire_id.in_(bindparam("ids", expanding=True)))
+    .where(among(fires.c.fire_id, "ids"))
 )
 _OF_TURN = select(fires).where(
     fires.c.is_open, fires.c.outcome.in_([each.value for each in UNDER_WAY]), fires.c.turn_id == bindparam("turn")
 )
 _FORGET = delete(events).where(events.c.id == bindparam("event"), events.c.name == bindparam("called"))
-_NOTES = select(triggers).where(triggers.c.entry_id.in_(bindparam("ids", expanding=True)))
+_NOTES = select(triggers).where(among(triggers.c.entry_id, "ids"))
 _FIRED = (
     select(triggers.c.entry_id, triggers.c.at_us)
     .where(triggers.c.task_id == bindparam("task"), triggers.c.fired)

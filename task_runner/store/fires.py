@@ -5,14 +5,13 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
-from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, replace
+from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, TaskId, replace
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.plan import Plan
 from task_runner.store.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
 from task_runner.store.schema import fires, outbox, tasks
-from task_runner.store.tasks import LARGEST_LOOKUP
 from task_runner.store.values import Glance, Outgoing
 from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
@@ -52,14 +51,12 @@ class Fires:
             ]
             written.append((*numbered, *plan.changed))
             progress.append(progress_of(plan.task) | {"task": plan.task.id, "tail": _tail_number(plan, numbered)})
-        self._insert(new)
+        _ADD.run_each(self._connection, [row_of_fire(fire) for fire in new])
         self.update(changed)
-        if frozen:
-            _FREEZE.run_each(self._connection, frozen)
+        _FREEZE.run_each(self._connection, frozen)
         for plan in plans:
             self._restore(plan.restored)
-        if progress:
-            _MOVE_TASK.run_each(self._connection, progress)
+        _MOVE_TASK.run_each(self._connection, progress)
         return written
 
     def add(self, fire: Fire, request: bytes) -> Fire:
@@ -73,17 +70,14 @@ class Fires:
 
     def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
         """Write entries outside a plan, each with its own request, or none; return them with their numbers."""
-        last = self._last_entry()
-        numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, last + 1)]
-        self._insert(numbered)
-        pairs = zip(numbered, requests, strict=True)
+        numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, self._last_entry() + 1)]
+        _ADD.run_each(self._connection, [row_of_fire(fire) for fire in numbered])
         frozen = [
             {"entry_id": fire.entry_id, "request": request}
-            for fire, request in pairs
+            for fire, request in zip(numbered, requests, strict=True)
             if request is not None and fire.outcome in OPEN
         ]
-        if frozen:
-            _FREEZE_NEW.run_each(self._connection, frozen)
+        _FREEZE_NEW.run_each(self._connection, frozen)
         return numbered
 
     def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
@@ -98,16 +92,13 @@ class Fires:
             )
             .order_by(fires.c.entry_id)
         )
-        return [fire_of(row) for row in self._connection.execute(query)]
+        return self._found(query)
 
     def update(self, changed: Sequence[Fire]) -> None:
         """Replace entries by their numbers; the requests of settled ones are let go."""
-        if not changed:
-            return
         _REPLACE.run_each(self._connection, [changes_of_fire(fire) for fire in changed])
         settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
-        if settled:
-            _LET_GO.run_each(self._connection, settled)
+        _LET_GO.run_each(self._connection, settled)
 
     def record_sent(self, sent: Sequence[Fire]) -> None:
         """Write of entries by their numbers what sending changes: outcome, reason, and the times around it."""
@@ -119,18 +110,13 @@ class Fires:
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
         """Return the entries of those fire ids that exist."""
-        ids, found = list(fire_ids), dict[str, Fire]()
-        for start in range(0, len(ids), LARGEST_LOOKUP):
-            part = ids[start : start + LARGEST_LOOKUP]
-            fires_found = map(fire_of, _BY_IDS.rows(self._connection, ids=listed(part)))
-            found |= {fire.fire_id: fire for fire in fires_found}
-        return found
+        found = map(fire_of, _BY_IDS.rows(self._connection, ids=listed(fire_ids)))
+        return {fire.fire_id: fire for fire in found}
 
     def by_request(self, task_id: str, request_id: str) -> Fire | None:
         """Return the manual fire of a task that a client asked for under that id."""
         query = select(fires).where(fires.c.task_id == task_id, fires.c.request_id == request_id)
-        row = self._connection.execute(query).first()
-        return None if row is None else fire_of(row)
+        return next(iter(self._found(query)), None)
 
     def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
         """Return at most `limit` fires that may be sent by `now`, caught-up ones or the others, oldest first."""
@@ -139,7 +125,7 @@ class Fires:
     def ready_later(self, now: datetime, after_entry: int, limit: int) -> list[Fire]:
         """Return at most `limit` fires that may be sent only later than `now`, with a greater number, in order."""
         query = select(fires).where(fires.c.ready_us > to_us(now), fires.c.entry_id > after_entry)
-        return [fire_of(row) for row in self._connection.execute(query.order_by(fires.c.entry_id).limit(limit))]
+        return self._found(query.order_by(fires.c.entry_id).limit(limit))
 
     def next_ready(self, *, caught_up: bool) -> datetime | None:
         """Return when the next fire of that sort may be sent."""
@@ -158,8 +144,7 @@ class Fires:
 
     def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
         """Return at most `limit` fires under way that one waiting behind them asks to end, by number, in order."""
-        rows = self._connection.execute(_ASKED_TO_END, {"after": after_entry, "limit": limit})
-        return [fire_of(row) for row in rows]
+        return self._found(_ASKED_TO_END, after=after_entry, limit=limit)
 
     def catching_up(self) -> int:
         """Return how many caught-up fires are under way."""
@@ -172,17 +157,15 @@ class Fires:
     def history(self, task_id: str, limit: int) -> list[Fire]:
         """Return a task's newest entries, newest first."""
         query = select(fires).where(fires.c.task_id == task_id).order_by(fires.c.entry_id.desc()).limit(limit)
-        return [fire_of(row) for row in self._connection.execute(query)]
+        return self._found(query)
 
     def glances(self, ids: Collection[str]) -> dict[str, Glance]:
         """Return what a list shows of those tasks' fires."""
-        wanted, opened, last = list(ids), defaultdict[str, set[Outcome]](set), dict[str, Fire]()
-        for start in range(0, len(wanted), LARGEST_LOOKUP):
-            part = {"ids": wanted[start : start + LARGEST_LOOKUP]}
-            for task_id, outcome in self._connection.execute(_OPEN_OUTCOMES, part):
-                opened[task_id].add(Outcome(outcome))
-            last |= {row.task_id: fire_of(row) for row in self._connection.execute(_LAST_SENT, part)}
-        return {id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(id_)) for id_ in wanted}
+        opened = defaultdict[str, set[Outcome]](set)
+        for task_id, outcome in _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)):
+            opened[task_id].add(Outcome(outcome))
+        last = {fire.task_id: fire for fire in map(fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))}
+        return {id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(TaskId(id_))) for id_ in ids}
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
         """Return how late, in seconds, a task's newest fires were sent."""
@@ -203,7 +186,7 @@ class Fires:
             .order_by(fires.c.entry_id)
             .limit(limit)
         )
-        return [fire_of(row) for row in self._connection.execute(query)]
+        return self._found(query)
 
     def remove_runs(self, entry_ids: Sequence[int]) -> None:
         """Remove skipped runs whose nominal times turn out to lie in the future."""
@@ -213,7 +196,7 @@ class Fires:
     def numbered(self, after_entry: int, limit: int) -> list[Fire]:
         """Return the next entries with a greater number, of every task and kind, in order."""
         query = select(fires).where(fires.c.entry_id > after_entry).order_by(fires.c.entry_id).limit(limit)
-        return [fire_of(row) for row in self._connection.execute(query)]
+        return self._found(query)
 
     def first_covered(self, task_id: str, but: Collection[int]) -> datetime | None:
         """Return the first nominal time that a task's entries cover, but for some entries and what is pruned."""
@@ -228,8 +211,7 @@ class Fires:
     def pruned(self, task_id: str) -> Fire | None:
         """Return the entry that stands for what was pruned of a task."""
         query = select(fires).where(fires.c.task_id == task_id, fires.c.outcome == Outcome.PRUNED.value)
-        row = self._connection.execute(query).first()
-        return None if row is None else fire_of(row)
+        return next(iter(self._found(query)), None)
 
     def leave_tails(self, entry_ids: Collection[int]) -> None:
         """Let none of these entries be extended by a skip any more."""
@@ -242,12 +224,11 @@ class Fires:
         if entry_ids:
             self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids)))
 
+    def _found(self, query: Select[Any], **parameters: Any) -> list[Fire]:
+        return [fire_of(row) for row in self._connection.execute(query, parameters)]
+
     def _last_entry(self) -> int:
         return _LAST_ENTRY.value(self._connection) or 0
-
-    def _insert(self, new: Sequence[Fire]) -> None:
-        if new:
-            _ADD.run_each(self._connection, [row_of_fire(fire) for fire in new])
 
     def _restore(self, restored: Sequence[Fire]) -> None:
         for fire in restored:
@@ -316,16 +297,18 @@ _ASKED_TO_END = (
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )
-_OPEN_OUTCOMES = select(fires.c.task_id, fires.c.outcome).where(
-    fires.c.is_open, fires.c.task_id.in_(bindparam("ids", expanding=True))
+_OPEN_OUTCOMES = Statement(
+    select(fires.c.task_id, fires.c.outcome).where(fires.c.is_open, among(fires.c.task_id, "ids"))
 )
 _newer = fires.alias("newer")
-_LAST_SENT = select(fires).where(
-    fires.c.entry_id.in_(
-        select(
-            select(func.max(_newer.c.entry_id))
-            .where(_newer.c.task_id == tasks.c.id, _newer.c.fired_us.is_not(None))
-            .scalar_subquery()
-        ).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+_LAST_SENT = Statement(
+    select(fires).where(
+        fires.c.entry_id.in_(
+            select(
+                select(func.max(_newer.c.entry_id))
+                .where(_newer.c.task_id == tasks.c.id, _newer.c.fired_us.is_not(None))
+                .scalar_subquery()
+            ).where(among(tasks.c.id, "ids"))
+        )
     )
 )

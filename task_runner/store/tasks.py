@@ -1,12 +1,12 @@
 """Tasks in SQLite."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import make_dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.model.task import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
@@ -17,7 +17,6 @@ from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us, to_us
 
-LARGEST_LOOKUP = 500
 _OVER = [TaskState.DONE.value, TaskState.EXPIRED.value, TaskState.DELETED.value]
 
 
@@ -29,8 +28,6 @@ class Tasks:
 
     def add(self, new: Sequence[Task]) -> None:
         """Write new tasks and their first revisions. Raises AlreadyExists if a name is taken."""
-        if not new:
-            return
         rows = [row_of_task(task) for task in new]
         try:
             _ADD.run_each(self._connection, rows)
@@ -47,40 +44,26 @@ class Tasks:
 
     def ids_taken(self, ids: Collection[str]) -> set[str]:
         """Return those of some ids that were ever given to a task, deleted ones included."""
-        query = select(tasks.c.id).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
-        return {id_ for part in _parts(ids) for id_ in self._connection.execute(query, {"ids": part}).scalars()}
+        return set(_IDS_TAKEN.values(self._connection, ids=listed(ids)))
 
     def named(self, names: Collection[str]) -> dict[str, Task]:
         """Return the living tasks of those names that exist."""
-        return {
-            row.name: task_of(row)
-            for part in _parts(names)
-            for row in self._connection.execute(_NAMED, {"names": part})
-        }
+        return {task.definition.name: task for task in self._found(_NAMED, names=listed(names))}
 
     def find(self, name: str) -> Task | None:
         """Return the living task of that name, or the task, deleted ones included, of that id."""
         living = tasks.c.state != TaskState.DELETED.value
-        row = self._connection.execute(select(tasks).where(tasks.c.name == name, living)).first()
-        if row is None and is_task_id(name):
-            row = self._connection.execute(select(tasks).where(tasks.c.id == name)).first()
-        return None if row is None else task_of(row)
+        found = self._found(select(tasks).where(tasks.c.name == name, living))
+        if not found and is_task_id(name):
+            found = self._found(select(tasks).where(tasks.c.id == name))
+        return found[0] if found else None
 
-    def listed(
-        self, *, category: str = "", channel: str = "", made_by: str = "", states: Collection[TaskState] = ()
-    ) -> list[Task]:
+    def listed(self, *, category: str = "", channel: str = "", made_by: str = "") -> list[Task]:
         """Return the living tasks, next to fire first, those that will not fire last, then by name."""
-        query = select(tasks).where(tasks.c.state != TaskState.DELETED.value)
-        if category:
-            query = query.where(tasks.c.category == category)
-        if channel:
-            query = query.where(tasks.c.channel == channel)
-        if made_by:
-            query = query.where(tasks.c.made_by == made_by)
-        if states:
-            query = query.where(tasks.c.state.in_([state.value for state in states]))
-        query = query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name)
-        return [task_of(row) for row in self._connection.execute(query)]
+        wanted = {"category": category, "channel": channel, "made_by": made_by}
+        only = [tasks.c[name] == value for name, value in wanted.items() if value]
+        query = select(tasks).where(tasks.c.state != TaskState.DELETED.value, *only)
+        return self._found(query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name))
 
     def revise(self, task: Task, valid_from: datetime) -> None:
         """Write a task's new definition as its next revision."""
@@ -106,10 +89,22 @@ class Tasks:
 
     def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
         """Return the tasks of those ids with all that planning them needs."""
-        found: list[Snapshot] = []
-        for start in range(0, len(ids), LARGEST_LOOKUP):
-            found += self._snapshots(ids[start : start + LARGEST_LOOKUP])
-        return found
+        rows = [_Row(*row) for row in _BY_IDS.rows(self._connection, ids=listed(ids))]
+        opened: dict[str, list[Fire]] = defaultdict(list)
+        for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
+            opened[fire.task_id].append(fire)
+        numbers = [row.tail_entry for row in rows if row.tail_entry is not None]
+        found = map(fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers))) if numbers else ()
+        tails = {fire.entry_id: fire for fire in found}
+        return [
+            Snapshot(
+                task=task_of(row),
+                open=tuple(opened.get(row.id, ())),
+                tail=None if row.tail_entry is None else tails.get(row.tail_entry),
+                taken=frozenset() if row.rewound_us is None else self._taken(row),
+            )
+            for row in rows
+        ]
 
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan."""
@@ -136,9 +131,8 @@ class Tasks:
         for fire in fires:
             counts[fire.task_id][0] += 1
             counts[fire.task_id][1] += fire.kind in COUNTED
-        if counts:
-            values = [{"task": task, "all": all_, "scheduled": some} for task, (all_, some) in counts.items()]
-            _RECORD_ACCEPTED.run_each(self._connection, values)
+        values = [{"task": task, "all": all_, "scheduled": some} for task, (all_, some) in counts.items()]
+        _RECORD_ACCEPTED.run_each(self._connection, values)
 
     def made_by(self, agent: str) -> int:
         """Return how many tasks that an agent made have not ended, paused and disabled ones included."""
@@ -147,14 +141,12 @@ class Tasks:
 
     def paced_on(self, thread_ids: Collection[str]) -> list[Task]:
         """Return the self-paced tasks on those threads that have not ended."""
-        query = select(tasks).where(tasks.c.paced_thread.in_(bindparam("ids", expanding=True)))
-        query = query.where(tasks.c.paced_thread.is_not(None), tasks.c.state.not_in(_OVER))
-        return [task_of(row) for part in _parts(thread_ids) for row in self._connection.execute(query, {"ids": part})]
+        return self._found(_PACED_ON, ids=listed(thread_ids))
 
     def ephemeral(self) -> list[Task]:
         """Return the living tasks that last as long as the daemon."""
         query = select(tasks).where(tasks.c.ephemeral == 1, tasks.c.state != TaskState.DELETED.value)
-        return [task_of(row) for row in self._connection.execute(query)]
+        return self._found(query)
 
     def totals(self) -> Totals:
         """Return counts over the whole store."""
@@ -170,40 +162,17 @@ class Tasks:
             next_wake_at=self.next_wake(),
         )
 
-    def _snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
-        rows = [_Row(*row) for row in _BY_IDS.rows(self._connection, ids=listed(ids))]
-        opened: dict[str, list[Fire]] = defaultdict(list)
-        for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
-            opened[fire.task_id].append(fire)
-        numbers = [row.tail_entry for row in rows if row.tail_entry is not None]
-        tails: dict[int, Fire] = {}
-        if numbers:
-            found = map(fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers)))
-            tails = {fire.entry_id: fire for fire in found}
-        return [
-            Snapshot(
-                task=task_of(row),
-                open=tuple(opened.get(row.id, ())),
-                tail=None if row.tail_entry is None else tails.get(row.tail_entry),
-                taken=frozenset() if row.rewound_us is None else self._taken(row),
-            )
-            for row in rows
-        ]
+    def _found(self, query: Select[Any], **parameters: Any) -> list[Task]:
+        return [task_of(row) for row in self._connection.execute(query, parameters)]
 
-    def _taken(self, row: object) -> frozenset[datetime]:
+    def _taken(self, row: Any) -> frozenset[datetime]:
         query = select(fires.c.nominal_us).where(
-            fires.c.task_id == row.id,  # type: ignore[attr-defined]
+            fires.c.task_id == row.id,
             fires.c.kind == FireKind.SCHEDULED.value,
             fires.c.fire_id.is_not(None),
-            fires.c.nominal_us > row.cursor_us,  # type: ignore[attr-defined]
+            fires.c.nominal_us > row.cursor_us,
         )
         return frozenset(from_us(us) for us in self._connection.execute(query).scalars())
-
-
-def _parts(values: Collection[str]) -> Iterator[list[str]]:
-    ordered = list(values)
-    for start in range(0, len(ordered), LARGEST_LOOKUP):
-        yield ordered[start : start + LARGEST_LOOKUP]
 
 
 def _taken_name(task: Task | None) -> AlreadyExists:
@@ -217,7 +186,11 @@ _ADD_REVISION = Statement(insert(revisions))
 _DUE = Statement(
     select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
 )
-_NAMED = select(tasks).where(tasks.c.name.in_(bindparam("names", expanding=True)), tasks.c.state != "deleted")
+_IDS_TAKEN = Statement(select(tasks.c.id).where(among(tasks.c.id, "ids")))
+_NAMED = select(tasks).where(among(tasks.c.name, "names"), tasks.c.state != "deleted")
+_PACED_ON = select(tasks).where(
+    among(tasks.c.paced_thread, "ids"), tasks.c.paced_thread.is_not(None), tasks.c.state.not_in(_OVER)
+)
 _NEXT_WAKE = Statement(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)))
 _BY_IDS = Statement(select(tasks).where(among(tasks.c.id, "ids")))
 _OPEN_OF = Statement(

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Boolean, Column, ColumnElement, Connection, Table, bindparam, func, or_, select
+from sqlalchemy import Boolean, Column, ColumnElement, Connection, String, Table, bindparam, func, or_, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import Executable, Select
@@ -114,7 +114,7 @@ def upsert(
 
 def among(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
     """Return that a column is one of the values that :func:`listed` makes of those passed as parameter `name`."""
-    return column.in_(select(func.json_each(bindparam(name)).table_valued("value").c.value))
+    return column.in_(select(func.json_each(bindparam(name, type_=String())).table_valued("value").c.value))
 
 
 def one_of(column: ColumnElement[Any], values: Iterable[str]) -> ColumnElement[bool]:

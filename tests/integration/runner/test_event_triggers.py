@@ -397,7 +397,7 @@ def test_an_event_of_the_future_happens_now_and_keeps_its_id(clock) -> None:
     assert event_of(event, clock.now() + timedelta(seconds=9)).id == early.id
 
 
-@pytest.mark.parametrize("query", [_LISTENERS.params(names=["demo", "other"]), _WANTED], ids=["listeners", "wanted"])
+@pytest.mark.parametrize("query", [_LISTENERS.params(names='["demo", "other"]'), _WANTED], ids=["listeners", "wanted"])
 async def test_who_does_not_listen_costs_an_event_nothing(rig: Rig, query: Any) -> None:
     """The lookups read an index that holds listeners alone, never the tasks."""
 
