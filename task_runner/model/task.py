@@ -208,6 +208,11 @@ class Definition:
     on: EventTrigger | None = None
 
     @property
+    def ends_at(self) -> datetime | None:
+        """The last moment at which it may fire; None for no end."""
+        return earliest(self.end_at, self.expires_at)
+
+    @property
     def is_hybrid(self) -> bool:
         """Whether it fires for events beside the times of a schedule."""
         return self.on is not None and self.schedule.kind is not ScheduleKind.ON
@@ -340,6 +345,11 @@ class Fire:
     spent: timedelta = timedelta(0)
     tokens: int = 0
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether it stands behind an earlier fire of its task."""
+        return self.outcome is Outcome.PENDING and self.ready_at is None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Revision:
@@ -373,6 +383,11 @@ class Snapshot:
     taken: frozenset[datetime] = field(default=frozenset())
 
 
+def earliest(*instants: datetime | None) -> datetime | None:
+    """Return the earliest of those that are not None; None if all are."""
+    return min((at for at in instants if at is not None), default=None)
+
+
 def check_name(name: str, *, own_id: str = "") -> str:
     """Return a task's name if it is one. Raises InvalidInput: bad characters, or the shape of another task's id."""
     if not _NAME.fullmatch(name):
@@ -385,11 +400,7 @@ def check_name(name: str, *, own_id: str = "") -> str:
 
 
 def is_task_id(text: str) -> bool:
-    """Tell whether `text` is written like a task's id.
-
-    >>> is_task_id("task-0123abcd"), is_task_id("nightly")
-    (True, False)
-    """
+    """Tell whether `text` is written like a task's id, for example `task-0123abcd`."""
     return _ID.fullmatch(text) is not None
 
 

@@ -9,21 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from task_runner.model.task import CatchUp, Fire, Outcome, Task, replace
-from task_runner.planner.plan import (
-    Due,
-    Run,
-    covering,
-    fresh,
-    is_queued,
-    merged,
-    newly_missed,
-    run_between,
-    run_of,
-    settled_coalesced,
-    settled_skipped,
-    single,
-    skipped_run,
-)
+from task_runner.planner import entries
 from task_runner.timetable import Timetable
 
 MISSED = "missed"
@@ -49,7 +35,7 @@ class CaughtUp:
     missed: int = 0
 
 
-def late_fires(unsent: tuple[Fire, ...], due: Due, now: datetime) -> tuple[Fire, ...]:
+def late_fires(unsent: tuple[Fire, ...], due: entries.Due, now: datetime) -> tuple[Fire, ...]:
     """Return those unsent fires that are missed: past their time, or with a later nominal time due already.
 
     One that waited for overlap is missed only once the grace it was released with is over.
@@ -63,13 +49,13 @@ def late_fires(unsent: tuple[Fire, ...], due: Due, now: datetime) -> tuple[Fire,
     )
 
 
-def catch_up(task: Task, timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
+def catch_up(task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
     """Apply the task's policy to what fell due and to its late unsent fires."""
     old_fires, old_run, due = _too_old(task, timetable, due, late, now)
     old = CaughtUp(
-        skips=(skipped_run(task, old_run, TOO_OLD),) if old_run else (),
-        changed=tuple(settled_skipped(fire, TOO_OLD, now) for fire in old_fires),
-        missed=sum(map(newly_missed, old_fires)) + (old_run.count if old_run else 0),
+        skips=(entries.skipped_run(task, old_run, TOO_OLD),) if old_run else (),
+        changed=tuple(entries.settled_skipped(fire, TOO_OLD, now) for fire in old_fires),
+        missed=sum(map(entries.newly_missed, old_fires)) + (old_run.count if old_run else 0),
     )
     rest = tuple(fire for fire in late if fire not in old_fires)
     decide = {CatchUp.SKIP: _skip, CatchUp.RUN_ONCE: _run_once, CatchUp.RUN_ALL: _run_all}[task.definition.catch_up]
@@ -91,15 +77,15 @@ def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[
     if window is None:
         return ()
     return tuple(
-        settled_skipped(fire, TOO_OLD, now)
+        entries.settled_skipped(fire, TOO_OLD, now)
         for fire in unsent
-        if fire.caught_up and (fire.outcome is Outcome.WAITING or is_queued(fire)) and fire.last_at < now - window
+        if fire.caught_up and (fire.outcome is Outcome.WAITING or fire.is_queued) and fire.last_at < now - window
     )
 
 
 def _too_old(
-    task: Task, timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime
-) -> tuple[tuple[Fire, ...], Run | None, Due]:
+    task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime
+) -> tuple[tuple[Fire, ...], entries.Run | None, entries.Due]:
     """Split off what was missed longer ago than the window; return it and the rest of what is due."""
     window = task.definition.catch_up_window
     if window is None:
@@ -109,56 +95,56 @@ def _too_old(
     if due.missed is None or due.missed.first_at >= horizon:
         return fires, None, due
     before = due.missed.first_at - _LEAST
-    run = run_between(timetable, before, min(horizon - _LEAST, due.missed.last_at))
-    rest = run_between(timetable, horizon - _LEAST, due.missed.last_at)
-    return fires, run, Due(missed=rest, on_time=due.on_time)
+    run = entries.run_between(timetable, before, min(horizon - _LEAST, due.missed.last_at))
+    rest = entries.run_between(timetable, horizon - _LEAST, due.missed.last_at)
+    return fires, run, entries.Due(missed=rest, on_time=due.on_time)
 
 
-def _skip(task: Task, _timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
+def _skip(task: Task, _timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
     return CaughtUp(
         fires=_on_time(task, due),
-        skips=(skipped_run(task, due.missed, MISSED),) if due.missed else (),
-        changed=tuple(settled_skipped(fire, MISSED, now) for fire in late),
-        missed=sum(map(newly_missed, late)) + (due.missed.count if due.missed else 0),
+        skips=(entries.skipped_run(task, due.missed, MISSED),) if due.missed else (),
+        changed=tuple(entries.settled_skipped(fire, MISSED, now) for fire in late),
+        missed=sum(map(entries.newly_missed, late)) + (due.missed.count if due.missed else 0),
     )
 
 
-def _run_once(task: Task, _timetable: Timetable, due: Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
+def _run_once(task: Task, _timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
     if not late and due.missed is None:
         return CaughtUp(fires=_on_time(task, due))
     if due.last_at is None and len(late) == 1:
         return CaughtUp()
     if due.last_at is not None:
-        run = merged([*map(run_of, late), due.missed, single(due.on_time) if due.on_time else None])
-        fire = fresh(task, due.last_at, run, caught_up=True)
+        run = entries.merged([*late, due.missed, entries.single(due.on_time) if due.on_time else None])
+        fire = entries.fresh(task, due.last_at, run, caught_up=True)
         folded = late
     else:
         *older, newest = late
-        run = merged(map(run_of, late))
-        fire = replace(covering(newest, run), caught_up=True)
+        run = entries.merged(late)
+        fire = replace(entries.covering(newest, run), caught_up=True)
         folded = tuple(older)
-    changed = tuple(settled_coalesced(one, fire.fire_id, now) for one in folded)
+    changed = tuple(entries.settled_coalesced(one, fire.fire_id, now) for one in folded)
     if fire.entry_id:
         changed += (fire,)
     return CaughtUp(
         fires=() if fire.entry_id else (fire,),
         changed=changed,
-        missed=run.count - 1 - sum(one.count - newly_missed(one) for one in late),
+        missed=run.count - 1 - sum(one.count - entries.newly_missed(one) for one in late),
     )
 
 
-def _run_all(task: Task, timetable: Timetable, due: Due, _late: tuple[Fire, ...], _now: datetime) -> CaughtUp:
+def _run_all(task: Task, timetable: Timetable, due: entries.Due, _late: tuple[Fire, ...], _now: datetime) -> CaughtUp:
     if due.missed is None:
         return CaughtUp(fires=_on_time(task, due))
     before, last = due.missed.first_at - _LEAST, due.missed.last_at
     kept = timetable.last_n(before, last, task.definition.max_catch_up)
-    fires = tuple(fresh(task, nominal_at, single(nominal_at), caught_up=True) for nominal_at in kept)
+    fires = tuple(entries.fresh(task, nominal_at, caught_up=True) for nominal_at in kept)
     cut = due.missed.count - len(kept)
     skips: tuple[Fire, ...] = ()
-    if cut and (run := run_between(timetable, before, kept[0] - _LEAST)):
-        skips = (skipped_run(task, run, CAPPED),)
+    if cut and (run := entries.run_between(timetable, before, kept[0] - _LEAST)):
+        skips = (entries.skipped_run(task, run, CAPPED),)
     return CaughtUp(fires=fires + _on_time(task, due), skips=skips, missed=cut)
 
 
-def _on_time(task: Task, due: Due) -> tuple[Fire, ...]:
-    return () if due.on_time is None else (fresh(task, due.on_time, single(due.on_time), caught_up=False),)
+def _on_time(task: Task, due: entries.Due) -> tuple[Fire, ...]:
+    return () if due.on_time is None else (entries.fresh(task, due.on_time),)

@@ -31,9 +31,9 @@ from task_runner.model.task import (
     fire_id,
     replace,
 )
-from task_runner.planner import self_paced
+from task_runner.planner import entries, self_paced
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
-from task_runner.planner.plan import Plan, earliest, is_queued, released, returned_places, settled_skipped
+from task_runner.planner.plan import Plan
 from task_runner.timetable import Timetable
 
 # Fires of events that led to one another, at most; and fires of one task within an hour, at most.
@@ -123,7 +123,7 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: boo
     The first in line goes where nothing is ahead of it. Where the turn ahead waits for its author, or goes on with the
     answer (`resumed`), or an edit took the policy back, nothing asks for its end any more.
     """
-    limit, end = task.definition.max_fires, _end(task.definition)
+    limit, end = task.definition.max_fires, task.definition.ends_at
     task = replace(task, wake_at=ends_after(task.definition, now))
     if rows := [row for row in opened if row.kind in COUNTED]:
         if released_ := releasing(task, rows, now):
@@ -141,7 +141,7 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: boo
 
 def ends_after(definition: Definition, now: datetime) -> datetime | None:
     """Return the first moment at which a task is over, if that is still to come."""
-    end = _end(definition)
+    end = definition.ends_at
     return None if end is None or now > end else end + _LEAST
 
 
@@ -159,16 +159,16 @@ def giving_way(opened: Iterable[Fire], unsent: Iterable[Fire], now: datetime) ->
     """Return what waited to be sent as skipped, if the fire of an event is going to be."""
     if not is_awaited(opened):
         return ()
-    waits = (row for row in unsent if row.outcome is Outcome.WAITING or is_queued(row))
-    return tuple(settled_skipped(row, QUEUED, now) for row in waits)
+    waits = (row for row in unsent if row.outcome is Outcome.WAITING or row.is_queued)
+    return tuple(entries.settled_skipped(row, QUEUED, now) for row in waits)
 
 
 def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
     """Return the fire of an event that stood behind others and may go now, ready to be sent; None if there is none."""
     if any(_is_ahead(row) for row in rows):
         return None
-    line = [row for row in rows if row.kind is FireKind.EVENT and is_queued(row)]
-    return released(min(line, key=lambda row: row.entry_id), task, now) if line else None
+    line = [row for row in rows if row.kind is FireKind.EVENT and row.is_queued]
+    return entries.released(min(line, key=lambda row: row.entry_id), task, now) if line else None
 
 
 def is_awaited(rows: Iterable[Fire]) -> bool:
@@ -205,7 +205,7 @@ class _Desk:
         self._waits = any(map(_is_ahead, rows))
         self._halted = any(row.outcome in HALTED for row in rows)
         self._reserved = sum(row.accepted_at is None for row in rows)
-        self._line = deque(row for row in rows if row.kind is FireKind.EVENT and is_queued(row))
+        self._line = deque(row for row in rows if row.kind is FireKind.EVENT and row.is_queued)
         self.records = {(each.outcome, each.reason): (each, None) for each in self.standing.records}
 
     def take(self, trigger: Trigger) -> None:
@@ -232,7 +232,7 @@ class _Desk:
         if self._task.state in _STOPPED:
             return self._task.state.value
         definition, at = self._task.definition, trigger.event.at
-        end = _end(definition)
+        end = definition.ends_at
         if (definition.start_at is not None and at < definition.start_at) or (end is not None and at > end):
             return OUTSIDE
         if self._task.id in trigger.chain:
@@ -269,16 +269,13 @@ class _Desk:
         # A hybrid fires when its window opens.
         due_at = event.at if definition.is_hybrid else event.at + self._on.debounce
         asks = self._waits and not self._halted and definition.overlap is Overlap.CANCEL_RUNNING
-        fire = Fire(
-            task_id=self._task.id,
+        fire = entries.entry(
+            self._task,
+            entries.single(nominal_at),
+            Outcome.PENDING,
             fire_id=fire_id(self._task.id, nominal_at, f"~e{event.id}"),
             kind=FireKind.EVENT,
-            nominal_at=nominal_at,
             due_at=due_at,
-            first_at=nominal_at,
-            last_at=nominal_at,
-            outcome=Outcome.PENDING,
-            policy=definition.catch_up,
             reason=CANCELS if asks else "",
             ready_at=None if self._waits else max(self.now, due_at),
             retries=definition.retries,
@@ -301,7 +298,7 @@ class _Desk:
             return
         oldest = self._line.popleft()
         self._reserved -= 1
-        gone = settled_skipped(oldest, QUEUE_FULL, self.now)
+        gone = entries.settled_skipped(oldest, QUEUE_FULL, self.now)
         if oldest.entry_id:
             self.withdrawn.append(gone)
         else:
@@ -311,19 +308,12 @@ class _Desk:
         at = trigger.event.at.replace(microsecond=0)
         record, _ = self.records.get((outcome, reason), (None, None))
         if record is None:
-            record = Fire(
-                task_id=self._task.id, kind=FireKind.EVENT, nominal_at=at, due_at=at, first_at=at, last_at=at,
-                outcome=outcome, reason=reason, policy=self._task.definition.catch_up,
-            )  # fmt: skip
+            record = entries.entry(self._task, entries.single(at), outcome, kind=FireKind.EVENT, reason=reason)
         else:
             first, last = min(record.first_at, at), max(record.last_at, at)
             record = replace(record, count=record.count + 1, first_at=first, last_at=last, nominal_at=last, due_at=last)
         self.records[outcome, reason] = record, trigger
         self.counts[outcome, reason] += 1
-
-
-def _end(definition: Definition) -> datetime | None:
-    return earliest(definition.end_at, definition.expires_at)
 
 
 def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
@@ -345,8 +335,8 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: Event
         if fire.kind in COUNTED and fire.outcome in unsent
         if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire))
     ]
-    task = replace(snapshot.task, accepted=snapshot.task.accepted - returned_places(gone))
-    superseded = tuple(settled_skipped(fire, "superseded", now) for fire in gone)
+    task = replace(snapshot.task, accepted=snapshot.task.accepted - entries.returned_places(gone))
+    superseded = tuple(entries.settled_skipped(fire, "superseded", now) for fire in gone)
     return Plan(task=task, changed=superseded, skipped=superseded)
 
 

@@ -1,7 +1,7 @@
-"""The runner's facts, as the event trail records them: made inside a transaction, written out after its commit."""
+"""The records that the runner writes into the event log: made inside a transaction, written after its commit."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from task_runner.model.task import Fire, Outcome, Snapshot
 from task_runner.planner.plan import Plan
@@ -9,7 +9,7 @@ from turnkeeper.times import rfc3339
 
 
 class LogRecord(NamedTuple):
-    """One fact.
+    """One record of the event log.
 
     Attributes:
         name: for example `fire.committed`.
@@ -20,18 +20,8 @@ class LogRecord(NamedTuple):
     fields: dict[str, Any]
 
 
-class Trail(Protocol):
-    """Where facts are written."""
-
-    def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
-        """Append one event."""
-
-    def emit_all(self, events: Sequence[LogRecord]) -> None:
-        """Append events in order, in one write."""
-
-
 def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[LogRecord]:
-    """Return the facts of a plan that was written; `entries` are its entries with their numbers."""
+    """Return the records of a plan that was written; `entries` are its entries with their numbers."""
     before = {fire.entry_id: fire.outcome for fire in snapshot.open}
     events = [skipped(run) for run in plan.skipped]
     for fire in entries:
@@ -54,36 +44,14 @@ def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[Log
 
 def committed(fire: Fire) -> LogRecord:
     """Return that a fire and its request are on disk."""
-    return LogRecord(
-        "fire.committed",
-        {
-            "fire_id": fire.fire_id,
-            "task_id": fire.task_id,
-            "attempt": fire.attempt,
-            "nominal_at": rfc3339(fire.nominal_at),
-            "due_at": rfc3339(fire.due_at),
-            "count": fire.count,
-            "first_nominal_at": rfc3339(fire.first_at),
-            "last_nominal_at": rfc3339(fire.last_at),
-            "kind": fire.kind.value,
-            "policy": fire.policy.value,
-        },
-    )
+    times = {"nominal_at": rfc3339(fire.nominal_at), "due_at": rfc3339(fire.due_at)}
+    return of_fire("fire.committed", fire, **times, **_span(fire), kind=fire.kind.value, policy=fire.policy.value)
 
 
 def skipped(fire: Fire) -> LogRecord:
-    """Return that a run of nominal times does not fire."""
-    return LogRecord(
-        "fire.skipped",
-        {
-            "task_id": fire.task_id,
-            "reason": fire.reason,
-            "count": fire.count,
-            "first_nominal_at": rfc3339(fire.first_at),
-            "last_nominal_at": rfc3339(fire.last_at),
-        }
-        | ({"fire_id": fire.fire_id} if fire.fire_id else {}),
-    )
+    """Return that a run of scheduled times does not fire."""
+    named = {"fire_id": fire.fire_id} if fire.fire_id else {}
+    return LogRecord("fire.skipped", {"task_id": fire.task_id, "reason": fire.reason} | _span(fire) | named)
 
 
 def settled(fire: Fire) -> LogRecord:
@@ -92,5 +60,10 @@ def settled(fire: Fire) -> LogRecord:
 
 
 def of_fire(name: str, fire: Fire, **fields: Any) -> LogRecord:
-    """Return a fact about one attempt of a fire."""
+    """Return a record about one attempt of a fire."""
     return LogRecord(name, {"fire_id": fire.fire_id, "task_id": fire.task_id, "attempt": fire.attempt} | fields)
+
+
+def _span(fire: Fire) -> dict[str, Any]:
+    first, last = rfc3339(fire.first_at), rfc3339(fire.last_at)
+    return {"count": fire.count, "first_nominal_at": first, "last_nominal_at": last}

@@ -10,17 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from task_runner.model.task import Fire, Outcome, Overlap, Task, replace
-from task_runner.planner.plan import (
-    covering,
-    is_queued,
-    merged,
-    released,
-    run_of,
-    settled_coalesced,
-    settled_skipped,
-    skipped_run,
-    waiting,
-)
+from task_runner.planner import entries
 
 QUEUE_FULL = "queue_full"
 OVERLAP = "overlap"
@@ -64,17 +54,19 @@ def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dat
     # A waiting entry has no identity of its own yet: whatever it comes to stand for extends it in place.
     slot = next((item for item in unsent if item.outcome is Outcome.WAITING), None)
     one = replace(
-        covering(newest, merged(map(run_of, items))),
+        entries.covering(newest, entries.merged(items)),
         entry_id=newest.entry_id or (slot.entry_id if slot else 0),
         caught_up=any(item.caught_up for item in items),
     )
     if busy:
-        one = waiting(one)
+        one = entries.waiting(one)
     elif any(item.released or _stands_behind(item) for item in unsent):
-        one = released(one, task, now)
+        one = entries.released(one, task, now)
     else:
         one = _ready(one, now)
-    folded = tuple(settled_coalesced(item, one.fire_id, now) for item in unsent if item.entry_id != one.entry_id)
+    folded = tuple(
+        entries.settled_coalesced(item, one.fire_id, now) for item in unsent if item.entry_id != one.entry_id
+    )
     return Lined(new=() if one.entry_id else (one,), changed=folded + ((one,) if one.entry_id else ()))
 
 
@@ -90,7 +82,7 @@ def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dateti
     if line and not busy:
         head = line[0]
         if head.entry_id and _stands_behind(head):
-            decided.append(released(head, task, now))
+            decided.append(entries.released(head, task, now))
         elif not head.entry_id:
             decided.append(_ready(head, now))
         line = line[1:]
@@ -104,16 +96,12 @@ def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dateti
 
 def skip(task: Task, fires: Sequence[Fire]) -> Lined:
     """Record new fires as skipped; they never get their identity."""
-    return Lined(new=tuple(skipped_run(task, merged([run_of(fire)]), OVERLAP) for fire in fires))
+    return Lined(new=tuple(entries.skipped_run(task, fire, OVERLAP) for fire in fires))
 
 
 def asking(lined: Lined) -> Lined:
     """Let the entry that waits ask for the end of the turn that it waits for."""
-    return Lined(
-        new=tuple(_asking(fire) for fire in lined.new),
-        changed=tuple(_asking(fire) for fire in lined.changed),
-        missed=lined.missed,
-    )
+    return replace(lined, new=tuple(map(_asking, lined.new)), changed=tuple(map(_asking, lined.changed)))
 
 
 def asks_no_more(fires: Iterable[Fire]) -> tuple[Fire, ...]:
@@ -128,12 +116,12 @@ def _asking(fire: Fire) -> Fire:
 def _cut(task: Task, fire: Fire, now: datetime) -> Fire:
     """Return a fire as one that the line has no room for; a new one never gets its identity."""
     if fire.entry_id:
-        return settled_skipped(fire, QUEUE_FULL, now)
-    return skipped_run(task, merged([run_of(fire)]), QUEUE_FULL)
+        return entries.settled_skipped(fire, QUEUE_FULL, now)
+    return entries.skipped_run(task, fire, QUEUE_FULL)
 
 
 def _stands_behind(fire: Fire) -> bool:
-    return fire.outcome is Outcome.WAITING or is_queued(fire)
+    return fire.outcome is Outcome.WAITING or fire.is_queued
 
 
 def _ready(fire: Fire, now: datetime) -> Fire:

@@ -1,180 +1,10 @@
-"""New ledger entries, and the same entries one step further. Pure.
+"""What planning one task comes to: what to store, with skips that lie side by side as one entry. Pure."""
 
-Runs of nominal times: counted and bounded, never listed, so that ten missed years cost what one day costs.
-
-What planning one task comes to: what is to be stored, with skips that lie side by side as one entry. Pure.
-"""
-
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
-from task_runner.model.task import COUNTED, CatchUp, Fire, FireKind, Outcome, Snapshot, Task, fire_id, replace
+from task_runner.model.task import Fire, FireKind, Outcome, Snapshot, Task, replace
+from task_runner.planner import entries
 from task_runner.timetable import Timetable
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """Some nominal times of one task.
-
-    Attributes:
-        count: how many, at least 1.
-        first_at, last_at: the oldest and the newest of them.
-    """
-
-    count: int
-    first_at: datetime
-    last_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Due:
-    """What fell due in (after, now].
-
-    Attributes:
-        missed: the nominal times that are no longer on time.
-        on_time: the newest one, if it still is.
-    """
-
-    missed: Run | None = None
-    on_time: datetime | None = None
-
-    @property
-    def last_at(self) -> datetime | None:
-        """The newest nominal time that fell due; None if none did."""
-        return self.on_time or (self.missed.last_at if self.missed else None)
-
-
-def fallen_due(
-    timetable: Timetable, after: datetime, now: datetime, grace: timedelta, due: Callable[[datetime], datetime]
-) -> Due:
-    """Return the nominal times in (after, now]; only the newest can be on time, until `grace` after it is due."""
-    first = timetable.next_after(after)
-    if first is None or first > now:
-        return Due()
-    last = timetable.last_at_or_before(now) or first
-    if now > due(last) + grace:
-        return Due(missed=run_between(timetable, after, last))
-    missed = None if last == first else run_between(timetable, after, last - timedelta(microseconds=1))
-    return Due(missed=missed, on_time=last)
-
-
-def run_between(timetable: Timetable, after: datetime, until: datetime) -> Run | None:
-    """Return the run of nominal times in (after, until], None if there are none."""
-    if after >= until:
-        return None
-    first, last = timetable.next_after(after), timetable.last_at_or_before(until)
-    if first is None or last is None or first > until:
-        return None
-    count = 1 if first == last else timetable.count(after, until)
-    return Run(count=count, first_at=first, last_at=last)
-
-
-def run_of(fire: Fire) -> Run | None:
-    """Return the run that a ledger entry covers, None if it covers nothing."""
-    return Run(count=fire.count, first_at=fire.first_at, last_at=fire.last_at) if fire.count else None
-
-
-def single(nominal_at: datetime) -> Run:
-    """Return the run of one nominal time."""
-    return Run(count=1, first_at=nominal_at, last_at=nominal_at)
-
-
-def merged(runs: Iterable[Run | None]) -> Run:
-    """Return one run for all of several, of which at least one is not None."""
-    present = [run for run in runs if run is not None]
-    return Run(
-        count=sum(run.count for run in present),
-        first_at=min(run.first_at for run in present),
-        last_at=max(run.last_at for run in present),
-    )
-
-
-def earliest(*instants: datetime | None) -> datetime | None:
-    """Return the earliest of those that are not None; None if all are."""
-    return min((at for at in instants if at is not None), default=None)
-
-
-def fresh(task: Task, nominal_at: datetime, run: Run, *, caught_up: bool) -> Fire:
-    """Return the fire of a nominal time, not yet ready to be sent; it stands for `run`."""
-    return Fire(
-        task_id=task.id,
-        fire_id=fire_id(task.id, nominal_at),
-        nominal_at=nominal_at,
-        due_at=nominal_at,
-        outcome=Outcome.PENDING,
-        count=run.count,
-        first_at=run.first_at,
-        last_at=run.last_at,
-        policy=task.definition.catch_up,
-        caught_up=caught_up,
-        send_by=nominal_at + task.definition.grace,
-        retries=task.definition.retries,
-    )
-
-
-def skipped_run(task: Task, run: Run, reason: str) -> Fire:
-    """Return the record of a run of nominal times that did not fire."""
-    return Fire(
-        task_id=task.id,
-        nominal_at=run.last_at,
-        due_at=run.last_at,
-        outcome=Outcome.SKIPPED,
-        reason=reason,
-        count=run.count,
-        first_at=run.first_at,
-        last_at=run.last_at,
-        policy=task.definition.catch_up,
-    )
-
-
-def waiting(fire: Fire) -> Fire:
-    """Return a fire as it waits for an earlier one of its task: without an id, to be extended in place."""
-    return replace(fire, outcome=Outcome.WAITING, reason="", fire_id="", send_by=None, ready_at=None)
-
-
-def covering(fire: Fire, run: Run) -> Fire:
-    """Return an entry that covers `run`."""
-    return replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at)
-
-
-def settled_skipped(fire: Fire, reason: str, now: datetime) -> Fire:
-    """Return a fire withdrawn unsent; it goes on covering its nominal times."""
-    return replace(fire, outcome=Outcome.SKIPPED, reason=reason, ready_at=None, ended_at=now)
-
-
-def settled_coalesced(fire: Fire, into: str, now: datetime) -> Fire:
-    """Return a fire folded into the fire `into`, which covers its nominal times from now on."""
-    return replace(fire, outcome=Outcome.COALESCED, reason=into, count=0, ready_at=None, ended_at=now)
-
-
-def released(fire: Fire, task: Task, now: datetime) -> Fire:
-    """Return a fire that waited for an earlier one, now ready to be sent; being late is no miss for a grace more."""
-    ready_at = max(now, fire.due_at)  # the clock may have stepped back since its time came
-    return replace(
-        fire,
-        outcome=Outcome.PENDING,
-        reason="",
-        fire_id=fire.fire_id or fire_id(task.id, fire.nominal_at),
-        released=True,
-        send_by=ready_at + task.definition.grace,
-        ready_at=ready_at,
-    )
-
-
-def is_queued(fire: Fire) -> bool:
-    """Tell whether a fire stands behind an earlier one of its task."""
-    return fire.outcome is Outcome.PENDING and fire.ready_at is None
-
-
-def newly_missed(fire: Fire) -> int:
-    """Return how many nominal times of an entry count as missed once it does not fire, that did not count before."""
-    return 1 if fire.caught_up and fire.policy is CatchUp.RUN_ONCE else fire.count
-
-
-def returned_places(fires: Iterable[Fire]) -> int:
-    """Return how many places under the limit on fires are given back by settling these unsent."""
-    return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,7 +43,7 @@ def joined(
         if tail is not None and fire.reason == tail.reason and timetable.next_after(tail.last_at) == fire.first_at:
             tail = _grown(tail, fire)
             if fire.entry_id:
-                kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
+                kept.append(entries.settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
             continue
         if tail is not None and tail is not snapshot.tail:
             kept.append(tail)
@@ -230,7 +60,7 @@ def joined(
 
 
 def _grown(tail: Fire, fire: Fire) -> Fire:
-    grown = covering(tail, merged([run_of(tail), run_of(fire)]))
+    grown = entries.covering(tail, entries.merged([tail, fire]))
     return grown if grown.fire_id else replace(grown, nominal_at=grown.last_at, due_at=grown.last_at)
 
 

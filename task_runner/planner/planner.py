@@ -23,28 +23,13 @@ from task_runner.model.task import (
     Snapshot,
     Task,
     TaskState,
+    earliest,
     replace,
 )
-from task_runner.planner import event_triggers, self_paced
+from task_runner.planner import entries, event_triggers, self_paced
 from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
 from task_runner.planner.overlap import OVERLAP, QUEUE_FULL, Lined, asking, asks_no_more, coalesce, queue, skip
-from task_runner.planner.plan import (
-    Due,
-    Plan,
-    earliest,
-    fallen_due,
-    fresh,
-    is_queued,
-    joined,
-    merged,
-    newly_missed,
-    returned_places,
-    run_between,
-    run_of,
-    settled_skipped,
-    single,
-    skipped_run,
-)
+from task_runner.planner.plan import Plan, joined
 from task_runner.planner.schedule import due_of, put_off
 from task_runner.timetable import Timetable
 
@@ -125,31 +110,25 @@ def _plan_active(
 ) -> Plan:
     """Plan a task that may fire.
 
-    Args:
-        snapshot: the task with its open entries.
-        timetable: its nominal times.
-        now: the time.
-        busy: whether a fire of it is under way.
-        skips: whether what comes due meanwhile is skipped.
-        asks: whether what comes due meanwhile asks for the end of the turn.
-        ended_at: when a turn ended behind which what came due was left uncovered, to be skipped.
+    While a fire of it is under way (`busy`), what comes due is skipped (`skips`) or asks for the end of the turn
+    (`asks`). What came due before a turn ended (`ended_at`) was left uncovered, and is skipped too.
     """
     overlapped = _passed_over(snapshot, timetable, now, ended_at)
     if overlapped is not None:
         snapshot = replace(snapshot, task=replace(snapshot.task, cursor_at=overlapped.last_at))
     task, rows = snapshot.task, _scheduled(snapshot.open)
     due_at = due_of(task.id, timetable, task.definition.jitter)
-    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
+    due = entries.fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     room = _room(task, _paced(snapshot.open))
     aged = () if busy else waited_too_long(task, _unsent(rows), now) + _left_behind(snapshot, due, now)
     unsent = tuple(row for row in _unsent(rows) if all(row.entry_id != old.entry_id for old in aged))
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
     if blocked:
-        due = Due()
+        due = entries.Due()
     late = _late(task, unsent, due, now, busy=busy)
     caught = catch_up(task, timetable, due, late, now)
     if aged:
-        missed = caught.missed + sum(map(newly_missed, aged))
+        missed = caught.missed + sum(map(entries.newly_missed, aged))
         caught = replace(caught, changed=aged + caught.changed, missed=missed)
     if gave_way := event_triggers.giving_way(snapshot.open, unsent, now):
         caught = replace(caught, changed=caught.changed + gave_way)
@@ -173,17 +152,17 @@ def _plan_active(
 def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
     """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
     unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
-    task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - returned_places(unsent))
+    task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - entries.returned_places(unsent))
     if task.pacing is not None:
         task = replace(task, pacing=self_paced.withdrawn(task, unsent, reason))
-    return joined(snapshot, timetable, task, (), tuple(settled_skipped(fire, reason, now) for fire in unsent))
+    return joined(snapshot, timetable, task, (), tuple(entries.settled_skipped(fire, reason, now) for fire in unsent))
 
 
 def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime) -> Plan:
     """Record what came due up to now as one skipped run, and move the cursor to now."""
-    run = run_between(timetable, snapshot.task.cursor_at, now)
+    run = entries.run_between(timetable, snapshot.task.cursor_at, now)
     task = replace(snapshot.task, cursor_at=max(now, snapshot.task.cursor_at))
-    return joined(snapshot, timetable, task, (skipped_run(task, run, reason),) if run else (), ())
+    return joined(snapshot, timetable, task, (entries.skipped_run(task, run, reason),) if run else (), ())
 
 
 def _put_off(
@@ -195,7 +174,7 @@ def _put_off(
     return caught, replace(lined, new=new, changed=changed)
 
 
-def _left_behind(snapshot: Snapshot, due: Due, now: datetime) -> tuple[Fire, ...]:
+def _left_behind(snapshot: Snapshot, due: entries.Due, now: datetime) -> tuple[Fire, ...]:
     """Return unsent fires as missed that a newer one cannot stand for: what came due in between was skipped already.
 
     They were ahead of that and came back: held, or to be tried again.
@@ -206,7 +185,7 @@ def _left_behind(snapshot: Snapshot, due: Due, now: datetime) -> tuple[Fire, ...
         return ()
     behind = tuple(row for row in rows if row.last_at < tail.first_at)
     newer = due.last_at is not None or len(behind) < len(rows)
-    return tuple(settled_skipped(row, MISSED, now) for row in behind) if newer else ()
+    return tuple(entries.settled_skipped(row, MISSED, now) for row in behind) if newer else ()
 
 
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
@@ -216,7 +195,7 @@ def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
 def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -> bool:
     """Tell whether something is due that may have come due only after the fire under way had ended."""
     due_at = due_of(task.id, timetable, task.definition.jitter)
-    due = fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
+    due = entries.fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     return due.missed is not None or (due.on_time is not None and not lately.complete)
 
 
@@ -230,8 +209,8 @@ def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_
         return None
     until, reason = (now, event_triggers.QUEUED) if awaited else (min(ended_at or now, now), OVERLAP)
     room = _room(snapshot.task, _paced(snapshot.open))
-    run = run_between(timetable, snapshot.task.cursor_at, until) if room != 0 else None
-    return skipped_run(snapshot.task, run, reason) if run else None
+    run = entries.run_between(timetable, snapshot.task.cursor_at, until) if room != 0 else None
+    return entries.skipped_run(snapshot.task, run, reason) if run else None
 
 
 def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
@@ -292,18 +271,18 @@ def _folds(task: Task) -> bool:
     return task.definition.overlap is not Overlap.QUEUE
 
 
-def _late(task: Task, unsent: tuple[Fire, ...], due: Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
+def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
     """Return the unsent fires that catch-up decides over; while one is under way, the others only wait."""
     if busy:
         return ()
-    sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not is_queued(row))
+    sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not row.is_queued)
     late = late_fires(sendable, due, now)
     if late and task.definition.catch_up is CatchUp.RUN_ONCE:
-        late += tuple(row for row in unsent if is_queued(row))
+        late += tuple(row for row in unsent if row.is_queued)
     return late
 
 
-def _within(caught: CaughtUp, room: int | None, task: Task, due: Due) -> tuple[CaughtUp, datetime]:
+def _within(caught: CaughtUp, room: int | None, task: Task, due: entries.Due) -> tuple[CaughtUp, datetime]:
     """Cut new fires to the limit; the cursor stops at the last one that has a place."""
     cursor = due.last_at or task.cursor_at
     if room is None or _folds(task) or len(caught.fires) <= room:
@@ -326,10 +305,10 @@ def _absorbed(snapshot: Snapshot, still: list[Fire], caught: CaughtUp) -> Caught
     task = snapshot.task
     if not still or not caught.skips or task.definition.overlap is Overlap.QUEUE:
         return caught
-    run = merged(map(run_of, (*caught.skips, *caught.fires)))
+    run = entries.merged((*caught.skips, *caught.fires))
     if run.last_at in snapshot.taken:
         return caught
-    return replace(caught, skips=(), fires=(fresh(task, run.last_at, run, caught_up=True),))
+    return replace(caught, skips=(), fires=(entries.fresh(task, run.last_at, run, caught_up=True),))
 
 
 def _line_up(task: Task, still: list[Fire], caught: CaughtUp, now: datetime, *, busy: bool) -> Lined:
@@ -355,7 +334,7 @@ def _assemble(
         snapshot.task,
         cursor_at=cursor,
         missed=snapshot.task.missed + caught.missed + lined.missed,
-        accepted=snapshot.task.accepted - returned_places(settled),
+        accepted=snapshot.task.accepted - entries.returned_places(settled),
         rewound_until=_still_rewound(snapshot.task, cursor),
     )
     opened = [row for row in rows if row.outcome in OPEN]
@@ -373,7 +352,7 @@ def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
     if limit is not None and task.accepted >= limit:
         return TaskState.DONE
     if task.definition.on is not None:
-        end = self_paced.ends_at(task.definition)
+        end = task.definition.ends_at
         return TaskState.EXPIRED if end is not None and now > end else None
     if timetable.next_after(task.cursor_at) is not None:
         return None
@@ -387,7 +366,7 @@ def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, 
     if task.definition.on is not None:
         wakes.append(event_triggers.ends_after(task.definition, now))
     for row in _scheduled(rows):
-        if row.outcome is not Outcome.PENDING or is_queued(row) or row.send_by is None:
+        if row.outcome is not Outcome.PENDING or row.is_queued or row.send_by is None:
             continue
         if task.definition.catch_up is CatchUp.SKIP and row.send_by >= now:
             wakes.append(row.send_by + _LEAST)
@@ -425,7 +404,7 @@ def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan 
     following = timetable.next_after(due_at)
     if following is not None and following <= now:
         return None
-    fire = replace(fresh(task, due_at, single(due_at), caught_up=False), ready_at=now)
+    fire = replace(entries.fresh(task, due_at), ready_at=now)
     late = fire.send_by + _LEAST if fire.send_by and definition.catch_up is CatchUp.SKIP else None
     return Plan(
         task=replace(task, cursor_at=due_at, wake_at=earliest(following, late)), new=(fire,), tail=snapshot.tail

@@ -6,7 +6,6 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from task_runner.model.task import Definition, Fire, FireKind, Outcome, Schedule, ScheduleKind, Task, replace
-from task_runner.planner.plan import earliest
 from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, parse_cron, parse_every, parse_rrule, zone
 from task_runner.timetable.timetable import to_seconds
 from turnkeeper.errors import InvalidInput
@@ -21,7 +20,7 @@ def timetable_of(definition: Definition) -> Timetable:
         definition.name if "H" in definition.schedule.text else "",
         definition.timezone,
         definition.start_at,
-        earliest(definition.end_at, definition.expires_at),
+        definition.ends_at,
         definition.exclude,
     )
 

@@ -22,8 +22,9 @@ from task_runner.model.task import (
     fire_id,
     replace,
 )
+from task_runner.planner import entries
 from task_runner.planner.budgets import Ended
-from task_runner.planner.plan import Plan, earliest, settled_skipped
+from task_runner.planner.plan import Plan
 from task_runner.planner.schedule import due_of
 from task_runner.timetable import Never
 from turnkeeper.errors import InvalidInput
@@ -150,7 +151,7 @@ def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
     """
     if not timedelta(0) <= delay <= LONGEST_DELAY:
         raise InvalidInput(f"must be from 0 to {LONGEST_DELAY // _SECOND} seconds", where="seconds")
-    at, end = _from_now(task.definition, now, delay), ends_at(task.definition)
+    at, end = _from_now(task.definition, now, delay), task.definition.ends_at
     if end is not None and at > end:
         raise InvalidInput(f"{_utc(at)} is later than the task's end at {_utc(end)}", where="seconds")
     state = TaskState.ACTIVE if task.state in _ENDED else task.state
@@ -190,7 +191,7 @@ def taken_over(snapshot: Snapshot, now: datetime) -> tuple[Plan, list[Fire]]:
 def without_wakes(snapshot: Snapshot, task: Task, unsent: Sequence[Fire], reason: str, now: datetime) -> Plan:
     """Return the plan that stores `task` and settles wakes of it that were not sent as skipped for `reason`."""
     returned = sum(fire.accepted_at is not None for fire in unsent)
-    settled = tuple(settled_skipped(fire, reason, now) for fire in unsent)
+    settled = tuple(entries.settled_skipped(fire, reason, now) for fire in unsent)
     return Plan(task=replace(task, accepted=task.accepted - returned), changed=settled, tail=snapshot.tail)
 
 
@@ -212,7 +213,7 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, 
     if limit is not None and task.accepted >= limit:
         reason = f"max_fires is {limit}, and {task.accepted} were accepted"
         return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), None
-    at, end = pacing.armed_at, ends_at(task.definition)
+    at, end = pacing.armed_at, task.definition.ends_at
     if end is not None and (at or now) > end:
         reason = f"the next wake would come later than its end at {_utc(end)}"
         return replace(task, state=TaskState.EXPIRED, reason=reason, wake_at=None), None
@@ -227,16 +228,13 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, 
 
 def _wake(task: Task, at: datetime, number: int, now: datetime) -> Fire:
     due_at = wake_due(task, at)
-    return Fire(
-        task_id=task.id,
+    return entries.entry(
+        task,
+        entries.single(at),
+        Outcome.PENDING,
         fire_id=fire_id(task.id, at, f"~w{number}"),
         kind=FireKind.WAKE,
-        nominal_at=at,
         due_at=due_at,
-        first_at=at,
-        last_at=at,
-        outcome=Outcome.PENDING,
-        policy=task.definition.catch_up,
         ready_at=max(now, due_at),
         retries=task.definition.retries,
     )
@@ -247,18 +245,8 @@ def wake_due(task: Task, at: datetime) -> datetime:
     return due_of(task.id, Never(), task.definition.jitter)(at)
 
 
-def ends_at(definition: Definition) -> datetime | None:
-    """Return the last moment at which a task may wake; None for no end."""
-    return earliest(definition.end_at, definition.expires_at)
-
-
 def whole(at: datetime) -> datetime:
-    """Return the first whole second not before an instant.
-
-    >>> from datetime import UTC
-    >>> whole(datetime(2026, 11, 21, 9, 0, 0, 1, tzinfo=UTC)).second
-    1
-    """
+    """Return the first whole second not before an instant."""
     return at if not at.microsecond else at.replace(microsecond=0) + _SECOND
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome
-from task_runner.planner.plan import merged, run_of
+from task_runner.planner import entries
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.event_log import EventLog
@@ -91,7 +91,7 @@ def _prune(session: Session, task_id: str, old: Sequence[Fire]) -> int:
     covering = [fire for fire in covering if kept_from is None or fire.last_at < kept_from]
     if covering:
         pruned = session.fires.pruned(task_id)
-        run = merged(map(run_of, (*covering, *([pruned] if pruned else []))))
+        run = entries.merged((*covering, *([pruned] if pruned else [])))
         into = pruned or covering[0]
         # The oldest gives its place in the ledger to the record of them all.
         record = Fire(

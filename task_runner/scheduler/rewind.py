@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from task_runner.model.task import Fire, FireKind, Revision, TaskState, replace
+from task_runner.planner import entries
 from task_runner.planner.log_records import LogRecord
-from task_runner.planner.plan import Plan, run_between
+from task_runner.planner.plan import Plan
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import is_self_paced, whole
 from task_runner.scheduler.planning import LARGEST_BATCH
@@ -77,7 +78,7 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
     gone: list[int] = []
     kept: list[Fire] = []
     for fire in fires:
-        run = run_between(_planned_by(revisions, fire), fire.first_at - _LEAST, now)
+        run = entries.run_between(_planned_by(revisions, fire), fire.first_at - _LEAST, now)
         if run is None and not fire.fire_id:
             gone.append(fire.entry_id)
         elif run is None:

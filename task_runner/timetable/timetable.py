@@ -20,24 +20,13 @@ _ONE_SECOND = timedelta(seconds=1)
 
 
 def to_seconds(at: datetime) -> int:
-    """Convert an aware datetime to whole seconds since 1970 in UTC; a fraction is rounded down.
-
-    >>> to_seconds(datetime(1970, 1, 1, 0, 0, 1, 999_999, tzinfo=UTC))
-    1
-
-    Raises:
-        TypeError: `at` is naive.
-    """
+    """Convert an aware datetime to whole seconds since 1970 in UTC, rounding down. Raises TypeError: `at` is naive."""
     since = at - EPOCH
     return since.days * SECONDS_PER_DAY + since.seconds
 
 
 def from_seconds(second: int) -> datetime:
-    """Convert whole seconds since 1970 to an aware datetime in UTC.
-
-    >>> from_seconds(86_400).isoformat()
-    '1970-01-02T00:00:00+00:00'
-    """
+    """Convert whole seconds since 1970 to an aware datetime in UTC."""
     return EPOCH + timedelta(0, second)
 
 
@@ -134,11 +123,7 @@ class EveryTimetable(Timetable):
 
 
 def parse_every(text: str, *, anchor: datetime) -> EveryTimetable:
-    """Make the timetable of an interval like `15m`, `90s`, `1h30m` or `every 2 hours`.
-
-    Raises:
-        InvalidInput: not a duration, or shorter than a second.
-    """
+    """Make the timetable of an interval like `15m` or `every 2 hours`. Raises InvalidInput: not one second or more."""
     return EveryTimetable(anchor=anchor, interval=parse_duration(text, field="every"))
 
 
@@ -195,11 +180,7 @@ class Never(Timetable):
         return 0
 
     def describe(self) -> str:
-        """Return what stands for a schedule.
-
-        >>> Never().describe()
-        'self-paced'
-        """
+        """Return what stands for a schedule."""
         return "self-paced"
 
 

@@ -1,0 +1,155 @@
+"""Ledger entries: new ones, and the same entries one step further. Pure.
+
+Runs of scheduled times are counted and bounded, never listed, so that ten missed years cost what one day costs.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from task_runner.model.task import COUNTED, CatchUp, Fire, Outcome, Task, fire_id, replace
+from task_runner.timetable import Timetable
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Some nominal times of one task.
+
+    Attributes:
+        count: how many, at least 1.
+        first_at, last_at: the oldest and the newest of them.
+    """
+
+    count: int
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    """What fell due in (after, now].
+
+    Attributes:
+        missed: the nominal times that are no longer on time.
+        on_time: the newest one, if it still is.
+    """
+
+    missed: Run | None = None
+    on_time: datetime | None = None
+
+    @property
+    def last_at(self) -> datetime | None:
+        """The newest nominal time that fell due; None if none did."""
+        return self.on_time or (self.missed.last_at if self.missed else None)
+
+
+def fallen_due(
+    timetable: Timetable, after: datetime, now: datetime, grace: timedelta, due: Callable[[datetime], datetime]
+) -> Due:
+    """Return the nominal times in (after, now]; only the newest can be on time, until `grace` after it is due."""
+    first = timetable.next_after(after)
+    if first is None or first > now:
+        return Due()
+    last = timetable.last_at_or_before(now) or first
+    if now > due(last) + grace:
+        return Due(missed=run_between(timetable, after, last))
+    missed = None if last == first else run_between(timetable, after, last - timedelta(microseconds=1))
+    return Due(missed=missed, on_time=last)
+
+
+def run_between(timetable: Timetable, after: datetime, until: datetime) -> Run | None:
+    """Return the run of nominal times in (after, until], None if there are none."""
+    if after >= until:
+        return None
+    first, last = timetable.next_after(after), timetable.last_at_or_before(until)
+    if first is None or last is None or first > until:
+        return None
+    count = 1 if first == last else timetable.count(after, until)
+    return Run(count=count, first_at=first, last_at=last)
+
+
+def single(nominal_at: datetime) -> Run:
+    """Return the run of one nominal time."""
+    return Run(count=1, first_at=nominal_at, last_at=nominal_at)
+
+
+def merged(runs: Iterable[Run | Fire | None]) -> Run:
+    """Return one run for all that several runs and entries cover; at least one covers something."""
+    present = [run for run in runs if run is not None and run.count]
+    return Run(
+        count=sum(run.count for run in present),
+        first_at=min(run.first_at for run in present),
+        last_at=max(run.last_at for run in present),
+    )
+
+
+def entry(task: Task, run: Run | Fire, outcome: Outcome, **fields: Any) -> Fire:
+    """Return a new entry of a task that covers `run`, named by the last time in it; `fields` say what is different."""
+    usual = {"nominal_at": run.last_at, "due_at": run.last_at, "policy": task.definition.catch_up}
+    span = {"count": run.count, "first_at": run.first_at, "last_at": run.last_at}
+    return Fire(**{"task_id": task.id, "outcome": outcome, **usual, **span, **fields})
+
+
+def fresh(task: Task, nominal_at: datetime, run: Run | None = None, *, caught_up: bool = False) -> Fire:
+    """Return the fire of a scheduled time, not yet ready to be sent; it stands for `run`, or for that time alone."""
+    return entry(
+        task,
+        run or single(nominal_at),
+        Outcome.PENDING,
+        fire_id=fire_id(task.id, nominal_at),
+        nominal_at=nominal_at,
+        due_at=nominal_at,
+        caught_up=caught_up,
+        send_by=nominal_at + task.definition.grace,
+        retries=task.definition.retries,
+    )
+
+
+def skipped_run(task: Task, run: Run | Fire, reason: str) -> Fire:
+    """Return the record of a run of scheduled times that did not fire."""
+    return entry(task, run, Outcome.SKIPPED, reason=reason)
+
+
+def waiting(fire: Fire) -> Fire:
+    """Return a fire as it waits for an earlier one of its task: without an id, to be extended in place."""
+    return replace(fire, outcome=Outcome.WAITING, reason="", fire_id="", send_by=None, ready_at=None)
+
+
+def covering(fire: Fire, run: Run) -> Fire:
+    """Return an entry that covers `run`."""
+    return replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at)
+
+
+def settled_skipped(fire: Fire, reason: str, now: datetime) -> Fire:
+    """Return a fire withdrawn unsent; it goes on covering its nominal times."""
+    return replace(fire, outcome=Outcome.SKIPPED, reason=reason, ready_at=None, ended_at=now)
+
+
+def settled_coalesced(fire: Fire, into: str, now: datetime) -> Fire:
+    """Return a fire folded into the fire `into`, which covers its nominal times from now on."""
+    return replace(fire, outcome=Outcome.COALESCED, reason=into, count=0, ready_at=None, ended_at=now)
+
+
+def released(fire: Fire, task: Task, now: datetime) -> Fire:
+    """Return a fire that waited for an earlier one, now ready to be sent; being late is no miss for a grace more."""
+    ready_at = max(now, fire.due_at)  # the clock may have stepped back since its time came
+    return replace(
+        fire,
+        outcome=Outcome.PENDING,
+        reason="",
+        fire_id=fire.fire_id or fire_id(task.id, fire.nominal_at),
+        released=True,
+        send_by=ready_at + task.definition.grace,
+        ready_at=ready_at,
+    )
+
+
+def newly_missed(fire: Fire) -> int:
+    """Return how many nominal times of an entry count as missed once it does not fire, that did not count before."""
+    return 1 if fire.caught_up and fire.policy is CatchUp.RUN_ONCE else fire.count
+
+
+def returned_places(fires: Iterable[Fire]) -> int:
+    """Return how many places under the limit on fires are given back by settling these unsent."""
+    return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
