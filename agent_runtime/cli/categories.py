@@ -135,7 +135,7 @@ def _load() -> "Categories":
     place = home()
     place.check()
     settings = import_module("turnkeeper.config.settings").load_settings(place)
-    loaded: Categories = import_module(_MODULE).Categories.load(place, settings)
+    loaded: Categories = import_module(_MODULE).Categories(place, settings)
     return loaded
 
 

@@ -89,7 +89,7 @@ def _configured(place: Home, settings: Any) -> str:
 async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[str, Any]:
     opening: Any = import_module("agent_runtime.graph.foreign.open")
     report: Any = import_module("agent_runtime.graph.foreign.open").report
-    categories: Any = import_module("agent_runtime.permissions.categories").Categories.load(place, settings)
+    categories: Any = import_module("agent_runtime.permissions.categories").Categories(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)
     import_module("agent_runtime.graph.models").take_keys(place, os.environ)  # a model may want its key when it is made

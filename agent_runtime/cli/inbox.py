@@ -8,8 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.rows import clipped, shown
-from agent_runtime.mailbox.reader import Reader, open_inbox, reading, refuse_hosted
-from agent_runtime.mailbox.survey import envelope_row, envelope_rows, existing, inbox_rows, quarantine_rows
+from agent_runtime.mailbox.inbox import (
+    Reader,
+    envelope_row,
+    envelope_rows,
+    existing,
+    inbox_rows,
+    open_inbox,
+    quarantine_rows,
+    reading,
+    refuse_hosted,
+)
 from agent_runtime.mailbox.tmux import Pane
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped

@@ -1,7 +1,7 @@
 """The daemon: `python -m agent_runtime.daemon --home DIR`, which is what `agent-runtime serve` becomes.
 
 LangGraph reads its environment when it is first imported, so this module sets that up before it imports anything that
-imports LangGraph: the serving itself stands in `agent_runtime/daemon/serve.py`.
+imports LangGraph: the serving itself stands in `agent_runtime/daemon/assembly.py`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
         home.check_sockets()
         with ProcessLock(home, PROCESS):
             os.environ.update(ENVIRONMENT)
-            serving = import_module("agent_runtime.daemon.serve")
+            serving = import_module("agent_runtime.daemon.assembly")
             asyncio.run(serving.serve(home))
     except TurnkeeperError as error:
         sys.stderr.write(f"error: {error}\n")

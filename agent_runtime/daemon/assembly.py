@@ -1,8 +1,16 @@
-"""Putting the runtime together: for the daemon, and for tests that run it in their own process."""
+"""The runtime as a process: its parts are put together, served behind a socket, and drained at the end.
 
+Tests assemble a runtime in their own process.
+"""
+
+import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+import signal
+import threading
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from agent_runtime.graph.agent.default import Build, MemoryRecall, build_graph
@@ -23,13 +31,12 @@ from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
-from agent_runtime.model.agents import hosted
+from agent_runtime.model.agents import FIRST_AGENT, hosted
 from agent_runtime.model.signal import Signal
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.permissions.judge import judge
-from agent_runtime.permissions.narrowing import Narrowing
-from agent_runtime.service.requests import FIRST_AGENT
+from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.runtime import Runtime
+from agent_runtime.service.servicer import Servicer
 from agent_runtime.store.schema import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
@@ -42,17 +49,25 @@ from agent_runtime.turns.notify import Notifier
 from agent_runtime.turns.turns import Parts
 from agent_runtime.turns.worker import Worker
 from agent_runtime.workspace.workspace import Workspace
+from protos.turnkeeper.v1 import agent_runtime_pb2
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings
+from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import EXIT_FAILURE, InvalidInput
 from turnkeeper.event_log import EventLog
-from turnkeeper.process import Failpoints
+from turnkeeper.process import Failpoints, Progress, settle_heap
+from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.locking import ReaderLock
 
 PROCESS = "agent-runtime"
 MOST_AT_ONCE = 32
+MOST_THREADS = 1024  # started as they are needed; one that hangs is lost until the process ends
+DRAIN_GRACE_S = 10.0
+CALLS_GRACE_S = 2.0
+LAST_GRACE_S = 8.0  # for what should take no time; a graph may have left something behind that never ends
 
 
 @asynccontextmanager
@@ -89,21 +104,93 @@ async def assemble(
         stack.callback(log.close)
         database = open_database(home)
         stack.callback(database.close)
-        checkpoints = await open_saver(home.checkpoints_db)
-        stack.push_async_callback(checkpoints.aclose)
-        yield await _wire(
-            home,
-            settings,
-            environ,
-            clock,
-            entropy,
-            log,
-            database,
-            checkpoints,
-            own,
-            stack,
+        saver = await open_saver(home.checkpoints_db)
+        stack.push_async_callback(saver.aclose)
+        basis = _Basis(
+            home=home,
+            settings=settings,
+            environ=environ,
+            clock=clock,
+            entropy=entropy,
+            log=log,
+            database=database,
+            saver=saver,
             opened=opened,
+            stack=stack,
         )
+        yield basis.runtime(own, await Store.take_over(database, clock, entropy))
+
+
+async def serve(home: Home) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock.
+
+    The process ends within the sum of the graces above, if need be as if by kill -9, which loses nothing.
+    """
+    use_threads()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    settings = staffed(load_settings(home), home)
+    async with _reading(home, settings), assemble(home, settings, environ=os.environ) as runtime:
+        runtime.log.emit(
+            "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
+        )
+        await runtime.worker.start(on_shutdown=stop.set)
+        server = UnixServer(home.socket(PROCESS))
+        servicer = Servicer(runtime)
+        untyped: Any = servicer
+        add_AgentRuntimeServicer_to_server(untyped, server.grpc)
+        server.announce(agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"])
+        settle_heap()
+        await server.start()
+        runtime.log.emit("process.started")
+        progress = asyncio.create_task(Progress(home, PROCESS, os.getpid()).run(runtime.clock), name="progress")
+        try:
+            await stop.wait()
+        finally:
+            _end_at_last(DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S)
+            progress.cancel()
+            runtime.log.emit("process.draining")
+            servicer.refuse_fires()
+            await runtime.worker.stop(DRAIN_GRACE_S)
+            servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
+            await server.stop(CALLS_GRACE_S)
+            runtime.mailboxes.close()
+            runtime.log.emit("process.stopped", durable=True)
+
+
+class Threads(ThreadPoolExecutor):
+    """The threads in which graphs run what is not async. Nobody waits for them at the end.
+
+    A tool that hangs in one holds up nothing but its own turn: a thread cannot be cancelled, only left behind.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=MOST_THREADS, thread_name_prefix="graph")
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Take nothing more, and return at once."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def use_threads() -> None:
+    """Let the running loop use such threads: by default there are a few, and all of them have to end with the loop."""
+    asyncio.get_running_loop().set_default_executor(Threads())
+
+
+@asynccontextmanager
+async def _reading(home: Home, settings: Settings) -> AsyncIterator[None]:
+    """Be the one reader of every hosted agent's inbox. Raises Conflict, naming the other, where there is one."""
+    with ExitStack() as locks:
+        for agent in hosted(settings):
+            locks.enter_context(ReaderLock(home.inbox(agent), PROCESS))
+        yield
+
+
+def _end_at_last(after_s: float) -> None:
+    last = threading.Timer(after_s, os._exit, (EXIT_FAILURE,))
+    last.daemon = True
+    last.start()
 
 
 def _authors_graph(
@@ -131,142 +218,120 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
     return lambda _specs, _middleware, saver: opened.bind(saver)
 
 
-def _secrets(home: Home, settings: Settings, environ: Mapping[str, str], opened: Opened | None) -> frozenset[str]:
-    if opened is None and settings.model.name == OFFLINE:
-        return frozenset()  # nothing asks for a key, and no server can repeat it
-    project = opened.loaded.reference.environment if opened else {}
-    return known_secrets(home, {**os.environ, **environ}, settings.model.base_url, project)
+@dataclass(frozen=True, kw_only=True)
+class _Basis:
+    """What the parts of a runtime are made with."""
 
+    home: Home
+    settings: Settings
+    environ: Mapping[str, str]
+    clock: Clock
+    entropy: Entropy
+    log: EventLog
+    database: Database
+    saver: GroupedSaver
+    opened: Opened | None
+    stack: AsyncExitStack
 
-def _around(
-    settings: Settings, store: Store, clock: Clock, entropy: Entropy, log: EventLog, secrets: frozenset[str]
-) -> CallEnvironment:
-    cap = TokenBudget(settings.model.daily_token_cap, store, clock)
-    return CallEnvironment(cap=cap, clock=clock, entropy=entropy, log=log, secrets=secrets)
-
-
-def _workspace(database: Database, clock: Clock, entropy: Entropy, log: EventLog, store: Store) -> Workspace:
-    def tell(event: str, fields: Mapping[str, Any]) -> None:
-        log.emit(event, **fields)
-        store.talk.notify()  # a conversation shows what became of what was proposed in it
-
-    return Workspace(database, clock, entropy, tell, epoch=store.epoch)
-
-
-def _engine(
-    graph: Any, checkpoints: GroupedSaver, around: CallEnvironment, live: LiveOutput, *, foreign: bool
-) -> Engine:
-    # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
-    allow = around.cap.check if foreign else None
-    return Engine(graph, checkpoints, foreign=foreign, allow=allow, secrets=around.secrets, live=live)
-
-
-@contextmanager
-def _watched(specs: Sequence[ToolSpec], narrowing: Narrowing, uses: ToolEvents, *, foreign: bool) -> Iterator[Gate]:
-    """Watch every tool call; a foreign graph's tools are in no scope map, whatever they are called."""
-    gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
-    with watching(gate, uses):
-        yield gate
-
-
-def _tools(
-    workspace: Workspace,
-    agent_messages: AgentMessages,
-    store: Store,
-    categories: Categories,
-    stack: AsyncExitStack,
-    *,
-    home: Home,
-    clock: Clock,
-    subagents: Subagents,
-) -> list[ToolSpec]:
-    """Return every tool there is; what they hold open is closed with the stack."""
-    loops = Loops(store, categories, home=home, clock=clock)
-    stack.push_async_callback(loops.close)
-    return [
-        *workspace_tools(workspace),
-        *agent_tools(agent_messages),
-        *lifecycle_tools(Lifecycle(store, home=home, clock=clock)),
-        *loop_tools(loops),
-        *subagent_tools(subagents),
-    ]
-
-
-def _worker(
-    parts: Parts,
-    terminal_deliveries: TerminalDeliveries,
-    agent_messages: AgentMessages,
-    arrived: Signal,
-    notifier: Notifier,
-    *,
-    home: Home,
-    clock: Clock,
-) -> Worker:
-    return Worker(
-        parts,
-        terminal_deliveries=terminal_deliveries,
-        agent_messages=agent_messages,
-        handoffs=HandoffIntake(parts.store, home=home, clock=clock, log=parts.log),
-        arrived=arrived,
-        notifier=notifier,
-        clock=clock,
-        most_at_once=MOST_AT_ONCE,
-    )
-
-
-async def _wire(
-    home: Home,
-    settings: Settings,
-    environ: Mapping[str, str],
-    clock: Clock,
-    entropy: Entropy,
-    log: EventLog,
-    database: Database,
-    checkpoints: GroupedSaver,
-    build: Build,
-    guards: AsyncExitStack,
-    *,
-    opened: Opened | None,
-) -> Runtime:
-    failpoints, arrived, live = Failpoints(environ), Signal(), LiveOutput()
-    categories = Categories.load(home, settings)
-    store = await Store.take_over(database, clock, entropy)
-    workspace = _workspace(database, clock, entropy, log, store)
-    mailboxes = Mailboxes(home, hosted(settings), process=PROCESS, clock=clock, entropy=entropy)
-    terminal_deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
-    acceptor = Acceptor(
-        store, mailboxes, terminal_deliveries, arrived, clock=clock, entropy=entropy, log=log, failpoints=failpoints
-    )
-    agent_messages = AgentMessages(store, acceptor, mailboxes, home=home, clock=clock)
-    subagents = Subagents(lambda: make_model(settings.model, home, clock=clock, environ=environ))
-    specs = _tools(workspace, agent_messages, store, categories, guards, home=home, clock=clock, subagents=subagents)
-    narrowing = Narrowing(categories.get)
-    foreign = opened is not None
-    gate = guards.enter_context(_watched(specs, narrowing, ToolEvents(database, store, clock), foreign=foreign))
-    around = _around(settings, store, clock, entropy, log, _secrets(home, settings, environ, opened))
-    inner = [Guard(gate), *model_calls(settings.model, specs, around)]
-    subagents.begin(gate, specs, inner)
-    graph = lend(build(specs, [MemoryRecall(workspace), *inner], checkpoints), MemoryStore(workspace, gate))
-    engine = _engine(graph, checkpoints, around, live, foreign=foreign)
-    intervals = Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints)
-    parts = Parts(store=store, engine=engine, intervals=intervals, mailboxes=mailboxes, log=log, failpoints=failpoints)
-    return Runtime(
-        store=store,
-        acceptor=acceptor,
-        worker=_worker(
+    def runtime(self, build: Build, store: Store) -> Runtime:
+        """Put the parts together; `build` makes the graph."""
+        clock, log = self.clock, self.log
+        failpoints, arrived, live = Failpoints(self.environ), Signal(), LiveOutput()
+        categories = Categories(self.home, self.settings)
+        narrowing = Narrowing(categories.get)
+        workspace = self._workspace(store)
+        mailboxes = Mailboxes(self.home, hosted(self.settings), process=PROCESS, clock=clock, entropy=self.entropy)
+        deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
+        acceptor = Acceptor(
+            store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, log=log, failpoints=failpoints
+        )
+        messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
+        subagents = Subagents(lambda: make_model(self.settings.model, self.home, clock=clock, environ=self.environ))
+        specs = self._tools(workspace, messages, store, categories, subagents)
+        engine = self._engine(build, store, workspace, specs, narrowing, subagents, live)
+        parts = Parts(
+            store=store,
+            engine=engine,
+            intervals=Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints),
+            mailboxes=mailboxes,
+            agent_messages=messages,
+            notifier=Notifier(self.settings.notify, log, self.environ),
+            log=log,
+            failpoints=failpoints,
+        )
+        worker = Worker(
             parts,
-            terminal_deliveries,
-            agent_messages,
-            arrived,
-            Notifier(settings.notify, log, environ),
-            home=home,
+            terminal_deliveries=deliveries,
+            handoffs=HandoffIntake(store, home=self.home, clock=clock, log=log),
+            arrived=arrived,
             clock=clock,
-        ),
-        mailboxes=mailboxes,
-        categories=categories,
-        workspace=workspace,
-        live=live,
-        log=log,
-        clock=clock,
-        entropy=entropy,
-    )
+            most_at_once=MOST_AT_ONCE,
+        )
+        return Runtime(
+            store=store,
+            acceptor=acceptor,
+            worker=worker,
+            mailboxes=mailboxes,
+            categories=categories,
+            workspace=workspace,
+            live=live,
+            log=log,
+            clock=clock,
+            entropy=self.entropy,
+        )
+
+    def _workspace(self, store: Store) -> Workspace:
+        def report(event: str, fields: Mapping[str, Any]) -> None:
+            self.log.emit(event, **fields)
+            store.conversations.notify()  # a conversation shows what became of what was proposed in it
+
+        return Workspace(self.database, self.clock, self.entropy, report, epoch=store.epoch)
+
+    def _tools(
+        self,
+        workspace: Workspace,
+        messages: AgentMessages,
+        store: Store,
+        categories: Categories,
+        subagents: Subagents,
+    ) -> list[ToolSpec]:
+        """Return every tool there is; what they hold open is closed with the stack."""
+        loops = Loops(store, categories, home=self.home, clock=self.clock)
+        self.stack.push_async_callback(loops.close)
+        return [
+            *workspace_tools(workspace),
+            *agent_tools(messages),
+            *lifecycle_tools(Lifecycle(store, home=self.home, clock=self.clock)),
+            *loop_tools(loops),
+            *subagent_tools(subagents),
+        ]
+
+    def _engine(
+        self,
+        build: Build,
+        store: Store,
+        workspace: Workspace,
+        specs: list[ToolSpec],
+        narrowing: Narrowing,
+        subagents: Subagents,
+        live: LiveOutput,
+    ) -> Engine:
+        """Make the graph, with every tool call watched, and its engine."""
+        settings, foreign, secrets = self.settings, self.opened is not None, self._secrets()
+        # A foreign graph's tools are in no scope map, whatever they are called.
+        gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
+        self.stack.enter_context(watching(gate, ToolEvents(self.database, store, self.clock)))
+        budget = TokenBudget(settings.model.daily_token_cap, store, self.clock)
+        around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)
+        inner = [Guard(gate), *model_calls(settings.model, specs, around)]
+        subagents.begin(gate, specs, inner)
+        graph = lend(build(specs, [MemoryRecall(workspace), *inner], self.saver), MemoryStore(workspace, gate))
+        # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
+        allow = budget.check if foreign else None
+        return Engine(graph, self.saver, foreign=foreign, allow=allow, secrets=secrets, live=live)
+
+    def _secrets(self) -> frozenset[str]:
+        if self.opened is None and self.settings.model.name == OFFLINE:
+            return frozenset()  # nothing asks for a key, and no server can repeat it
+        project = self.opened.loaded.reference.environment if self.opened else {}
+        return known_secrets(self.home, {**os.environ, **self.environ}, self.settings.model.base_url, project)

@@ -1,8 +1,8 @@
-"""Accepting triggers: an envelope on disk, or the word that it is there already. Nothing is decided here.
+"""Accepting triggers: each becomes an envelope on disk, unless it is there already. Nothing is decided here.
 
 What arrives while a group is being written makes up the next group, so that many fires share one sync of the inbox.
-The authority on what has been taken is the key row, written when an envelope is claimed; until then the envelope
-itself lies in the inbox. The look at the inbox comes first: an envelope leaves it only after its key row is on disk.
+A key row says what has been taken. It is written when an envelope is claimed; until then the envelope itself is in the
+inbox. The inbox is read first, since an envelope leaves it only after its key row is on disk.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, to_envelope
-from agent_runtime.store.mail.deliveries import terminal_deliveries_by_key
+from agent_runtime.store.mail import terminal_deliveries_by_key
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.envelope import encode
@@ -138,15 +138,15 @@ class Acceptor:
         self._answer(accepted)
 
     async def _known(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the digests of the keys that were taken, or whose envelopes lie in an inbox."""
+        """Return the digests of the keys that were taken, or whose envelopes are in an inbox."""
         wanted = list(keys)
-        lying = {key: known.digest for key in wanted if (known := self._mailboxes.known(key)) is not None}
+        queued = {key: known.digest for key in wanted if (known := self._mailboxes.known(key)) is not None}
 
         def look(connection: Connection) -> dict[str, str]:
             taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
-            return taken | {key: laid.digest for key, laid in terminal_deliveries_by_key(connection, wanted).items()}
+            return taken | {key: item.digest for key, item in terminal_deliveries_by_key(connection, wanted).items()}
 
-        return await self._store.read(look) | lying
+        return await self._store.read(look) | queued
 
     async def _put(self, fresh: Sequence[_Waiting]) -> dict[str, Put | TurnkeeperError]:
         """Put envelopes; what goes to an agent that the runtime does not host is on record when this returns."""
@@ -165,13 +165,13 @@ class Acceptor:
         return put
 
     def _answer(self, accepted: Sequence[tuple[_Waiting, bool]]) -> None:
-        """Tell the trail, in one write, then the callers; each comes with whether it is fresh."""
-        self._log.emit_all([fact for item, fresh in accepted if (fact := _fact(item.trigger, fresh=fresh))])
+        """Log what was accepted, in one write, then answer the callers; each comes with whether it is fresh."""
+        self._log.emit_all([line for item, fresh in accepted if (line := _log_line(item.trigger, fresh=fresh))])
         for item, fresh in accepted:
             item.answer.set_result(Receipt(trigger=item.trigger, fresh=fresh))
 
 
-def _fact(trigger: Trigger, *, fresh: bool) -> tuple[str, dict[str, object]] | None:
+def _log_line(trigger: Trigger, *, fresh: bool) -> tuple[str, dict[str, object]] | None:
     if trigger.source == "fire":
         return "fire.received", {
             "fire_id": trigger.fire_id,

@@ -15,24 +15,27 @@ from sqlalchemy import Connection
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS
+from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import AGENT_KINDS, Trigger, sendable, turn_id_of
 from agent_runtime.model.turn import TurnRecord
-from agent_runtime.permissions.judge import SCOPE as RESTART
-from agent_runtime.permissions.judge import judge
+from agent_runtime.permissions.judge import RESTART, require
+from agent_runtime.store import mail
 from agent_runtime.store.idempotency import Call, once, refuse_ended
-from agent_runtime.store.mail import agent_messages
-from agent_runtime.store.mail.agent_messages import Delegation
+from agent_runtime.store.mail import Delegation
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
+from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.event_log import EventLog
 
 SCOPE = "agent.send"
 MOST_HOPS = 8  # messages to and fro since an author or a fire began it
 LONGEST_MESSAGE = 256 << 10  # bytes
+AGAIN_S = 30.0  # between two tries of an answer for which there was no room
+IDLE_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +49,22 @@ class _Ended:
 
 
 class AgentMessages:
-    """Sends messages and answers, each once."""
+    """Sends messages and answers, each once.
 
-    def __init__(self, store: Store, acceptor: Acceptor, mailboxes: Mailboxes, *, home: Home, clock: Clock) -> None:
+    Attributes:
+        owing: to be notified when a turn has ended whose sender waits for an answer.
+    """
+
+    def __init__(
+        self, store: Store, acceptor: Acceptor, mailboxes: Mailboxes, *, home: Home, clock: Clock, log: EventLog
+    ) -> None:
         self._store = store
         self._acceptor = acceptor
         self._mailboxes = mailboxes
         self._home = home
         self._clock = clock
+        self._log = log
+        self.owing = Signal()
 
     async def send(self, call: Call, worker: str, text: str) -> Mapping[str, Any]:
         """Send a message to a worker, or into the inbox of an agent that lives in a terminal, once for each call.
@@ -64,28 +75,33 @@ class AgentMessages:
             InvalidInput: the text cannot travel.
             Exhausted: its inbox is full, or the exchange has gone to and fro too often.
         """
-        verdict = judge(SCOPE, "write", {"worker": worker, "text": text}, call.context)
-        if not verdict.allowed:
-            raise Denied(verdict.reason, where=verdict.missing_scope)
+        require(SCOPE, "write", {"worker": worker, "text": text}, call.context)
         if call.context.agent != FIRST_AGENT:
             raise Denied(f"only {FIRST_AGENT} sends to other agents; what you say last is your answer to it")
         self._check(worker, text)
         trigger = await self._message(call, worker, text)
         told = {"worker": worker, "turn_id": trigger.turn_id, "thread_id": trigger.thread_id}
-        at = self._clock.now()
-        outcome = await self._store.write(
-            lambda connection: once(connection, call, SCOPE, at, refuse_ended, lambda: told)
-        )
+        outcome = await self._store.write(once, call, SCOPE, self._clock.now(), refuse_ended, lambda: told)
         await self._acceptor.accept(trigger)
         return {**outcome.result, "sent": True}
+
+    async def keep_answering(self) -> None:
+        """Send answers as they become due, those first that an earlier process owed. Runs until it is cancelled."""
+        while True:
+            news, again_s = self.owing.next(), IDLE_S
+            try:
+                await self.answer_owed()
+            except (TurnkeeperError, OSError) as error:  # no room: what is owed stays on record
+                self._log.emit("answer.delayed", reason=f"{type(error).__name__}: {error}"[:500])
+                again_s = AGAIN_S
+            await self._clock.wait(news, again_s)
 
     async def answer_owed(self) -> None:
         """Send the answers of workers' turns that are over; what was sent before is not sent again."""
         for ended in await self._store.read(_over):
             if ended.parent is not None:
                 await self._acceptor.accept(_answer(ended, ended.parent))
-            turn_id = ended.delegation.turn_id
-            await self._store.write(lambda connection, turn_id=turn_id: agent_messages.answered(connection, turn_id))  # type: ignore[misc]
+            await self._store.write(mail.answered, ended.delegation.turn_id)
 
     def _check(self, worker: str, text: str) -> None:
         workers = [agent for agent in self._mailboxes.agents if agent != FIRST_AGENT]
@@ -105,10 +121,8 @@ class AgentMessages:
     async def _message(self, call: Call, worker: str, text: str) -> Trigger:
         context = call.context
 
-        def look(connection: Connection) -> tuple[TurnRecord | None, Delegation | None]:
-            return get_turn(connection, context.turn_id), agent_messages.get_delegation(connection, context.turn_id)
-
-        parent, begun_by = await self._store.read(look)
+        parent = await self._store.read(get_turn, context.turn_id)
+        begun_by = await self._store.read(mail.get_delegation, context.turn_id)
         if parent is None:
             raise Denied("the turn is not on record", where=context.turn_id)
         hops = (begun_by.hops if begun_by is not None else 0) + 1
@@ -150,7 +164,7 @@ def _over(connection: Connection) -> list[_Ended]:
             words=last_words(connection, item.turn_id),
             parent=get_turn(connection, item.parent),
         )
-        for item in agent_messages.owed(connection)
+        for item in mail.owed(connection)
     ]
 
 

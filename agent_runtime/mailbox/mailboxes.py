@@ -1,7 +1,7 @@
 """The agents' inboxes, and the one thread that touches them.
 
-The runtime claims from the inboxes of the agents that it hosts. Into those of others, who read them in a terminal, it
-only puts; such a fire is laid out there, and settled by :mod:`agent_runtime.mailbox.terminal_deliveries`.
+The runtime claims from the inboxes of the agents that it hosts. Into those of agents in terminals it only puts; such a
+fire is settled by :mod:`agent_runtime.mailbox.terminal_deliveries`.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent_runtime.mailbox.survey import agents_with_inboxes
+from agent_runtime.mailbox.inbox import agents_with_inboxes
 from agent_runtime.model.agents import NOT_AGENTS
-from agent_runtime.model.trigger import Trigger, from_envelope
+from agent_runtime.model.trigger import Trigger, TriggerHeader, from_envelope, header_of
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
@@ -36,35 +36,10 @@ class Delivery:
     claimed: Claimed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lying:
-    """What is known of a trigger whose envelope waits, or is claimed and not yet archived.
-
-    Attributes:
-        digest: of the trigger.
-        turn_id: the turn it will be, or is.
-        thread_id: its thread.
-        channel: its channel.
-        agent: whose inbox.
-        fire_id: of a fire; empty for a message.
-        attempt: of a fire.
-        task_name: of a fire.
-    """
-
-    digest: str
-    turn_id: str
-    thread_id: str
-    channel: str
-    agent: str
-    fire_id: str
-    attempt: int
-    task_name: str
-
-
 class Mailboxes:
-    """One inbox an agent. File work runs, one piece after the other, in a thread of its own.
+    """One inbox for each agent. File work runs, one piece after the other, in a thread of its own.
 
-    What lies in the inboxes is remembered by key from the moment it is on disk until it is archived.
+    What waits in the inboxes is remembered by key from the moment it is on disk until it is archived.
     """
 
     def __init__(self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy) -> None:
@@ -77,17 +52,17 @@ class Mailboxes:
         self._inboxes = {agent: self._open(agent, settles_keys=False) for agent in agents}
         self._others: dict[str, Inbox] = {}
         self._unwritten: list[Claimed] = []
-        self._lying: dict[str, Lying] = {}
+        self._queued: dict[str, TriggerHeader] = {}
         self._archiving: list[tuple[Delivery, asyncio.Future[None]]] = []
         self._archiver: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inbox")
 
     async def open(self) -> list[tuple[Trigger, str]]:
-        """Learn what lies in the inboxes already, and see to it that it stays there.
+        """Read what waits in the inboxes already, and sync it to disk.
 
-        Return the fires that lie in inboxes of agents that the runtime does not host, each with its envelope's name.
+        Return the fires in the inboxes of agents that the runtime does not host, each with its envelope's name.
         """
-        self._lying = await self._run(self._read_all)
+        self._queued = await self._run(self._read_all)
         return await self._run(self._read_others)
 
     @property
@@ -95,36 +70,36 @@ class Mailboxes:
         """The agents that the runtime hosts."""
         return self._inboxes.keys()
 
-    def known(self, key: str) -> Lying | None:
-        """Return what is known of the trigger with this key, if its envelope lies in an inbox."""
-        return self._lying.get(key)
+    def known(self, key: str) -> TriggerHeader | None:
+        """Return the header of the trigger with this key, if its envelope is in an inbox, claimed or not."""
+        return self._queued.get(key)
 
-    def lying(self) -> Iterator[Lying]:
-        """Yield all that lies in the inboxes."""
-        return iter(self._lying.values())
+    def queued(self) -> Iterator[TriggerHeader]:
+        """Yield the headers of all triggers whose envelopes are in the inboxes."""
+        return iter(self._queued.values())
 
     async def put(self, items: Sequence[tuple[Trigger, Encoded]]) -> list[Put | TurnkeeperError]:
         """Put triggers' envelopes; when this returns each is on disk, or the error stands in its place."""
         answers = await self._run(lambda: self._put([encoded for _, encoded in items]))
         for (trigger, _), answer in zip(items, answers, strict=True):
             if isinstance(answer, Put) and trigger.agent in self._inboxes:
-                self._lying[trigger.key] = _lying(trigger)
+                self._queued[trigger.key] = header_of(trigger)
         return answers
 
-    def lay_out(self, key: str, lying: Lying) -> None:
-        """Remember a fire that is laid out in the inbox of an agent that the runtime does not host."""
-        self._lying[key] = lying
+    def remember(self, header: TriggerHeader) -> None:
+        """Remember a fire that waits in the inbox of an agent that the runtime does not host."""
+        self._queued[header.key] = header_of(header)
 
     def forget(self, key: str) -> None:
-        """Forget a fire that was laid out: it is settled, and its row tells of it."""
-        self._lying.pop(key, None)
+        """Forget such a fire: it is settled, and its row says how."""
+        self._queued.pop(key, None)
 
     async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
-        """Return where laid out envelopes are, by key; `wanted` holds the name under which each was put."""
+        """Return where envelopes for an agent in a terminal are, by key; `wanted` holds the name of each."""
         return await self._run(lambda: envelope_states(self._other(agent).folder, wanted, self._files))
 
     async def was_received(self, name: str) -> bool:
-        """Tell whether a reader wrote a receipt for the envelope of this name."""
+        """Return whether a reader wrote a receipt for the envelope of this name."""
         return await self._run(lambda: any(record.get("name") == name for record in read_acks(self._home.logs)))
 
     async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
@@ -137,15 +112,7 @@ class Mailboxes:
 
     async def adopt(self) -> list[Delivery]:
         """Return what an earlier process claimed and never archived."""
-        return await self._run(
-            lambda: self._received(
-                [
-                    Delivery(agent=agent, claimed=item)
-                    for agent, inbox in self._inboxes.items()
-                    for item in inbox.adopt()
-                ]
-            )
-        )
+        return await self._run(self._adopt)
 
     async def archive(self, delivery: Delivery) -> None:
         """Archive what was dealt with; what comes meanwhile shares one sync. Raises Exhausted: do it again."""
@@ -154,12 +121,12 @@ class Mailboxes:
         if self._archiver is None or self._archiver.done():
             self._archiver = asyncio.create_task(self._archive_all(), name="archive")
         await done
-        self._lying.pop(delivery.claimed.envelope.idempotency_key, None)
+        self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
         """Move aside what nobody can read."""
         await self._run(lambda: self._inboxes[delivery.agent].quarantine(delivery.claimed.name, reason))
-        self._lying.pop(delivery.claimed.envelope.idempotency_key, None)
+        self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 
     def close(self) -> None:
         """Finish what is under way."""
@@ -235,6 +202,10 @@ class Mailboxes:
             settles_keys=settles_keys,
         )
 
+    def _adopt(self) -> list[Delivery]:
+        own = self._inboxes.items()
+        return self._received([Delivery(agent=agent, claimed=item) for agent, inbox in own for item in inbox.adopt()])
+
     def _claim(self, limit: int) -> list[Delivery]:
         taken: list[Delivery] = []
         for agent, inbox in self._inboxes.items():
@@ -242,10 +213,10 @@ class Mailboxes:
                 taken += [Delivery(agent=agent, claimed=item) for item in inbox.claim(left)]
         return self._received(taken)
 
-    def _read_all(self) -> dict[str, Lying]:
-        found: dict[str, Lying] = {}
+    def _read_all(self) -> dict[str, TriggerHeader]:
+        found: dict[str, TriggerHeader] = {}
         for inbox in self._inboxes.values():
-            found |= {trigger.key: _lying(trigger) for trigger, _ in self._read(inbox)}
+            found |= {trigger.key: header_of(trigger) for trigger, _ in self._read(inbox)}
             # A crash may have come between a link and its sync; nobody is told "duplicate" of what is not on disk.
             self._files.sync_folder(inbox.folder / "inbox")
         return found
@@ -268,20 +239,6 @@ class Mailboxes:
                     continue  # a writer's temporary file: it was never put, and is swept away if its writer is dead
                 # What cannot be read is quarantined, with its reason, when it is claimed.
                 with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
-                    found.append(
-                        (from_envelope(decode(self._files.read(inbox.folder / place / name, LARGEST_BYTES))), name)
-                    )
+                    envelope = decode(self._files.read(inbox.folder / place / name, LARGEST_BYTES))
+                    found.append((from_envelope(envelope), name))
         return found
-
-
-def _lying(trigger: Trigger) -> Lying:
-    return Lying(
-        digest=trigger.digest,
-        turn_id=trigger.turn_id,
-        thread_id=trigger.thread_id,
-        channel=trigger.channel,
-        agent=trigger.agent,
-        fire_id=trigger.fire_id,
-        attempt=trigger.attempt,
-        task_name=trigger.task_name,
-    )

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 MOST_TRIES = 5
+UNFINISHED = ("running", "interrupted", "paused")
 FINISHED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 
 

@@ -25,6 +25,7 @@ POSTED: Mapping[tuple[str, str], Source] = {
 _LOOP = "loop-"  # begins the id of a task that is a loop
 # What a message between agents is called in its turn's row, by what began the exchange.
 AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
+WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
 _INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
@@ -143,24 +144,30 @@ def _grant(category: Category) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unread:
-    """What an envelope that cannot be read as a trigger still tells of the trigger that it was.
+class TriggerHeader:
+    """A trigger without what it asks and what it grants: all that a queue, or a fire's delivery, keeps of it.
 
-    Attributes: as those of a trigger; what is not told is empty.
+    Attributes: as those of a trigger; what is not known is empty.
     """
 
     key: str
+    digest: str
     turn_id: str
     thread_id: str
     channel: str
-    digest: str
+    agent: str
     fire_id: str
     attempt: int
     task_name: str
 
 
-def identify(envelope: Envelope) -> Unread | None:
-    """Return what an unreadable envelope says of itself; None where it cannot be one that was accepted."""
+def header_of(trigger: Trigger | TriggerHeader) -> TriggerHeader:
+    """Return a trigger's header, or the header in a value that has more."""
+    return TriggerHeader(**dict(zip(_HEADER, _read_header(trigger), strict=True)))
+
+
+def identify(envelope: Envelope) -> TriggerHeader | None:
+    """Return what an unreadable envelope says of its trigger; None where it cannot be one that was accepted."""
     source, _, rest = envelope.idempotency_key.partition(":")
     if POSTED.get((envelope.kind, envelope.sender)) != source or not rest:
         return None
@@ -169,17 +176,22 @@ def identify(envelope: Envelope) -> Unread | None:
         fire_id or source == "message"
     ):
         return None
-    told = {name: value for name, value in envelope.meta.items() if isinstance(value, str)}
-    return Unread(
+    said = {name: value for name, value in envelope.meta.items() if isinstance(value, str)}
+    return TriggerHeader(
         key=envelope.idempotency_key,
+        digest=said.get("digest", ""),
         turn_id=turn_id_of(fire_id, int(attempt)) if fire_id else turn_id_of("message", rest),
         thread_id=envelope.thread,
-        channel=told.get("channel", ""),
-        digest=told.get("digest", ""),
+        channel=said.get("channel", ""),
+        agent=envelope.to,
         fire_id=fire_id,
         attempt=int(attempt),
-        task_name=told.get("task_name", ""),
+        task_name=said.get("task_name", ""),
     )
+
+
+_HEADER = tuple(item.name for item in fields(TriggerHeader))
+_read_header = attrgetter(*_HEADER)
 
 
 def turn_id_of(*parts: object) -> str:
@@ -276,9 +288,6 @@ def _value(name: str, kind: object, value: object) -> object:
     if isinstance(kind, type) and type(value) is not kind:
         raise TypeError(f"{name} is not a {kind.__name__}")
     return value
-
-
-WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
 
 
 def sendable(text: str, most: int) -> str:

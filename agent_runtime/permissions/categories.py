@@ -115,7 +115,10 @@ class Finding:
 
 
 class Categories:
-    """The categories of one home. An author's edit is seen by the next call, without a restart."""
+    """The categories of one home: the shipped ones and the author's.
+
+    An author's edit is seen by the next call, without a restart. A bad file is kept with its problem, never raised.
+    """
 
     def __init__(self, home: Home, settings: Settings) -> None:
         self._folder = home.categories
@@ -123,11 +126,6 @@ class Categories:
         self._shipped = {entry.name: entry for entry in self._read_shipped()}
         self._seen: tuple[tuple[str, int, int], ...] | None = None
         self._entries: Mapping[str, CategoryEntry] = {}
-
-    @classmethod
-    def load(cls, home: Home, settings: Settings) -> "Categories":
-        """Read the shipped categories and the author's. A bad file is recorded with its problem, never raised."""
-        return cls(home, settings)
 
     def get(self, name: str) -> Category:
         """Return a category that may be used now.

@@ -1,4 +1,4 @@
-"""What a turn may do: pure functions over a tool call and the turn's category.
+"""What a turn may do: functions over a tool call and the turn's category, and the categories of running turns.
 
 Everything starts refused. A call runs when its scope is known and granted, and when what its arguments reach (a kind of
 write, a memory tier, a channel, a host) is granted too. The guard asks here before a tool runs; the workspace asks it
@@ -6,21 +6,24 @@ again inside the tool's store call. An author's approval reaches the second chec
 one call (`approve_once`), so it grants nothing else.
 """
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from agent_runtime.model.turn import ALLOWED, Category, TurnContext, Verdict
-from turnkeeper.errors import Denied
+from turnkeeper.errors import Denied, InvalidInput, NotFound
 
+GetCategory = Callable[[str], Category]
 EFFECTS = frozenset({"read", "external-read", "write"})
 WRITES = frozenset({"candidate-page", "candidate-summary", "deviation", "derivation"})
 TIERS = ("conversation", "channel", "workspace", "account")
 ANY_HOST = "*"
 FOREIGN = "tool:"
 LOOPS = "loop.create"
+RESTART = "lifecycle.request_restart"
 REQUEST = "permission.request"  # the scope of the tool that asks for another; it grants nothing and needs no grant
 
 
@@ -65,9 +68,9 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "revalidation.settle": ScopeRule(writes="deviation"),
         "deviation.record": ScopeRule(writes="deviation"),
         "agent.send": ScopeRule(),
-        "lifecycle.request_restart": ScopeRule(),
+        RESTART: ScopeRule(),
         "loop.wakeup": ScopeRule(),
-        "loop.create": ScopeRule(channel=True),
+        LOOPS: ScopeRule(channel=True),
         "loop.list": ScopeRule(),
         "loop.delete": ScopeRule(),
         "event.emit": ScopeRule(),
@@ -224,6 +227,49 @@ def narrowed(context: TurnContext, category: Category) -> TurnContext:
     return replace(context, category=intersect(context.category, category))
 
 
+class Narrowing:
+    """The categories of running turns as they are now: editing a category narrows a running turn, and never widens it.
+
+    A category that is gone or cannot be read grants nothing.
+    """
+
+    def __init__(self, get_category: GetCategory) -> None:
+        self._get = get_category
+        self._held: dict[str, Category] = {}
+        self._lock = threading.Lock()  # sync tools look from threads of their own
+
+    def begin(self, turn_id: str, grant: Category) -> Category:
+        """Return what a turn may do as it begins or goes on: what was left of its grant, and is still granted now."""
+        category = intersect(grant, self._now(grant.name))
+        with self._lock:
+            self._held[turn_id] = category
+        return category
+
+    def end(self, turn_id: str) -> Category:
+        """Return what is left of a turn's grant, and forget the turn. It must have begun."""
+        with self._lock:
+            return self._held.pop(turn_id)
+
+    def __call__(self, context: TurnContext) -> TurnContext:
+        """Return the turn under its category as it is at this moment; one that does not run now is granted nothing.
+
+        What a tool left running behind it, a task or a thread, still sees its turn when that is over.
+        """
+        now = self._now(context.category.name)
+        with self._lock:
+            left = self._held.get(context.turn_id)
+            if left is not None:
+                left = self._held[context.turn_id] = intersect(left, now)
+        category = intersect(context.category, left)
+        return context if category == context.category else replace(context, category=category)
+
+    def _now(self, name: str) -> Category | None:
+        try:
+            return self._get(name)
+        except (NotFound, InvalidInput):
+            return None
+
+
 def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:
     """Yield everything that a call needs and the turn was not granted, the tool scope first."""
     category = context.category
@@ -304,6 +350,3 @@ def _common_hosts(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-SCOPE = "lifecycle.request_restart"

@@ -10,12 +10,13 @@ from typing import Any, get_type_hints
 from sqlalchemy import Connection, Row, Table, func, or_, select
 
 from agent_runtime.model.conversation import project
+from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import AGENT_KINDS
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store import turn_reads
 from agent_runtime.store.schema import interrupts, open_database, turns
-from agent_runtime.store.turn_reads import LARGEST_PAGE, UNFINISHED, bearing_on_thread
+from agent_runtime.store.turn_reads import LARGEST_PAGE, bearing_on_thread
 from agent_runtime.store.workspace_schema import candidates, deviations
 from agent_runtime.workspace import attachments, pages, revalidation
 from agent_runtime.workspace import deviations as deviation_records

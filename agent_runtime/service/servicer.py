@@ -49,8 +49,8 @@ class Servicer(WorkspaceService):
         """End the streams that would go on for ever, so that the server can stop at once."""
         self._closing = True
         self._store.events.notify()
-        self._store.talk.notify()
-        self._store.bridge.news.notify()
+        self._store.conversations.notify()
+        self._store.event_source.news.notify()
 
     async def FireStream(  # noqa: N802
         self, requests: AsyncIterator[wire.FireRequest], context: Any

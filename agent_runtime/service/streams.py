@@ -133,7 +133,7 @@ async def _listening(
 
     async def relay() -> None:
         while True:
-            news = store.talk.next()
+            news = store.conversations.next()
             await news.wait()
             seen.stale = True
             listener.changed.notify()
@@ -191,17 +191,17 @@ class BridgedStream:
             # A sequence that this store has not come to is another store's: an older copy was put back.
             fits = same and 0 <= request.after_sequence <= turn_events.newest(connection)
             after = request.after_sequence if fits else 0
-            store.bridge.want(connection, names, after)
+            store.event_source.want(connection, names, after)
             return after
 
         after = await store.write(work)
-        store.bridge.serving += 1
-        store.bridge.news.notify()
-        return cls(store, names, after, store.bridge.serving)
+        store.event_source.serving += 1
+        store.event_source.news.notify()
+        return cls(store, names, after, store.event_source.serving)
 
     async def events(self, is_closing: Callable[[], bool]) -> AsyncIterator[wire.BridgedEvent]:
         """Give the events in commit order, then each as it comes, until there were many, or a newer call was made."""
-        bridge, sent = self._store.bridge, 0
+        bridge, sent = self._store.event_source, 0
         while sent < MOST_SENT and bridge.serving == self._call:
             closing, news, since = is_closing(), bridge.news.next(), self.after
             for event in await self._store.read(lambda connection, since=since: self._page(connection, since)):  # type: ignore[misc]

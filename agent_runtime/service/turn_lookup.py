@@ -11,7 +11,7 @@ from agent_runtime.model.turn import KeyRecord
 from agent_runtime.service import reads
 from agent_runtime.service.runtime import Runtime
 from agent_runtime.store import turn_reads
-from agent_runtime.store.mail.deliveries import terminal_delivery_of_turn
+from agent_runtime.store.mail import terminal_delivery_of_turn
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import rfc3339
@@ -35,7 +35,7 @@ class TurnLookup:
             if waiting is None:
                 raise NotFound(f"no turn {wanted[:80]!r}", where="turn_id", hint="see: agent-runtime turns list")
             found = waiting
-            found.cancel_requested = await self._runtime.store.is_cancelled(wanted)
+            found.cancel_requested = await self._runtime.store.read(turn_reads.is_cancelled, wanted)
         return found
 
     async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
@@ -61,7 +61,7 @@ class TurnLookup:
 
     def _waiting(self, turn_id: str) -> wire.Turn | None:
         """Return a stand-in for a trigger whose envelope waits in an inbox, or is claimed and not yet begun."""
-        for known in self._runtime.mailboxes.lying():
+        for known in self._runtime.mailboxes.queued():
             if known.turn_id == turn_id:
                 return to_message(wire.Turn, known, status="accepted", trigger="fire" if known.fire_id else "author")
         return None

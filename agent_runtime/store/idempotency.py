@@ -1,6 +1,6 @@
 """Writing once: a tool call that runs again, after a crash or a resume, finds the answer of its first run.
 
-What was said in a channel, as a turn may read it; and whether a turn may still write.
+A turn that has ended or is being cancelled writes nothing more.
 """
 
 import json

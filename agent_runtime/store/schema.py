@@ -1,11 +1,7 @@
-"""The runtime's own tables in `agent.db`. The workspace's tables stand in `agent_runtime/store/workspace_schema.py`.
+"""`agent.db`: opening it, and the runtime's own tables.
 
-Instants are integer microseconds since 1970 in UTC; JSON is text, written with sorted keys. Empty strings stand for
-"none", so that no column of text is ever null.
-
-Opening `agent.db`: by the daemon that owns it, or read-only beside it.
-
-The SQLAlchemy metadata of `agent.db`: every table of the runtime and of its workspace registers here.
+Instants are integer microseconds since 1970 in UTC. JSON is text with sorted keys. Empty strings stand for "none", so
+that no column of text is null. The tables of pages and memory stand in `agent_runtime/store/workspace_schema.py`.
 """
 
 from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, Integer, MetaData, String, Table, Text
@@ -15,18 +11,7 @@ from turnkeeper.errors import NotFound
 from turnkeeper.storage.database import Database
 
 MIGRATIONS = "agent_runtime.store:migrations"
-
-
-def open_database(home: Home, *, read_only: bool = False) -> Database:
-    """Open the runtime's store and bring its schema up to date. Raises Corrupt; NotFound if there is none to read."""
-    if read_only and not home.agent_db.exists():
-        raise NotFound("nothing has run here yet", where=str(home.agent_db), hint="start the daemon: turnkeeper up")
-    return Database(home.agent_db, migrations=MIGRATIONS, read_only=read_only)
-
-
 metadata = MetaData()
-
-
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
 
 # Facts about the file itself: `incarnation` (random, of this store) and `epoch` (counts the processes that owned it).
@@ -129,7 +114,7 @@ cancels = Table(
     Column("at_us", BigInteger, nullable=False),
 )
 
-# The durable sequence that the runner follows. Numbers are assigned in commit order, by the one writer.
+# The outcomes of turns, which the runner follows. Numbers are assigned in commit order, by the one writer.
 turn_events = Table(
     "turn_events",
     metadata,
@@ -186,7 +171,7 @@ messages = Table(
     "messages",
     metadata,
     Column("turn_id", String(64), primary_key=True),
-    Column("position", Integer, primary_key=True),  # 0 is the prompt; see POSITIONS_APART in stores/writing.py
+    Column("position", Integer, primary_key=True),  # 0 is the prompt; see POSITIONS_APART in turn_writes.py
     Column("role", String(8), nullable=False),
     Column("text", Text, nullable=False),
     Column("tool_calls_json", Text, nullable=False),  # a JSON array of {id, name, args}; empty: none
@@ -194,3 +179,86 @@ messages = Table(
     Column("at_us", BigInteger, nullable=False),
     CheckConstraint("role IN ('author', 'agent', 'tool', 'trigger')", name="messages_role"),
 )
+
+# What happens inside turns, for tasks that an event triggers. The turn's own row holds the rest. Numbers are assigned
+# in commit order, by the one writer, and never again.
+bridged_events = Table(
+    "bridged_events",
+    metadata,
+    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("key", String(160), unique=True),  # null where the turn's own row changes with the event: it comes once
+    Column("name", String(32), nullable=False),
+    Column("turn_id", String(64), nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("tool", String(128), nullable=False),
+    Column("data_json", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# What all turns together used on a day: the sum of what each turn's row grew by.
+token_days = Table(
+    "token_days",
+    metadata,
+    Column("day", String(10), primary_key=True),  # as 2026-11-21
+    Column("tokens", BigInteger, nullable=False),
+)
+
+# Messages between agents: one row for each turn that answers one, written with the turn.
+delegations = Table(
+    "delegations",
+    metadata,
+    Column("turn_id", String(64), primary_key=True),
+    Column("sender", String(32), nullable=False),
+    Column("parent", String(64), nullable=False),  # the sender's turn
+    Column("agent", String(32), nullable=False),  # whom it was sent to
+    Column("hops", Integer, nullable=False),  # messages since an author or a fire
+    # none: nobody waits for an answer; open: its turn goes on; owed: it is over; answered: its answer is on disk
+    Column("state", String(16), nullable=False),
+    CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
+    Index("delegations_owed", "turn_id", sqlite_where=Column("state") == "owed"),
+)
+
+# Fires that wait in the inbox of an agent in a terminal, and how they ended.
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("key", String(256), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("turn_id", String(64), nullable=False, unique=True),  # named in the receipt; there is never such a turn
+    Column("thread_id", String(128), nullable=False),
+    Column("channel", String(128), nullable=False),
+    Column("agent", String(32), nullable=False),
+    Column("name", String(256), nullable=False),  # of the envelope, as it was put
+    Column("fire_id", String(256), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("task_name", String(128), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("settled_at_us", BigInteger),
+    CheckConstraint("state IN ('waiting', 'delivered', 'cancelled', 'failed')", name="deliveries_state"),
+    Index("deliveries_waiting", "agent", sqlite_where=Column("state") == "waiting"),
+)
+
+# What one session of an agent leaves to the next. A row belongs to the turn that is shown it, from its begin on.
+handoffs = Table(
+    "handoffs",
+    metadata,
+    Column("key", String(256), primary_key=True),  # of the envelope: what comes twice is one row
+    Column("agent", String(32), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("sender", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+    Column("turn_id", String(64), nullable=False),  # that is shown it; empty until one is
+    CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
+    Index("handoffs_waiting", "agent", sqlite_where=Column("turn_id") == ""),
+    Index("handoffs_by_turn", "turn_id"),
+)
+
+
+def open_database(home: Home, *, read_only: bool = False) -> Database:
+    """Open the runtime's store and bring its schema up to date. Raises Corrupt; NotFound if there is none to read."""
+    if read_only and not home.agent_db.exists():
+        raise NotFound("nothing has run here yet", where=str(home.agent_db), hint="start the daemon: turnkeeper up")
+    return Database(home.agent_db, migrations=MIGRATIONS, read_only=read_only)

@@ -1,69 +1,96 @@
-"""What happens inside turns, told to whoever asked for it by name: the runner, for tasks that an event sets off.
+"""Turn events: what the runner follows. Numbers are assigned in commit order, by the one writer, and never again.
+
+The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and how a turn ended.
+
+What happens inside turns, in `bridged_events`, for tasks that an event triggers; only the names that a reader wants:
 
     turn_start, turn_end                        a turn begins; it is over, however it ended
     agent_start, agent_end                      its graph begins or goes on after an answer; it ends, asks or pauses
     message_end                                 the agent said something, or called tools
     tool_execution_start, tool_execution_end    a tool that the guard let through begins to run; it gave an answer
 
-Each is on disk with what it tells of, or before that can have consequences, and once: a graph that runs a step again
-after a crash tells it again under the same key. While nobody has asked, nothing is written and nothing is waited for.
-An event holds names and ids, never what was said or what a tool was given.
-
-Bridged events: what happened inside turns, kept for whoever asked for it by name until it is acknowledged.
+Each is on disk with what it reports, or before that can have consequences, and once: a graph that runs a step again
+after a crash reports it again under the same key. While nobody reads them, nothing is written and nothing waits. An
+event holds names and ids, never what was said or what a tool was given.
 """
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Integer,
-    String,
-    Table,
-    Text,
-    bindparam,
-    delete,
-    func,
-    select,
-    text,
-)
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 
-from agent_runtime.model.decide import FINISHED
+from agent_runtime.model.decide import FINISHED, UNFINISHED
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.turn import Said, TurnRecord
-from agent_runtime.store import turn_reads, turn_writes
-from agent_runtime.store.schema import metadata, turns
+from agent_runtime.model.trigger import Trigger, TriggerHeader
+from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
+from agent_runtime.store.lease import get_meta, set_meta
+from agent_runtime.store.schema import bridged_events, turn_events, turns
 from turnkeeper.storage.statements import Statement, among, listed, upsert
 from turnkeeper.times import from_us, to_us
 
+Subject = TurnRecord | Trigger | TriggerHeader | KeyRecord
+OF_TOOLS = ("tool_execution_start", "tool_execution_end")
+NAMES = ("turn_start", "turn_end", "agent_start", "agent_end", "message_end", *OF_TOOLS)
 LARGEST_PAGE = 500
+MOST_SENT = 10_000  # events of one stream; the next call acknowledges them
 MOST_KEPT = 100_000
+SWEEP_EVERY = 1_000  # events between two looks at how many are kept
 _WANTED = "bridged"  # in `meta`: a JSON array of names
+_STARTS = {"STARTED": "start", "RESUMED": "resume"}
+_HALTS = {"INTERRUPTED": "interrupted", "PAUSED": "paused"}
 
-# A turn's own row tells the rest. Numbers are assigned in commit order, by the one writer, and never again.
-bridged_events = Table(
-    "bridged_events",
-    metadata,
-    Column("sequence", Integer, primary_key=True, autoincrement=True),
-    Column("key", String(160), unique=True),  # null where the turn's own row changes with the event: it comes once
-    Column("name", String(32), nullable=False),
-    Column("turn_id", String(64), nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("tool", String(128), nullable=False),
-    Column("data_json", Text, nullable=False),
-    sqlite_autoincrement=True,
-)
+
+def add_event(
+    connection: Connection,
+    subject: Subject,
+    state: str,
+    at: datetime,
+    *,
+    trigger: str,
+    summary: str = "",
+    error: str = "",
+    held_by: tuple[str, ...] = (),
+    turn: TurnRecord | None = None,
+) -> None:
+    """Append an outcome.
+
+    Args:
+        connection: an open transaction.
+        subject: the turn, or the fire that has none.
+        state: what became of it.
+        at: when.
+        trigger: what started the turn's newest interval: fire, author, agent or answer.
+        summary: one line of what was said.
+        error: one sentence.
+        held_by: the interrupts that a held fire waits for, or that a turn asks.
+        turn: the turn whose tokens are reported, and after a good end when it wants to be woken.
+    """
+    wakes = turn is not None and state in {"SUCCEEDED", "SILENT", "PAUSED"}
+    _ADD_OUTCOME.run(
+        connection,
+        turn_id=subject.turn_id,
+        fire_id=subject.fire_id,
+        attempt=subject.attempt,
+        thread_id=subject.thread_id,
+        trigger=trigger,
+        state=state,
+        at_us=to_us(at),
+        summary=summary,
+        error=error,
+        held_by_json=json.dumps(held_by) if held_by else "",
+        tokens_in=turn.tokens_in if turn else 0,
+        tokens_out=turn.tokens_out if turn else 0,
+        wake_after_s=turn.wake_after_s if turn and wakes else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BridgedRecord:
-    """A bridged event with what its turn's row tells. Names are those of the columns."""
+    """An event from inside a turn, with what the turn's row says. Names are those of the columns."""
 
     sequence: int
     name: str
@@ -80,32 +107,7 @@ class BridgedRecord:
     agent: str
 
 
-def wanted(connection: Connection) -> frozenset[str]:
-    """Return the names that are kept."""
-    return frozenset(json.loads(turn_reads.get_meta(connection, _WANTED) or "[]"))
-
-
-def want(connection: Connection, names: Collection[str]) -> None:
-    """Write which names are kept from now on."""
-    turn_writes.set_meta(connection, _WANTED, json.dumps(sorted(names)))
-
-
-def add(
-    connection: Connection,
-    name: str,
-    turn_id: str,
-    at: datetime,
-    *,
-    data: Mapping[str, Any],
-    key: str | None = None,
-    tool: str = "",
-) -> None:
-    """Append an event; one whose key is there already is the same event, told again."""
-    values = {"key": key, "name": name, "turn_id": turn_id, "at_us": to_us(at), "tool": tool[:128]}
-    _ADD.run(connection, **values, data_json=json.dumps(data, sort_keys=True))
-
-
-def after(connection: Connection, sequence: int, names: Collection[str]) -> Sequence[BridgedRecord]:
+def after(connection: Connection, sequence: int, names: Collection[str]) -> list[BridgedRecord]:
     """Return the events of these names after a number, in order, at most a page of them."""
     rows = _AFTER.dicts(connection, sequence=sequence, names=listed(sorted(names)), most=LARGEST_PAGE)
     return [BridgedRecord(at=from_us(row.pop("at_us")), **row) for row in rows]
@@ -117,104 +119,71 @@ def newest(connection: Connection) -> int:
     return connection.execute(found).scalar() or 0
 
 
-def forget(connection: Connection, acknowledged: int) -> None:
-    """Drop what was acknowledged; the keys of a turn that goes on are kept, for what it may tell again."""
-    going_on = select(turns.c.turn_id).where(turns.c.status.in_(turn_reads.UNFINISHED))
-    read = bridged_events.c.sequence <= acknowledged
-    connection.execute(delete(bridged_events).where(read, bridged_events.c.turn_id.not_in(going_on)))
-
-
-def drop_beyond(connection: Connection, most: int) -> int:
-    """Drop the oldest events beyond the newest so many; return how many went."""
-    last = connection.execute(select(func.max(bridged_events.c.sequence))).scalar() or 0
-    return connection.execute(delete(bridged_events).where(bridged_events.c.sequence <= last - most)).rowcount
-
-
-_ADD = Statement(upsert(bridged_events, [bridged_events.c.key]))
-_OWN = [column for column in bridged_events.c if column.name != "key"]
-_OF_TURN = [turns.c[name] for name in ("thread_id", "fire_id", "task_id", "task_name", "channel", "category", "agent")]
-_AFTER = Statement(
-    select(*_OWN, *_OF_TURN)
-    .join(turns, turns.c.turn_id == bridged_events.c.turn_id)
-    .where(bridged_events.c.sequence > bindparam("sequence"))
-    .where(among(bridged_events.c.name, "names"))
-    .order_by(bridged_events.c.sequence)
-    .limit(bindparam("most"))
-)
-
-
-OF_TOOLS = ("tool_execution_start", "tool_execution_end")
-NAMES = ("turn_start", "turn_end", "agent_start", "agent_end", "message_end", *OF_TOOLS)
-SWEEP_EVERY = 1_000  # events between two looks at how many are kept
-MOST_SENT = 10_000  # events of one stream; the next call acknowledges them
-_STARTS = {"STARTED": "start", "RESUMED": "resume"}
-_HALTS = {"INTERRUPTED": "interrupted", "PAUSED": "paused"}
-
-
-class Bridge:
-    """Which names are wanted, and the writing of their events inside the store's own transactions.
+class EventSource:
+    """Writes what happens inside turns, inside the store's own transactions, if its name is wanted.
 
     All but `news` is touched by the store's one writer thread alone.
 
     Attributes:
-        news: rings when events were added, or when another call of the stream takes the place of this one.
+        wanted: the names whose events are kept.
+        news: notified when events were added, or when another call of the stream takes the place of this one.
         serving: counts the calls of the stream; the newest is served.
     """
 
-    def __init__(self, wanted: frozenset[str]) -> None:
+    def __init__(self, connection: Connection) -> None:
+        """Read which names are wanted."""
+        self.wanted = frozenset[str](json.loads(get_meta(connection, _WANTED) or "[]"))
         self.news = Signal()
         self.serving = 0
-        self._wanted = wanted
         self._added = 0
-        self._unheard = False
-
-    @property
-    def wanted(self) -> frozenset[str]:
-        """The names whose events are kept."""
-        return self._wanted
+        self._unread = False
 
     def want(self, connection: Connection, names: frozenset[str], acknowledged: int) -> None:
-        """Keep the events of these names from now on; forget what was read."""
-        want(connection, names)
-        forget(connection, acknowledged)
-        self._wanted = names
+        """Keep the events of these names from now on, and drop what was acknowledged.
+
+        The keys of a turn that goes on are kept, for what it may report again.
+        """
+        set_meta(connection, _WANTED, json.dumps(sorted(names)))
+        going_on = select(turns.c.turn_id).where(turns.c.status.in_(UNFINISHED))
+        read = bridged_events.c.sequence <= acknowledged
+        connection.execute(delete(bridged_events).where(read, bridged_events.c.turn_id.not_in(going_on)))
+        self.wanted = names
 
     def happened(self, connection: Connection, turn_id: str, state: str, at: datetime) -> None:
-        """Tell that a turn, or its graph, began, or that it waits."""
+        """Report that a turn, or its graph, began, or that it waits."""
         if state == "STARTED":
-            self._tell(connection, "turn_start", turn_id, at)
+            self._emit(connection, "turn_start", turn_id, at)
         if state in _STARTS:
-            self._tell(connection, "agent_start", turn_id, at, mode=_STARTS[state])
+            self._emit(connection, "agent_start", turn_id, at, mode=_STARTS[state])
         if state in _HALTS:
-            self._tell(connection, "agent_end", turn_id, at, state=_HALTS[state])
+            self._emit(connection, "agent_end", turn_id, at, state=_HALTS[state])
 
     def ended(self, connection: Connection, turn: TurnRecord, state: str, at: datetime) -> None:
-        """Tell that a turn is over; `turn` is as it was before that."""
+        """Report that a turn is over; `turn` is as it was before that."""
         if turn.status in FINISHED:
             return
         if turn.status == "running":
-            self._tell(connection, "agent_end", turn.turn_id, at, state=state)
-        self._tell(connection, "turn_end", turn.turn_id, at, state=state)
+            self._emit(connection, "agent_end", turn.turn_id, at, state=state)
+        self._emit(connection, "turn_end", turn.turn_id, at, state=state)
 
     def said(self, connection: Connection, turn_id: str, lines: Sequence[Said], at: datetime) -> None:
-        """Tell of the agent's messages among all that a turn has said; those that were told are told once."""
-        if "message_end" in self._wanted:
+        """Report the agent's messages among all that a turn has said; each is kept once."""
+        if "message_end" in self.wanted:
             for number, line in enumerate(lines):
                 if line.role == "agent":
-                    self._tell(connection, "message_end", turn_id, at, key=f"{number}", number=number)
+                    self._emit(connection, "message_end", turn_id, at, key=f"{number}", number=number)
 
     def used(self, connection: Connection, name: str, turn_id: str, at: datetime, *, call: str, **what: Any) -> None:
-        """Tell that a tool begins or has ended; `call` is equal whenever the graph makes this call again."""
-        self._tell(
-            connection, name, turn_id, at, key=hashlib.sha256(call.encode("utf-8", "replace")).hexdigest(), **what
-        )
+        """Report that a tool begins or has ended; `call` is equal whenever the graph makes this call again."""
+        key = hashlib.sha256(call.encode("utf-8", "replace")).hexdigest()
+        self._emit(connection, name, turn_id, at, key=key, **what)
 
     def take_news(self) -> bool:
-        """Return whether events were added since this was asked last."""
-        unheard, self._unheard = self._unheard, False
-        return unheard
+        """Return whether events were added since the last call."""
+        unread, self._unread = self._unread, False
+        return unread
 
-    def _tell(
+    def _emit(
         self,
         connection: Connection,
         name: str,
@@ -225,11 +194,28 @@ class Bridge:
         tool: str = "",
         **data: Any,
     ) -> None:
-        if name not in self._wanted:
+        if name not in self.wanted:
             return
-        known_as = f"{turn_id}|{name}|{key}" if key else None
-        add(connection, name, turn_id, at, key=known_as, tool=tool, data=data)
+        # One whose key is there already is the same event, reported again.
+        values = {"key": f"{turn_id}|{name}|{key}" if key else None, "name": name, "turn_id": turn_id}
+        data_json = json.dumps(data, sort_keys=True)
+        _ADD_BRIDGED.run(connection, **values, at_us=to_us(at), tool=tool[:128], data_json=data_json)
         self._added += 1
-        self._unheard = True
+        self._unread = True
         if self._added % SWEEP_EVERY == 0:
-            drop_beyond(connection, MOST_KEPT)
+            last = connection.execute(select(func.max(bridged_events.c.sequence))).scalar() or 0
+            connection.execute(delete(bridged_events).where(bridged_events.c.sequence <= last - MOST_KEPT))
+
+
+_ADD_OUTCOME = Statement(insert(turn_events))
+_ADD_BRIDGED = Statement(upsert(bridged_events, [bridged_events.c.key]))
+_OWN = [column for column in bridged_events.c if column.name != "key"]
+_OF_TURN = [turns.c[name] for name in ("thread_id", "fire_id", "task_id", "task_name", "channel", "category", "agent")]
+_AFTER = Statement(
+    select(*_OWN, *_OF_TURN)
+    .join(turns, turns.c.turn_id == bridged_events.c.turn_id)
+    .where(bridged_events.c.sequence > bindparam("sequence"))
+    .where(among(bridged_events.c.name, "names"))
+    .order_by(bridged_events.c.sequence)
+    .limit(bindparam("most"))
+)

@@ -1,7 +1,4 @@
-"""Reading `agent.db`: functions of an open connection, for the daemon and for commands that read beside it.
-
-What the turn table knows that bears on a decision, read in one transaction.
-"""
+"""Reading `agent.db`: functions of an open connection, for the daemon and for commands that read while it runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 from sqlalchemy.sql import Select
 
-from agent_runtime.model.decide import Facts, Incoming, Question, TurnFacts
+from agent_runtime.model.decide import UNFINISHED, Facts, Incoming, Question, TurnFacts
 from agent_runtime.model.turn import (
     Category,
     ChannelRecord,
@@ -24,26 +21,12 @@ from agent_runtime.model.turn import (
     ToolUse,
     TurnRecord,
 )
-from agent_runtime.store.mail.agent_messages import delegations
-from agent_runtime.store.schema import cancels, interrupts, keys, messages, meta, turn_events, turns
-from turnkeeper.errors import Conflict
+from agent_runtime.store.schema import cancels, delegations, interrupts, keys, messages, turn_events, turns
 from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us
 
 LARGEST_PAGE = 1000
 Row = RowMapping | Mapping[str, Any]
-UNFINISHED = ("running", "interrupted", "paused")
-
-
-def get_meta(connection: Connection, key: str) -> str:
-    """Return a fact about the store, or nothing."""
-    return _META.value(connection, key=key) or ""
-
-
-def check_lease(connection: Connection, epoch: int) -> None:
-    """Raise Conflict if another process has become the owner of the store since it was this epoch's."""
-    if get_meta(connection, "epoch") != str(epoch):
-        raise Conflict("another process has taken over this store", where="epoch")
 
 
 def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
@@ -164,13 +147,13 @@ def list_channels(connection: Connection) -> list[ChannelRecord]:
 
 def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
     """Return what these keys became, by key; one that has not been taken is left out."""
-    return {row["key"]: _key(row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
+    return {row["key"]: key_record(row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
 
 
 def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
     """Return the key whose turn id this is, whether or not it became a turn of its own."""
     row = connection.execute(select(keys).where(keys.c.turn_id == turn_id)).mappings().one_or_none()
-    return _key(row) if row is not None else None
+    return key_record(row) if row is not None else None
 
 
 def is_cancelled(connection: Connection, turn_id: str) -> bool:
@@ -240,7 +223,8 @@ def _interrupt(row: Row) -> InterruptRecord:
     return InterruptRecord(**values)
 
 
-def _key(row: Row) -> KeyRecord:
+def key_record(row: Row) -> KeyRecord:
+    """Return a row of the keys as a record."""
     values = _instants(row)
     values.pop("released")
     return KeyRecord(**values)
@@ -259,31 +243,6 @@ def _instants(row: Row) -> dict[str, Any]:
 
 def _instant(value: int | None) -> datetime | None:
     return None if value is None else from_us(value)
-
-
-_META = Statement(select(meta.c.value).where(meta.c.key == bindparam("key")))
-_TURN = Statement(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
-_ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
-_NEWEST_ON_THREAD = Statement(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
-# The plus keeps SQLite from going through all of a long thread: few turns anywhere have one of these states.
-_UNFINISHED_ON_THREAD = Statement(
-    _ANY.where(text("+turns.thread_id = :thread_id AND turns.status IN ('running', 'interrupted', 'paused')"))
-)
-_INTERRUPTS_OF = Statement(_interrupts().where(among(interrupts.c.turn_id, "wanted")).order_by(interrupts.c.number))
-_OPEN_INTERRUPTS = Statement(
-    _interrupts()
-    .where(interrupts.c.thread_id == bindparam("thread_id"), text("interrupts.status <> 'void'"))
-    .where(text("NOT interrupts.applied"))
-    .order_by(interrupts.c.number)
-)
-_KEYS = Statement(select(keys).where(among(keys.c.key, "wanted")))
-_CANCEL = Statement(select(cancels.c.reason).where(cancels.c.turn_id == bindparam("turn_id")))
-_EVENTS_AFTER = Statement(
-    select(turn_events)
-    .where(turn_events.c.sequence > bindparam("sequence"))
-    .order_by(turn_events.c.sequence)
-    .limit(bindparam("most"))
-)
 
 
 def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str, now: datetime) -> Facts:
@@ -328,3 +287,27 @@ def _turn_facts(
         paused_until=turn.paused_until,
         pause=next(pauses, ""),
     )
+
+
+_TURN = Statement(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
+_ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
+_NEWEST_ON_THREAD = Statement(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
+# The plus keeps SQLite from going through all of a long thread: few turns anywhere have one of these states.
+_UNFINISHED_ON_THREAD = Statement(
+    _ANY.where(text("+turns.thread_id = :thread_id AND turns.status IN ('running', 'interrupted', 'paused')"))
+)
+_INTERRUPTS_OF = Statement(_interrupts().where(among(interrupts.c.turn_id, "wanted")).order_by(interrupts.c.number))
+_OPEN_INTERRUPTS = Statement(
+    _interrupts()
+    .where(interrupts.c.thread_id == bindparam("thread_id"), text("interrupts.status <> 'void'"))
+    .where(text("NOT interrupts.applied"))
+    .order_by(interrupts.c.number)
+)
+_KEYS = Statement(select(keys).where(among(keys.c.key, "wanted")))
+_CANCEL = Statement(select(cancels.c.reason).where(cancels.c.turn_id == bindparam("turn_id")))
+_EVENTS_AFTER = Statement(
+    select(turn_events)
+    .where(turn_events.c.sequence > bindparam("sequence"))
+    .order_by(turn_events.c.sequence)
+    .limit(bindparam("most"))
+)

@@ -1,236 +1,233 @@
-"""The turn table and all that becomes true together with it: each method is one transaction.
+"""The turn table and all that becomes true together with it.
 
-Every write first checks that this process still owns the store: one that was superseded changes nothing.
+Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Store.read`. Each change is a method of
+:class:`Store` and one transaction, which first checks that this process still owns the store.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.model.approval import (
-    AuthorDecision,
-    RaisedInterrupt,
-    canonical,
-    pause_value,
-    recorded_decision,
-    resume_value,
-)
-from agent_runtime.model.decide import MOST_TRIES, Facts, Incoming
+from agent_runtime.model import approval
+from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
+from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import Trigger, Unread, from_meta
+from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import InterruptRecord, Said, TurnRecord
-from agent_runtime.store import tokens as counting
-from agent_runtime.store import turn_events, turn_reads, turn_writes
-from agent_runtime.store.mail import handoffs
-from agent_runtime.store.turn_end import Finished, end, release
-from agent_runtime.store.turn_events import Bridge
-from agent_runtime.store.turn_reads import read_facts
-from agent_runtime.store.turn_writes import LONGEST_SUMMARY, Happened, about, started_by, with_tokens
+from agent_runtime.store import mail, turn_reads, turn_writes
+from agent_runtime.store.lease import check_lease, take_lease
+from agent_runtime.store.turn_events import EventSource, add_event
+from agent_runtime.store.turn_writes import LONGEST_SUMMARY, started_by
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.storage.database import Database
 from turnkeeper.times import to_us
 
+P = ParamSpec("P")
 T = TypeVar("T")
+# What a turn has said, or None where only its cost is known, and the tokens that it read and wrote.
+Transcript = tuple[Sequence[Said] | None, tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What ending a turn came to.
+
+    Attributes:
+        state: succeeded, silent, failed, cancelled or paused.
+        released: ids of the turns whose fires may be sent again.
+        kept: messages that waited for this.
+        owes: an agent waits for an answer to what the turn was about.
+    """
+
+    state: str
+    released: tuple[str, ...] = ()
+    kept: tuple[Trigger, ...] = ()
+    owes: bool = False
+
+
+def _transaction(
+    work: Callable[Concatenate["Store", Connection, datetime, P], T],
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
+    """Make a method one transaction: it gets the open connection and the time, and runs in the database's thread."""
+
+    @wraps(work)
+    async def run(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        at = self.clock.now()
+        return await self.write(lambda connection: work(self, connection, at, *args, **kwargs))
+
+    return run
 
 
 class Store:
     """`agent.db`, as the process that owns it writes it.
 
     Attributes:
+        clock: the runtime's.
         incarnation: names this store: another one, or an older copy put back, has other numbers.
         epoch: which owner of the store this process is.
-        events: rings when turn events were added.
-        talk: rings when a conversation changed.
-        handed: turns that are shown what an earlier session left.
-        bridge: what happens inside turns, for whoever asked for it.
+        events: notified when turn events were added.
+        conversations: notified when a conversation changed.
+        with_handoffs: turns that are shown what an earlier session left.
+        event_source: what happens inside turns, for whoever wants it.
     """
 
-    def __init__(self, database: Database, clock: Clock, bridge: Bridge, *, incarnation: str, epoch: int) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, event_source: EventSource, *, incarnation: str, epoch: int
+    ) -> None:
         self._database = database
-        self._clock = clock
+        self.clock = clock
         self.incarnation = incarnation
         self.epoch = epoch
         self.events = Signal()
-        self.talk = Signal()
-        self.handed: set[str] = set()
-        self.bridge = bridge
+        self.conversations = Signal()
+        self.with_handoffs: set[str] = set()
+        self.event_source = event_source
 
     @classmethod
     async def take_over(cls, database: Database, clock: Clock, entropy: Entropy) -> "Store":
         """Become the owner of the store; whoever owned it before can write no more."""
         drawn = entropy.hex(32)
 
-        def work(connection: Connection) -> tuple[str, int, set[str], Bridge]:
-            incarnation = turn_reads.get_meta(connection, "incarnation") or drawn
-            epoch = int(turn_reads.get_meta(connection, "epoch") or 0) + 1
-            turn_writes.set_meta(connection, "incarnation", incarnation)
-            turn_writes.set_meta(connection, "epoch", str(epoch))
-            bridge = Bridge(turn_events.wanted(connection))
-            return incarnation, epoch, handoffs.given_to_unfinished(connection), bridge
+        def work(connection: Connection) -> Store:
+            incarnation, epoch = take_lease(connection, drawn)
+            store = cls(database, clock, EventSource(connection), incarnation=incarnation, epoch=epoch)
+            store.with_handoffs = mail.unfinished_with_handoffs(connection)
+            return store
 
-        incarnation, epoch, handed, bridge = await database.run(work)
-        store = cls(database, clock, bridge, incarnation=incarnation, epoch=epoch)
-        store.handed = handed
-        return store
+        return await database.run(work)
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run a query."""
-        return await self._database.run(work)
+    async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query: a function of an open connection, with these arguments."""
+        return await self._database.run(lambda connection: work(connection, *args, **kwargs))
+
+    async def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
+
+        def fenced(connection: Connection) -> T:
+            check_lease(connection, self.epoch)
+            return work(connection, *args, **kwargs)
+
+        result = await self._database.run(fenced)
+        self.events.notify()
+        self.conversations.notify()
+        if self.event_source.take_news():
+            self.event_source.news.notify()
+        return result
 
     async def facts(self, asked: Incoming, thread_id: str, key: str = "") -> Facts:
         """Return what the turn table knows that bears on `asked`; the checkpoint's part is left as it is."""
-        now = self._clock.now()
-        return await self.read(lambda connection: read_facts(connection, asked, thread_id, key, now))
+        return await self.read(turn_reads.read_facts, asked, thread_id, key, self.clock.now())
 
-    async def begin(self, trigger: Trigger) -> TurnRecord:
-        """Write a turn that is about to start, and take its key; what waits for its agent is left to it."""
-        at = self._clock.now()
-
-        def work(connection: Connection) -> TurnRecord:
-            quiet = trigger.source == "fire" and trigger.grant.silent
-            turn_writes.add_key(connection, trigger, became="turn", at=at)
-            turn_writes.add_turn(
-                connection, trigger, status="running", epoch=self.epoch, at=at, tries=1, visible=not quiet
-            )
-            self._hand_over(connection, trigger, at)
-            self._add_event(connection, trigger, Happened(state="STARTED", trigger=_by(trigger), at=at))
-            return _turn(connection, trigger.turn_id)
-
-        return await self.write(work)
-
-    def _hand_over(self, connection: Connection, trigger: Trigger, at: datetime) -> None:
-        found = handoffs.give(connection, trigger.agent, trigger.turn_id)
-        if found:
-            told = "\n\n".join(f"{item.label}: {item.text}" for item in found)
-            line = Said(role="trigger", text=told[: handoffs.LONGEST_SHOWN])
+    @_transaction
+    def begin(self, connection: Connection, at: datetime, trigger: Trigger) -> TurnRecord:
+        """Write a turn that is about to start, and take its key; handoffs that wait for its agent are given to it."""
+        silent = trigger.source == "fire" and trigger.grant.silent
+        self._add_turn(connection, at, trigger, status="running", tries=1, visible=not silent)
+        if found := mail.give_handoffs(connection, trigger.agent, trigger.turn_id):
+            text = "\n\n".join(f"{item.label}: {item.text}" for item in found)
+            line = Said(role="trigger", text=text[: mail.LONGEST_SHOWN])
             turn_writes.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
-            self.handed.add(trigger.turn_id)
+            self.with_handoffs.add(trigger.turn_id)
+        self._add_event(connection, trigger, "STARTED", at, trigger=_by(trigger))
+        return _turn(connection, trigger.turn_id)
 
-    async def begin_cancelled(self, trigger: Trigger) -> None:
+    @_transaction
+    def begin_cancelled(self, connection: Connection, at: datetime, trigger: Trigger) -> None:
         """Write a turn that was cancelled before it started."""
-        at = self._clock.now()
+        self._add_turn(connection, at, trigger, status="cancelled", ended_at_us=to_us(at))
+        add_event(connection, trigger, "CANCELLED", at, trigger=_by(trigger))
 
-        def work(connection: Connection) -> None:
-            turn_writes.add_key(connection, trigger, became="turn", at=at)
-            turn_writes.add_turn(
-                connection, trigger, status="cancelled", epoch=self.epoch, at=at, ended_at_us=to_us(at)
-            )
-            turn_writes.add_event(connection, about(trigger), Happened(state="CANCELLED", trigger=_by(trigger), at=at))
-
-        await self.write(work)
-
-    async def refuse(self, trigger: Trigger, error: str) -> Finished:
+    @_transaction
+    def refuse(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
         """Write that a trigger was tried in vain: its turn, where there is one, failed; else it is one that failed."""
-        at = self._clock.now()
+        turn = turn_reads.get_turn(connection, trigger.turn_id)
+        if turn is not None and turn.status == "running":
+            return self._end(connection, at, turn, "failed", error)
+        taken = turn_reads.get_keys(connection, [trigger.key]).get(trigger.key)
+        if taken is None or taken.became == "kept":
+            ended = {"tries": MOST_TRIES, "error": error, "ended_at_us": to_us(at)}
+            self._add_turn(connection, at, trigger, status="failed", **ended)
+            add_event(connection, trigger, "FAILED", at, trigger=_by(trigger), error=error)
+        return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
 
-        def work(connection: Connection) -> Finished:
-            turn = turn_reads.get_turn(connection, trigger.turn_id)
-            if turn is not None and turn.status == "running":
-                return self._end(connection, turn, "failed", error, at)
-            taken = turn_reads.get_keys(connection, [trigger.key]).get(trigger.key)
-            if taken is None or taken.became == "kept":
-                turn_writes.add_key(connection, trigger, became="turn", at=at)
-                ended = {"tries": MOST_TRIES, "error": error, "ended_at_us": to_us(at)}
-                turn_writes.add_turn(connection, trigger, status="failed", epoch=self.epoch, at=at, **ended)
-                happened = Happened(state="FAILED", trigger=_by(trigger), at=at, error=error)
-                turn_writes.add_event(connection, about(trigger), happened)
-            return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
-
-        return await self.write(work)
-
-    async def refuse_unread(self, unread: Unread, error: str) -> bool:
+    @_transaction
+    def refuse_unread(self, connection: Connection, at: datetime, unread: TriggerHeader, error: str) -> bool:
         """Write that what was accepted can no longer be read, and failed; False if its key was taken before."""
-        at = self._clock.now()
-        return await self.write(lambda connection: turn_writes.refuse_unread(connection, unread, error, at))
+        if turn_reads.get_keys(connection, [unread.key]):
+            return False
+        turn_writes.add_key(connection, unread, became="refused", at=at)
+        add_event(connection, unread, "FAILED", at, trigger="fire" if unread.fire_id else "author", error=error)
+        return True
 
-    async def resume(self, turn_id: str, interrupt_ids: Sequence[str]) -> TurnRecord:
+    @_transaction
+    def resume(self, connection: Connection, at: datetime, turn_id: str, interrupt_ids: Sequence[str]) -> TurnRecord:
         """Write that an interrupted turn goes on with the decisions on these interrupts, and with which values.
 
         A decision on any other stays as it is: it is stored, and the graph is given it at another resume.
         """
-        at = self._clock.now()
+        turn = _turn(connection, turn_id)
+        answers = {
+            item.interrupt_id: approval.resume_value(item)
+            for item in turn_reads.open_interrupts(connection, turn.thread_id)
+            if item.turn_id == turn_id and item.status == "resolved" and item.interrupt_id in interrupt_ids
+        }
+        changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.epoch}
+        turn_writes.change_turn(connection, turn_id, **changes)
+        self._add_event(connection, turn, "RESUMED", at, trigger="answer")
+        return _turn(connection, turn_id)
 
-        def work(connection: Connection) -> TurnRecord:
-            turn = _turn(connection, turn_id)
-            answers = {
-                item.interrupt_id: resume_value(item)
-                for item in turn_reads.open_interrupts(connection, turn.thread_id)
-                if item.turn_id == turn_id and item.status == "resolved" and item.interrupt_id in interrupt_ids
-            }
-            changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.epoch}
-            turn_writes.change_turn(connection, turn_id, **changes)
-            self._add_event(connection, turn, Happened(state="RESUMED", trigger="answer", at=at))
-            return _turn(connection, turn_id)
-
-        return await self.write(work)
-
-    async def resume_pause(self, trigger: Trigger, paused: str, interrupt_id: str, after_message: str) -> TurnRecord:
+    @_transaction
+    def resume_pause(
+        self, connection: Connection, at: datetime, trigger: Trigger, paused: str, interrupt_id: str, after_message: str
+    ) -> TurnRecord:
         """Write the turn by which a paused thread goes on with the trigger it waited for."""
-        at = self._clock.now()
+        answers = canonical({interrupt_id: approval.pause_value(trigger)})
+        resumed = {"answers_json": answers, "resumes": paused, "after_message": after_message}
+        self._add_turn(connection, at, trigger, status="running", tries=1, **resumed)
+        self.event_source.ended(connection, _turn(connection, paused), "succeeded", at)
+        turn_writes.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
+        turn_writes.void_interrupts(connection, paused, at)
+        self._add_event(connection, trigger, "STARTED", at, trigger="fire")
+        return _turn(connection, trigger.turn_id)
 
-        def work(connection: Connection) -> TurnRecord:
-            turn_writes.add_key(connection, trigger, became="turn", at=at)
-            turn_writes.add_turn(
-                connection,
-                trigger,
-                status="running",
-                epoch=self.epoch,
-                at=at,
-                tries=1,
-                answers_json=canonical({interrupt_id: pause_value(trigger)}),
-                resumes=paused,
-                after_message=after_message,
-            )
-            self.bridge.ended(connection, _turn(connection, paused), "succeeded", at)
-            turn_writes.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
-            turn_writes.void_interrupts(connection, paused, at)
-            self._add_event(connection, trigger, Happened(state="STARTED", trigger="fire", at=at))
-            return _turn(connection, trigger.turn_id)
-
-        return await self.write(work)
-
-    async def take_answer(self, trigger: Trigger, turn_id: str, interrupt_id: str) -> bool:
+    @_transaction
+    def take_answer(
+        self, connection: Connection, at: datetime, trigger: Trigger, turn_id: str, interrupt_id: str
+    ) -> bool:
         """Write that a message answers an interrupt; False, and nothing is written, if that was settled meanwhile."""
-        at = self._clock.now()
+        if _interrupt(connection, interrupt_id).status != "pending":
+            return False
         decided = AuthorDecision(decision="answer", message=trigger.prompt)
+        turn_writes.add_key(connection, trigger, became="answer", into=turn_id, at=at)
+        turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
+        turn_writes.add_answer(connection, turn_id, trigger.prompt, at)
+        return True
 
-        def work(connection: Connection) -> bool:
-            if _interrupt(connection, interrupt_id).status != "pending":
-                return False
-            turn_writes.add_key(connection, trigger, became="answer", into=turn_id, at=at)
-            turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
-            turn_writes.add_answer(connection, turn_id, trigger.prompt, at)
-            return True
-
-        return await self.write(work)
-
-    async def try_again(self, turn_id: str) -> TurnRecord:
+    @_transaction
+    def try_again(self, connection: Connection, _at: datetime, turn_id: str) -> TurnRecord:
         """Count another interval of an unfinished turn, before it begins."""
+        tries = _turn(connection, turn_id).tries + 1
+        turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.epoch)
+        return _turn(connection, turn_id)
 
-        def work(connection: Connection) -> TurnRecord:
-            tries = _turn(connection, turn_id).tries + 1
-            turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.epoch)
-            return _turn(connection, turn_id)
-
-        return await self.write(work)
-
-    async def give_back(self, turn_id: str) -> None:
+    @_transaction
+    def give_back(self, connection: Connection, _at: datetime, turn_id: str) -> None:
         """Take back the count of an interval that a process ended in good order: it failed at nothing."""
+        turn = _turn(connection, turn_id)
+        if turn.status == "running":
+            turn_writes.change_turn(connection, turn_id, tries=max(0, turn.tries - 1))
 
-        def work(connection: Connection) -> None:
-            turn = _turn(connection, turn_id)
-            if turn.status == "running":
-                turn_writes.change_turn(connection, turn_id, tries=max(0, turn.tries - 1))
-
-        await self.write(work)
-
-    async def record(
+    @_transaction
+    def record(
         self,
+        connection: Connection,
+        at: datetime,
         turn_id: str,
         lines: Sequence[Said] | None,
         tokens: tuple[int, int],
@@ -238,157 +235,166 @@ class Store:
         known: int = 0,
         cancelled: bool = False,
     ) -> None:
-        """Write what a running turn has said and used; see :func:`agent_runtime.store.tokens.record`."""
-        at = self._clock.now()
-        put = partial(self._record, lines=lines, tokens=tokens, at=at, known=known, cancelled=cancelled)
-        await self.write(lambda connection: put(connection, _turn(connection, turn_id)))
+        """Write what a running turn has said, from the line `known` on, and its tokens.
 
-    def _record(self, connection: Connection, turn: TurnRecord, lines: Sequence[Said] | None, **how: Any) -> None:
-        if counting.record(connection, turn, lines, **how) and lines is not None:
-            self.bridge.said(connection, turn.turn_id, lines, how["at"])
+        Once a cancel is stored, only tokens are written, which are spent, and what was said before: that is
+        `cancelled`. Without lines what is on record stays, and so do tokens that `tokens` does not include.
+        """
+        self._record(connection, at, _turn(connection, turn_id), (lines, tokens), known=known, cancelled=cancelled)
 
-    async def wake(self, turn_id: str, after_s: int) -> None:
+    def _record(
+        self,
+        connection: Connection,
+        at: datetime,
+        turn: TurnRecord,
+        said: Transcript,
+        *,
+        known: int = 0,
+        cancelled: bool = False,
+    ) -> None:
+        if turn.status != "running":
+            return
+        lines, tokens = said
+        if lines is None:
+            tokens = max(tokens[0], turn.tokens_in), max(tokens[1], turn.tokens_out)
+        elif cancelled or not turn_reads.is_cancelled(connection, turn.turn_id):
+            turn_writes.put_transcript(connection, turn.turn_id, lines, at, known=known)
+            self.event_source.said(connection, turn.turn_id, lines, at)
+        turn_writes.count_tokens(connection, turn, tokens, at)
+
+    @_transaction
+    def wake(self, connection: Connection, _at: datetime, turn_id: str, after_s: int) -> None:
         """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
-        await self.write(lambda connection: turn_writes.change_turn(connection, turn_id, wake_after_s=after_s))
+        turn_writes.change_turn(connection, turn_id, wake_after_s=after_s)
 
-    async def narrow(self, turn_id: str, grant_json: str) -> None:
+    @_transaction
+    def narrow(self, connection: Connection, _at: datetime, turn_id: str, grant_json: str) -> None:
         """Write what is left of a turn's grant."""
-        await self.write(lambda connection: turn_writes.change_turn(connection, turn_id, grant_json=grant_json))
+        turn_writes.change_turn(connection, turn_id, grant_json=grant_json)
 
-    async def interrupted(self, turn_id: str, raised: Sequence[RaisedInterrupt]) -> list[str]:
+    @_transaction
+    def interrupted(
+        self, connection: Connection, at: datetime, turn_id: str, raised: Sequence[RaisedInterrupt]
+    ) -> list[str]:
         """Write that a turn waits for its author. Return the ids of what is newly asked."""
-        at = self._clock.now()
+        turn = _turn(connection, turn_id)
+        turn_writes.mark_applied(connection, tuple(turn.answers))
+        fresh = turn_writes.add_interrupts(connection, turn, raised, at)
+        turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
+        asked = tuple(item.interrupt_id for item in raised)
+        summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
+        by = started_by(turn)
+        self._add_event(connection, turn, "INTERRUPTED", at, trigger=by, summary=summary, held_by=asked, turn=turn)
+        return fresh
 
-        def work(connection: Connection) -> list[str]:
-            turn = _turn(connection, turn_id)
-            turn_writes.mark_applied(connection, tuple(turn.answers))
-            fresh = turn_writes.add_interrupts(connection, turn, raised, at)
-            turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
-            asked = tuple(item.interrupt_id for item in raised)
-            summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
-            happened = Happened(state="INTERRUPTED", trigger=started_by(turn), at=at, summary=summary, held_by=asked)
-            self._add_event(connection, turn, with_tokens(happened, turn))
-            return fresh
-
-        return await self.write(work)
-
-    async def paused(self, turn_id: str, pause: RaisedInterrupt) -> Finished:
+    @_transaction
+    def paused(self, connection: Connection, at: datetime, turn_id: str, pause: RaisedInterrupt) -> Finished:
         """Write that a turn waits, for a bounded time, for its task's next fire."""
-        at = self._clock.now()
         until = at + timedelta(seconds=pause.timeout_s)
+        turn = _turn(connection, turn_id)
+        turn_writes.mark_applied(connection, tuple(turn.answers))
+        turn_writes.add_interrupts(connection, turn, [pause], at)
+        turn_writes.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
+        self._add_event(connection, turn, "PAUSED", at, trigger=started_by(turn), turn=turn)
+        return Finished(state="paused", released=turn_writes.release_held(connection, turn.thread_id, at))
 
-        def work(connection: Connection) -> Finished:
-            turn = _turn(connection, turn_id)
-            turn_writes.mark_applied(connection, tuple(turn.answers))
-            turn_writes.add_interrupts(connection, turn, [pause], at)
-            turn_writes.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
-            happened = Happened(state="PAUSED", trigger=started_by(turn), at=at)
-            self._add_event(connection, turn, with_tokens(happened, turn))
-            return Finished(state="paused", released=release(connection, turn.thread_id, at))
-
-        return await self.write(work)
-
-    async def finish(self, turn_id: str, state: str, *, error: str = "", said: counting.Told | None = None) -> Finished:
+    @_transaction
+    def finish(
+        self,
+        connection: Connection,
+        at: datetime,
+        turn_id: str,
+        state: str,
+        *,
+        error: str = "",
+        said: Transcript | None = None,
+    ) -> Finished:
         """Write how a turn ended, and release what waited for that. A second end changes nothing.
 
-        Args:
-            turn_id: which.
-            state: succeeded, failed or cancelled; a turn that succeeded without a word may turn out silent.
-            error: one sentence; for failed and cancelled.
-            said: all that it said, and its tokens; None where that is not known.
+        `state` is succeeded, failed or cancelled; a turn that succeeded without a word may turn out silent. `error` is
+        one sentence, for failed and cancelled. `said` is all that the turn said, with its tokens, where that is known.
         """
-        at = self._clock.now()
+        if said is not None:
+            self._record(connection, at, _turn(connection, turn_id), said, cancelled=True)
+        return self._end(connection, at, _turn(connection, turn_id), state, error)
 
-        def work(connection: Connection) -> Finished:
-            if said is not None:
-                lines, tokens = said
-                self._record(connection, _turn(connection, turn_id), lines, tokens=tokens, at=at, cancelled=True)
-            return self._end(connection, _turn(connection, turn_id), state, error, at)
+    def _end(self, connection: Connection, at: datetime, turn: TurnRecord, state: str, error: str) -> Finished:
+        if turn.status in FINISHED:
+            return Finished(state=turn.status)
+        turn_id, cancelled = turn.turn_id, turn_reads.is_cancelled(connection, turn.turn_id)
+        state = "cancelled" if cancelled and state == "succeeded" else state  # as was promised
+        silent = state == "succeeded" and turn.grant.silent and turn.trigger == "fire"
+        ended = "silent" if silent and not turn_writes.has_spoken(connection, turn_id) else state
+        summary = turn_writes.last_words(connection, turn_id)[:LONGEST_SUMMARY]
+        turn_writes.void_interrupts(connection, turn_id, at)
+        why = error or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
+        changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
+        turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
+        by = started_by(turn)
+        add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=why, turn=turn)
+        self.event_source.ended(connection, turn, ended, at)
+        released = turn_writes.release_held(connection, turn.thread_id, at)
+        kept = turn_writes.kept(connection, turn.thread_id)
+        return Finished(state=ended, released=released, kept=kept, owes=mail.owe_answer(connection, turn_id))
 
-        return await self.write(work)
-
-    def _add_event(self, connection: Connection, what: TurnRecord | Trigger, happened: Happened) -> None:
-        turn_writes.add_event(connection, about(what), happened)
-        self.bridge.happened(connection, what.turn_id, happened.state, happened.at)
-
-    def _end(self, connection: Connection, turn: TurnRecord, state: str, error: str, at: datetime) -> Finished:
-        finished = end(connection, turn, state, error, at)
-        self.bridge.ended(connection, turn, finished.state, at)
-        return finished
-
-    async def hold(self, trigger: Trigger, held_by: tuple[str, ...]) -> None:
+    @_transaction
+    def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:
         """Write that a fire found its thread waiting for the author; the runner sends it again when it is released."""
-        at = self._clock.now()
+        turn_writes.add_key(connection, trigger, became="held", at=at)
+        add_event(connection, trigger, "HELD", at, trigger="fire", held_by=held_by)
 
-        def work(connection: Connection) -> None:
-            turn_writes.add_key(connection, trigger, became="held", at=at)
-            happened = Happened(state="HELD", trigger="fire", at=at, held_by=held_by)
-            turn_writes.add_event(connection, about(trigger), happened)
-
-        await self.write(work)
-
-    async def keep(self, trigger: Trigger) -> None:
+    @_transaction
+    def keep(self, connection: Connection, at: datetime, trigger: Trigger) -> None:
         """Store a message until its thread is released."""
-        at = self._clock.now()
+        turn_writes.add_key(connection, trigger, became="kept", at=at)
+        turn_writes.keep_message(connection, trigger, at)
 
-        def work(connection: Connection) -> None:
-            turn_writes.add_key(connection, trigger, became="kept", at=at)
-            turn_writes.keep_message(connection, trigger, at)
+    @_transaction
+    def cancel(
+        self, connection: Connection, at: datetime, turn_id: str, reason: str, *, unless_waiting: bool = False
+    ) -> bool:
+        """Store a cancel, of a turn that runs, waits or has not begun; the first reason stands.
 
-        await self.write(work)
+        With `unless_waiting` none is stored of a turn that waits for its author, or for the end of a pause. Return
+        whether it was stored.
+        """
+        turn = turn_reads.get_turn(connection, turn_id) if unless_waiting else None
+        if turn is not None and turn.status in {"interrupted", "paused"}:
+            return False
+        turn_writes.add_cancel(connection, turn_id, reason, at)
+        return True
 
-    async def kept(self) -> list[Trigger]:
-        """Return every message that is kept back, oldest first."""
-        return await self.read(lambda connection: [from_meta(meta) for meta in turn_writes.kept(connection)])
-
-    async def is_cancelled(self, turn_id: str) -> bool:
-        """Return whether a cancel of this turn is stored."""
-        return await self.read(lambda connection: turn_reads.is_cancelled(connection, turn_id))
-
-    async def cancel(self, turn_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
-        """Store a cancel, of a turn that runs, waits or has not begun; return whether `unless_waiting` let it be."""
-        at = self._clock.now()
-        return await self.write(
-            lambda connection: turn_writes.add_cancel(connection, turn_id, reason, at, unless_waiting=unless_waiting)
-        )
-
-    async def decide(self, interrupt_id: str, decided: AuthorDecision, args_hash: str) -> InterruptRecord:
+    @_transaction
+    def decide(
+        self, connection: Connection, at: datetime, interrupt_id: str, decided: AuthorDecision, args_hash: str
+    ) -> InterruptRecord:
         """Store an author's decision; the same one again changes nothing.
 
         Raises:
             NotFound: no such interrupt.
             Conflict: it is decided otherwise or withdrawn, or the arguments are not those that the author saw.
         """
-        at = self._clock.now()
+        item = _interrupt(connection, interrupt_id)
+        if args_hash and args_hash != item.args_hash:
+            raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
+        if item.status == "pending":
+            turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
+            if decided.decision == "answer":
+                turn_writes.add_answer(connection, item.turn_id, decided.message, at)
+        elif item.status == "void" or approval.recorded_decision(item) != decided:
+            what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
+            raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
+        return _interrupt(connection, interrupt_id)
 
-        def work(connection: Connection) -> InterruptRecord:
-            item = _interrupt(connection, interrupt_id)
-            if args_hash and args_hash != item.args_hash:
-                raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
-            if item.status == "pending":
-                turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
-                if decided.decision == "answer":
-                    turn_writes.add_answer(connection, item.turn_id, decided.message, at)
-            elif item.status == "void" or recorded_decision(item) != decided:
-                what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
-                raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
-            return _interrupt(connection, interrupt_id)
+    def _add_turn(self, connection: Connection, at: datetime, trigger: Trigger, **columns: Any) -> None:
+        turn_writes.add_key(connection, trigger, became="turn", at=at)
+        turn_writes.add_turn(connection, trigger, epoch=self.epoch, at=at, **columns)
 
-        return await self.write(work)
-
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
-
-        def fenced(connection: Connection) -> T:
-            turn_reads.check_lease(connection, self.epoch)
-            return work(connection)
-
-        result = await self._database.run(fenced)
-        self.events.notify()
-        self.talk.notify()
-        if self.bridge.take_news():
-            self.bridge.news.notify()
-        return result
+    def _add_event(
+        self, connection: Connection, subject: TurnRecord | Trigger, state: str, at: datetime, **what: Any
+    ) -> None:
+        add_event(connection, subject, state, at, **what)
+        self.event_source.happened(connection, subject.turn_id, state, at)
 
 
 def _turn(connection: Connection, turn_id: str) -> TurnRecord:

@@ -1,22 +1,23 @@
 """Writing the runtime's tables: functions of an open transaction, each one whole fact.
 
-Each changes rows of one concern; `turn_store` combines those that must become true at once.
+Each changes rows of one concern; :class:`agent_runtime.store.turn_store.Store` combines those that must become true at
+once.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
-from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
-from agent_runtime.model.trigger import Trigger, Unread
-from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
-from agent_runtime.store.mail.agent_messages import Delegation, add_delegation
-from agent_runtime.store.schema import cancels, interrupts, kept_messages, keys, messages, meta, turn_events, turns
+from agent_runtime.model.trigger import Trigger, TriggerHeader, from_meta
+from agent_runtime.model.turn import Said, TurnRecord
+from agent_runtime.store.mail import add_delegation
+from agent_runtime.store.schema import cancels, interrupts, kept_messages, keys, messages, token_days, turns
+from agent_runtime.store.turn_events import add_event
+from agent_runtime.store.turn_reads import key_record
 from agent_runtime.store.workspace_schema import candidates
 from turnkeeper.storage.statements import Statement, upsert
 from turnkeeper.times import to_us
@@ -25,73 +26,14 @@ LONGEST_SUMMARY = 200
 POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
 
 
-@dataclass(frozen=True, kw_only=True)
-class Happened:
-    """What a turn event says beyond which turn it is about."""
-
-    state: str
-    trigger: str
-    at: datetime
-    summary: str = ""
-    error: str = ""
-    held_by: tuple[str, ...] = ()
-    tokens_in: int = 0
-    tokens_out: int = 0
-    wake_after_s: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class About:
-    """Which turn, or held fire, an event is about."""
-
-    turn_id: str
-    thread_id: str
-    fire_id: str
-    attempt: int
-
-
-def with_tokens(happened: Happened, turn: TurnRecord) -> Happened:
-    """Return what happened to a turn, with what it used, and when it wants to be woken if it came to a good end."""
-    wake = turn.wake_after_s if happened.state in {"SUCCEEDED", "SILENT", "PAUSED"} else None
-    return replace(happened, tokens_in=turn.tokens_in, tokens_out=turn.tokens_out, wake_after_s=wake)
-
-
-def about(what: TurnRecord | Trigger | Unread | KeyRecord) -> About:
-    """Return what an event about this turn, trigger or key is about."""
-    return About(turn_id=what.turn_id, thread_id=what.thread_id, fire_id=what.fire_id, attempt=what.attempt)
-
-
 def started_by(turn: TurnRecord) -> str:
     """Return what an event says a turn's newest interval was started by."""
     return "answer" if turn.answers and not turn.resumes else turn.trigger
 
 
-def set_meta(connection: Connection, key: str, value: str) -> None:
-    """Write a fact about the store."""
-    connection.execute(upsert(meta, [meta.c.key], ["value"]).values(key=key, value=value))
-
-
-def add_event(connection: Connection, what: About, happened: Happened) -> None:
-    """Append a turn event; its number follows the newest."""
-    _ADD_EVENT.run(
-        connection,
-        turn_id=what.turn_id,
-        fire_id=what.fire_id,
-        attempt=what.attempt,
-        thread_id=what.thread_id,
-        trigger=happened.trigger,
-        state=happened.state,
-        at_us=to_us(happened.at),
-        summary=happened.summary,
-        error=happened.error,
-        held_by_json=json.dumps(happened.held_by) if happened.held_by else "",
-        tokens_in=happened.tokens_in,
-        tokens_out=happened.tokens_out,
-        wake_after_s=happened.wake_after_s,
-    )
-
-
-def add_key(connection: Connection, trigger: Trigger | Unread, *, became: str, into: str = "", at: datetime) -> None:
+def add_key(
+    connection: Connection, trigger: Trigger | TriggerHeader, *, became: str, into: str = "", at: datetime
+) -> None:
     """Take a trigger's key, for ever; a kept message's key changes what it became."""
     _ADD_KEY.run(
         connection,
@@ -107,16 +49,6 @@ def add_key(connection: Connection, trigger: Trigger | Unread, *, became: str, i
         at_us=to_us(at),
     )
     _DROP_KEPT.run(connection, key=trigger.key)
-
-
-def refuse_unread(connection: Connection, unread: Unread, error: str, at: datetime) -> bool:
-    """Take the key of what can no longer be read, and write that it failed; False if the key was taken before."""
-    if connection.execute(select(keys.c.key).where(keys.c.key == unread.key)).first() is not None:
-        return False
-    add_key(connection, unread, became="refused", at=at)
-    by = "fire" if unread.fire_id else "author"
-    add_event(connection, about(unread), Happened(state="FAILED", trigger=by, at=at, error=error))
-    return True
 
 
 def add_turn(
@@ -142,20 +74,7 @@ def add_turn(
     _ADD_TURN.run(connection, **values)
     put_message(connection, trigger.turn_id, 0, _opening(trigger), at)
     if trigger.source == "agent":
-        add_delegation(connection, delegation_of(trigger, over=status != "running"))
-
-
-def delegation_of(trigger: Trigger, *, over: bool) -> Delegation:
-    """Return who sent a message between agents; a worker's turn is answered for when it is over."""
-    asks = trigger.sender == FIRST_AGENT
-    return Delegation(
-        turn_id=trigger.turn_id,
-        sender=trigger.sender,
-        parent=trigger.parent,
-        agent=trigger.agent,
-        hops=trigger.hops,
-        state="none" if not asks else "owed" if over else "open",
-    )
+        add_delegation(connection, trigger, over=status != "running")
 
 
 def _opening(trigger: Trigger) -> Said:
@@ -266,20 +185,10 @@ def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
     _APPLY.run(connection, of=turn_id)
 
 
-def add_cancel(
-    connection: Connection, turn_id: str, reason: str, at: datetime, *, unless_waiting: bool = False
-) -> bool:
-    """Store a cancel; the first reason stands.
-
-    With `unless_waiting` none is stored of a turn that waits for its author, or for the end of a pause. Returns whether
-    it was.
-    """
-    status = connection.execute(select(turns.c.status).where(turns.c.turn_id == turn_id)).scalar()
-    if unless_waiting and status in {"interrupted", "paused"}:
-        return False
+def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
+    """Store a cancel; the first reason stands."""
     row = upsert(cancels, [cancels.c.turn_id]).values(turn_id=turn_id, reason=reason, at_us=to_us(at))
     connection.execute(row)
-    return True
 
 
 def keep_message(connection: Connection, trigger: Trigger, at: datetime) -> None:
@@ -290,17 +199,19 @@ def keep_message(connection: Connection, trigger: Trigger, at: datetime) -> None
     connection.execute(row)
 
 
-def kept(connection: Connection, thread_id: str = "") -> list[Mapping[str, Any]]:
-    """Return the metas of messages that are kept back, on one thread or on all, oldest first."""
-    return [json.loads(row["trigger_json"]) for row in _KEPT.dicts(connection, thread_id=thread_id)]
+def kept(connection: Connection, thread_id: str = "") -> tuple[Trigger, ...]:
+    """Return the messages that are kept back, on one thread or on all, oldest first."""
+    return tuple(from_meta(json.loads(meta)) for meta in _KEPT.values(connection, thread_id=thread_id))
 
 
-def release_held(connection: Connection, thread_id: str) -> list[About]:
-    """Mark the fires that were held on a thread as released; return them in the order in which they came."""
-    found = [About(**row) for row in _HELD.dicts(connection, thread_id=thread_id)]
-    if found:
+def release_held(connection: Connection, thread_id: str, at: datetime) -> tuple[str, ...]:
+    """Write that the fires held on a thread may be sent again; return the ids of their turns, in order."""
+    held = [key_record(row) for row in _HELD.dicts(connection, thread_id=thread_id)]
+    if held:
         _RELEASE.run(connection, of=thread_id)
-    return found
+    for key in held:
+        add_event(connection, key, "RELEASED", at, trigger="fire")
+    return tuple(key.turn_id for key in held)
 
 
 def has_spoken(connection: Connection, turn_id: str) -> bool:
@@ -318,9 +229,30 @@ def last_words(connection: Connection, turn_id: str) -> str:
     return _LAST_WORDS.value(connection, turn_id=turn_id) or ""
 
 
+def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:
+    """Write how many tokens a turn has read and written so far; what is new falls on the day of `at`, in UTC.
+
+    A replay after a crash may report fewer than were counted; a day's count never shrinks.
+    """
+    if tokens != (turn.tokens_in, turn.tokens_out):
+        change_turn(connection, turn.turn_id, tokens_in=tokens[0], tokens_out=tokens[1])
+    new = sum(tokens) - turn.tokens_in - turn.tokens_out
+    if new > 0:
+        row = upsert(token_days, [token_days.c.day], {"tokens": token_days.c.tokens + new})
+        connection.execute(row.values(day=_day(at), tokens=new))
+
+
+def tokens_of_day(connection: Connection, now: datetime) -> int:
+    """Return how many tokens all turns together have used today."""
+    return connection.execute(select(token_days.c.tokens).where(token_days.c.day == _day(now))).scalar() or 0
+
+
+def _day(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d}"
+
+
 _ADD_TURN = Statement(insert(turns))
 _CHANGE_TURN = Statement(update(turns).where(turns.c.turn_id == bindparam("of")))
-_ADD_EVENT = Statement(insert(turn_events))
 _ADD_KEY = Statement(upsert(keys, [keys.c.key], ["became", "into"], where=keys.c.became == "kept"))
 _DROP_KEPT = Statement(delete(kept_messages).where(kept_messages.c.key == bindparam("key")))
 _KEPT = Statement(
@@ -356,9 +288,5 @@ _VOID = Statement(
 )
 _APPLY = Statement(update(interrupts).where(_OF_TURN).values(applied=True))
 _WAITS = text("keys.became = 'held' AND NOT keys.released")
-_HELD = Statement(
-    select(keys.c.turn_id, keys.c.thread_id, keys.c.fire_id, keys.c.attempt)
-    .where(keys.c.thread_id == bindparam("thread_id"), _WAITS)
-    .order_by(keys.c.at_us)
-)
+_HELD = Statement(select(keys).where(keys.c.thread_id == bindparam("thread_id"), _WAITS).order_by(keys.c.at_us))
 _RELEASE = Statement(update(keys).where(keys.c.thread_id == bindparam("of"), _WAITS).values(released=True))

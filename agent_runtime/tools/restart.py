@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.trigger import sendable
-from agent_runtime.permissions.judge import SCOPE, require
+from agent_runtime.permissions.judge import RESTART, require
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
 from agent_runtime.store.turn_store import Store
@@ -50,7 +50,7 @@ class Lifecycle:
             InvalidInput: the notes cannot travel.
             Conflict: another restart is asked for, or under way.
         """
-        require(SCOPE, "write", {"notes": notes}, call.context)
+        require(RESTART, "write", {"notes": notes}, call.context)
         if call.context.agent != FIRST_AGENT:
             raise Denied(f"only {FIRST_AGENT} asks for a restart; say in your answer why one is needed")
         if not notes.strip() or len(notes.encode("utf-8", "replace")) > LONGEST_NOTES:
@@ -65,7 +65,7 @@ class Lifecycle:
                 self._ask(id_, says | {"text": handoff_text(connection, notes)})
                 return {"requested": True, "restart": id_}
 
-            return once(connection, call, SCOPE, at, refuse_ended, ask)
+            return once(connection, call, RESTART, at, refuse_ended, ask)
 
         # The file is written before the row: a crash in between leaves a file that a rerun finds to be this call's.
         return (await self._store.write(work)).result
@@ -136,4 +136,4 @@ def lifecycle_tools(lifecycle: Lifecycle) -> list[ToolSpec]:
         """Ask to be restarted. It comes within a minute or so; your next turn is shown the notes."""
         return await lifecycle.request_restart(call_of(runtime), notes)
 
-    return [spec(lifecycle_request_restart, scope=SCOPE, effect="write")]
+    return [spec(lifecycle_request_restart, scope=RESTART, effect="write")]

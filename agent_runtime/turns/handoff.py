@@ -1,4 +1,4 @@
-"""Taking up what agents' next turns are told: handoffs from the bus, notes from files, and what a start found."""
+"""What an agent's next turn is told: handoffs from the bus and notes from files; and what a starting runtime finds."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from sqlalchemy import Connection, func, select
 
 from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.trigger import sendable
-from agent_runtime.store.mail.handoffs import Handoff, add_handoff, put_notes
+from agent_runtime.store.mail import Handoff, add_handoff, put_notes
 from agent_runtime.store.schema import keys
 from agent_runtime.store.turn_reads import list_interrupts
 from agent_runtime.store.turn_store import Store
@@ -37,7 +37,7 @@ class Found:
 
 
 class HandoffIntake:
-    """Keeps what is handed over until a turn is shown it."""
+    """Keeps handoffs until a turn is shown them."""
 
     def __init__(self, store: Store, *, home: Home, clock: Clock, log: EventLog) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class HandoffIntake:
         envelope, at = delivery.claimed.envelope, self._clock.now()
         key = envelope.idempotency_key or envelope.id
         item = Handoff(key=key, agent=delivery.agent, kind="handoff", sender=envelope.sender, text=envelope.text)
-        fresh = await self._store.write(lambda connection: add_handoff(connection, item, at))
+        fresh = await self._store.write(add_handoff, item, at)
         self._log.emit("handoff.received", agent=delivery.agent, id=envelope.id, key=key, fresh=fresh)
 
     async def take_up_notes(self, agent: str) -> None:
@@ -67,7 +67,7 @@ class HandoffIntake:
         if text:
             key = f"notes:{agent}:{self._store.epoch}"
             item = Handoff(key=key, agent=agent, kind="notes", sender=agent, text=sendable(text, LARGEST_NOTES))
-            await self._store.write(lambda connection: put_notes(connection, item, at))
+            await self._store.write(put_notes, item, at)
 
     async def look_around(self) -> Found:
         """Return what waits for the author as the runtime comes up."""

@@ -9,9 +9,9 @@ from agent_runtime.graph.engine.engine import Ended, Engine, Order, Step
 from agent_runtime.model.approval import call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES
 from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
-from agent_runtime.permissions.narrowing import Narrowing
-from agent_runtime.store.mail.handoffs import given, shown
-from agent_runtime.store.turn_reads import asked_in_turn
+from agent_runtime.permissions.judge import Narrowing
+from agent_runtime.store.mail import handoffs_of, shown
+from agent_runtime.store.turn_reads import asked_in_turn, is_cancelled
 from agent_runtime.store.turn_store import Store
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
@@ -52,7 +52,7 @@ class Intervals:
         Args:
             turn: its row, already on disk.
             order: what the graph is given.
-            mode: for the trail: start, continue or resume.
+            mode: for the log: start, continue or resume.
         """
         recording = _Recording(self._store, self._failpoints, turn.turn_id)
         self._log_start(turn, mode)
@@ -62,7 +62,7 @@ class Intervals:
         self._running[turn.turn_id] = task
         seconds, in_time = context.category.seconds, {task}
         try:
-            if await self._store.is_cancelled(turn.turn_id):
+            if await self._store.read(is_cancelled, turn.turn_id):
                 _cancel(task)  # stored after the decision to run was made
             in_time, _ = await asyncio.wait([task], timeout=seconds + OVERDUE_S)
         except asyncio.CancelledError:  # the process is to stop and would wait no longer; the next one goes on
@@ -73,19 +73,19 @@ class Intervals:
             _cancel(task)
             await asyncio.wait([task])
             del self._running[turn.turn_id]
-            await recording.finished(told=_tells(task))
+            await recording.finished(written=_writes_outcome(task))
             await self._pin(turn, self._narrowing.end(turn.turn_id))
-        if task.cancelled() and not in_time and not await self._store.is_cancelled(turn.turn_id):
+        if task.cancelled() and not in_time and not await self._store.read(is_cancelled, turn.turn_id):
             return Ended(stopped="timeout", error=f"took longer than {seconds} s")
         return None if task.cancelled() else task.result()
 
     async def _context(self, turn: TurnRecord) -> TurnContext:
         category = self._narrowing.begin(turn.turn_id, turn.grant)
         await self._pin(turn, category)
-        handed = turn.turn_id in self._store.handed
-        handoff = await self._store.read(lambda connection: given(connection, turn.turn_id)) if handed else []
+        with_handoffs = turn.turn_id in self._store.with_handoffs
+        handoffs = await self._store.read(handoffs_of, turn.turn_id) if with_handoffs else []
         fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
-        asked = [] if fresh else await self._store.read(lambda connection: asked_in_turn(connection, turn))
+        asked = [] if fresh else await self._store.read(asked_in_turn, turn)
         return TurnContext(
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
@@ -102,7 +102,7 @@ class Intervals:
             stands_for=turn.stands_for,
             asked=frozenset(call_key(one.call_id, one.args_hash) for one in asked if one.call_id),
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
-            handoff=shown(handoff),
+            handoff=shown(handoffs),
             paced=turn.kind in WAKES,
         )
 
@@ -130,7 +130,7 @@ def _cancel(task: asyncio.Task[Ended]) -> None:
         asyncio.get_running_loop().call_later(CANCEL_AGAIN_S, _cancel, task)
 
 
-def _tells(task: asyncio.Task[Ended]) -> bool:
+def _writes_outcome(task: asyncio.Task[Ended]) -> bool:
     """Return whether an interval's outcome will be written, with all that the turn has said."""
     if task.cancelled() or task.exception() is not None:
         return False
@@ -174,14 +174,14 @@ class _Recording:
             self._writes.append(asyncio.create_task(self._store.wake(self._turn_id, self._wake)))
         self._failpoints.reach("runtime.turn_step")
 
-    async def finished(self, *, told: bool) -> None:
-        """Wait for all that was queued, and write what waits still unless it is `told` with the outcome.
+    async def finished(self, *, written: bool) -> None:
+        """Wait for all that was queued, and write what waits still unless it is `written` with the outcome.
 
         That is written after it, and whole, so that a failure here heals.
         """
         if self._soon is not None:
             self._soon.cancel()
-        if not told:
+        if not written:
             self._write(cancelled=True)  # it was said before
         await asyncio.gather(*self._writes, return_exceptions=True)
 

@@ -1,7 +1,7 @@
 """One lane a thread: its triggers in order, one turn at a time; and a bound on turns at once over all lanes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -65,6 +65,7 @@ class Lanes:
         self._slots = asyncio.Semaphore(most_at_once)
         self._on_done = on_done
         self._lanes: dict[str, _Lane] = {}
+        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each waits for its pause's end
         self._stopping = False
         self._depth = 0
 
@@ -82,9 +83,28 @@ class Lanes:
         if lane.task is None or lane.task.done():  # done, and still here: it died
             lane.task = asyncio.create_task(self._serve(thread_id, lane), name=f"lane-{thread_id}")
 
+    def put_decision(self, thread_id: str) -> None:
+        """Queue a look at a thread whose interrupt was decided."""
+        self.put(thread_id, Item(asked=Incoming(source="decision")))
+
+    def put_all(self, kept: Iterable[Trigger]) -> None:
+        """Queue messages that were kept back until their threads were released."""
+        for trigger in kept:
+            asked = Incoming(source=trigger.source, turn_id=trigger.turn_id, kept=True)
+            self.put(trigger.thread_id, Item(asked=asked, trigger=trigger))
+
+    def put_at(self, thread_id: str, until: datetime) -> None:
+        """Look at a paused thread when its pause ends, whatever comes for it before; only the last call counts."""
+        if (earlier := self._pauses.get(thread_id)) is not None:
+            earlier.cancel()
+        self._pauses[thread_id] = asyncio.create_task(self._end_pause(thread_id, until), name=f"pause-{thread_id}")
+
     async def stop(self, grace_s: float) -> None:
         """Begin nothing new; let what runs come to a stop for `grace_s` seconds, then cancel it."""
         self._stopping = True
+        for pause in self._pauses.values():
+            pause.cancel()
+        await asyncio.gather(*self._pauses.values(), return_exceptions=True)
         tasks = []
         for lane in self._lanes.values():
             lane.news.set()
@@ -95,6 +115,12 @@ class Lanes:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+    async def _end_pause(self, thread_id: str, until: datetime) -> None:
+        while (left_s := (until - self._clock.now()).total_seconds()) > 0.0:
+            await self._clock.sleep(min(left_s, LONGEST_WAIT_S))
+        del self._pauses[thread_id]
+        self.put(thread_id, Item(asked=Incoming(source="recovery")))
 
     async def _serve(self, thread_id: str, lane: _Lane) -> None:
         while lane.items and not self._stopping:

@@ -1,4 +1,4 @@
-"""Telling the author by a local command, which may fail, hang or not exist without anything else suffering."""
+"""Notifications for the author: a local command, which may fail, hang or not exist without any harm to turns."""
 
 import asyncio
 import os
@@ -11,6 +11,7 @@ from turnkeeper.event_log import EventLog
 
 LONGEST_S = 30.0
 MOST_AT_ONCE = 8
+Event = Literal["interrupt", "failure", "pause"]
 _PASSED_ON = (
     "PATH",
     "HOME",
@@ -25,7 +26,7 @@ _PASSED_ON = (
 
 @dataclass(frozen=True, kw_only=True)
 class Notification:
-    """Something an author may want to know at once.
+    """Something an author may want to know at once. The command finds each field in its environment.
 
     Attributes:
         event: an interrupt, a failure or a pause.
@@ -35,7 +36,7 @@ class Notification:
         interrupt_id: what is asked; empty for a failure.
     """
 
-    event: Literal["interrupt", "failure", "pause"]
+    event: Event
     task: str
     channel: str
     turn_id: str
@@ -51,14 +52,14 @@ class Notifier:
         self._environ = {name: environ[name] for name in _PASSED_ON if name in environ}
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def notify(self, notice: Notification) -> None:
+    def notify(self, notification: Notification) -> None:
         """Start the command if the settings name this event. Never waits, never raises."""
-        if not self._settings.command or notice.event not in self._settings.on:
+        if not self._settings.command or notification.event not in self._settings.on:
             return
         if len(self._under_way) >= MOST_AT_ONCE:
-            self._log.emit("notify.failed", turn_id=notice.turn_id, reason="too many at once")
+            self._log.emit("notify.failed", turn_id=notification.turn_id, reason="too many at once")
             return
-        task = asyncio.create_task(self._run(notice), name=f"notify-{notice.turn_id}")
+        task = asyncio.create_task(self._run(notification), name=f"notify-{notification.turn_id}")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -68,22 +69,16 @@ class Notifier:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _run(self, notice: Notification) -> None:
-        said = {
-            "TURNKEEPER_EVENT": notice.event,
-            "TURNKEEPER_TASK": notice.task,
-            "TURNKEEPER_CHANNEL": notice.channel,
-            "TURNKEEPER_TURN_ID": notice.turn_id,
-            "TURNKEEPER_INTERRUPT_ID": notice.interrupt_id,
-        }
+    async def _run(self, notification: Notification) -> None:
+        said = {f"TURNKEEPER_{name.upper()}": value for name, value in vars(notification).items()}
         try:
             reason = await self._shell(self._environ | said)
         except OSError as error:
             reason = os.strerror(error.errno or 0)
         if reason:
-            self._log.emit("notify.failed", turn_id=notice.turn_id, reason=reason)
+            self._log.emit("notify.failed", turn_id=notification.turn_id, reason=reason)
         else:
-            self._log.emit("notify.done", turn_id=notice.turn_id, about=notice.event)
+            self._log.emit("notify.done", turn_id=notification.turn_id, about=notification.event)
 
     async def _shell(self, environ: Mapping[str, str]) -> str:
         """Run the command in its own session; return why it failed, or nothing."""

@@ -6,21 +6,19 @@ So whatever moment a crash picks, the next process finds either the envelope or 
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from agent_runtime.graph.engine.engine import Answers, Ended, Engine, Input, Onward, Order
+from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.decide import Action, Decision, Facts, Position, decide
-from agent_runtime.model.trigger import Trigger
+from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import TurnRecord
-from agent_runtime.store.tokens import Told
-from agent_runtime.store.turn_end import Finished
-from agent_runtime.store.turn_reads import get_turn, newest_on_thread
-from agent_runtime.store.turn_store import Store
+from agent_runtime.store.turn_reads import get_turn, is_cancelled, newest_on_thread
+from agent_runtime.store.turn_store import Finished, Store, Transcript
 from agent_runtime.turns.interval import Intervals
-from agent_runtime.turns.lanes import Handled, Item
-from agent_runtime.turns.notify import Notification
+from agent_runtime.turns.lanes import Handled, Item, Lanes
+from agent_runtime.turns.notify import Event, Notification, Notifier
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 
@@ -31,22 +29,6 @@ _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
 Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
 
 
-class Listeners(Protocol):
-    """Who is told of what turns come to."""
-
-    def paused(self, thread_id: str, until: datetime) -> None:
-        """A turn paused: without the fire that it waits for, its thread goes on at `until`."""
-
-    def released(self, finished: Finished) -> None:
-        """A thread was released: what waited for it goes on."""
-
-    def answered(self, thread_id: str) -> None:
-        """An interrupt was answered: its thread goes on."""
-
-    def notice(self, notice: Notification) -> None:
-        """Something an author may want to know at once."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """What turns are made with."""
@@ -55,6 +37,8 @@ class Parts:
     engine: Engine
     intervals: Intervals
     mailboxes: Mailboxes
+    agent_messages: AgentMessages
+    notifier: Notifier
     log: EventLog
     failpoints: Failpoints
 
@@ -62,14 +46,16 @@ class Parts:
 class Turns:
     """Carries out decisions, one at a time on each thread; the lanes see to that."""
 
-    def __init__(self, parts: Parts, listeners: Listeners) -> None:
+    def __init__(self, parts: Parts, lanes: Lanes) -> None:
         self._store = parts.store
         self._engine = parts.engine
         self._intervals = parts.intervals
         self._mailboxes = parts.mailboxes
+        self._agent_messages = parts.agent_messages
+        self._notifier = parts.notifier
         self._log = parts.log
         self._failpoints = parts.failpoints
-        self._listeners = listeners
+        self._lanes = lanes
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
             Action.GIVE_INPUT: self._give_input,
@@ -110,6 +96,17 @@ class Turns:
                 return Handled(done=True)
         raise RuntimeError(f"no end to decisions about {item.asked} after {MOST_ROUNDS}")
 
+    def released(self, finished: Finished) -> None:
+        """Go on with what waited for a turn's end: messages that were kept back, and an agent that wants an answer."""
+        self._lanes.put_all(finished.kept)
+        if finished.owes:
+            self._agent_messages.owing.notify()
+
+    def notify(self, event: Event, of: TurnRecord | Trigger | TriggerHeader, interrupt_id: str = "") -> None:
+        """Tell the author of something that may matter at once."""
+        where = {"task": of.task_name, "channel": of.channel, "turn_id": of.turn_id}
+        self._notifier.notify(Notification(event=event, **where, interrupt_id=interrupt_id))
+
     async def _archive(self, item: Item) -> None:
         if item.delivery is not None:
             await self._mailboxes.archive(item.delivery)
@@ -123,9 +120,7 @@ class Turns:
 
     async def _give_input(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._store.try_again(decision.turn_id)
-        before = await self._store.read(
-            lambda connection: newest_on_thread(connection, turn.thread_id, besides=turn.turn_id)
-        )
+        before = await self._store.read(newest_on_thread, turn.thread_id, besides=turn.turn_id)
         return await self._run(turn, _input(turn, before.status if before else ""), "continue")
 
     async def _give_answer(self, _item: Item, decision: Decision, facts: Facts) -> bool:
@@ -174,7 +169,7 @@ class Turns:
         if not await self._store.take_answer(trigger, decision.turn_id, decision.interrupts[0]):
             return None  # the author decided while the facts were read
         self._log.emit("interrupt.resolved", interrupt_id=decision.interrupts[0], decision="answer")
-        self._listeners.answered(trigger.thread_id)
+        self._lanes.put_decision(trigger.thread_id)
         return True
 
     async def _keep_back(self, item: Item, _decision: Decision, _facts: Facts) -> bool:
@@ -204,7 +199,7 @@ class Turns:
         self._failpoints.reach("runtime.started")
         ended = await self._intervals.run(turn, order, mode)
         if ended is None:
-            cancelled = await self._store.is_cancelled(turn.turn_id)
+            cancelled = await self._store.read(is_cancelled, turn.turn_id)
             error = "" if cancelled else "was cancelled from within its graph"
             return await self._finish(turn, "cancelled" if cancelled else "failed", error)
         return await self._settle(turn, ended)
@@ -236,9 +231,9 @@ class Turns:
             self._stopped(turn, "paused")
             until = (await self._turn(turn.turn_id)).paused_until
             if until is not None:
-                self._listeners.paused(turn.thread_id, until)
-            self._listeners.released(finished)
-            self._listeners.notice(_notice("pause", turn))
+                self._lanes.put_at(turn.thread_id, until)
+            self.released(finished)
+            self.notify("pause", turn)
             return True
         fresh = await self._store.interrupted(turn.turn_id, questions)
         self._stopped(turn, "interrupted")
@@ -246,25 +241,25 @@ class Turns:
             if item.interrupt_id in fresh:
                 asked = {"tool": item.tool, "missing_scope": item.missing_scope, "turn_id": turn.turn_id}
                 self._log.emit("interrupt.raised", durable=False, interrupt_id=item.interrupt_id, **asked)
-                self._listeners.notice(_notice("interrupt", turn, item.interrupt_id))
+                self.notify("interrupt", turn, item.interrupt_id)
         return True
 
-    async def _finish(self, turn: TurnRecord, state: str, error: str, said: Told | None = None) -> bool:
+    async def _finish(self, turn: TurnRecord, state: str, error: str, said: Transcript | None = None) -> bool:
         finished = await self._store.finish(turn.turn_id, state, error=error, said=said)
         self._failpoints.reach("runtime.recorded")
         self._stopped(turn, finished.state)
         for held in finished.released:
             self._log.emit("turn.released", turn_id=held, thread_id=turn.thread_id)
-        self._listeners.released(finished)
+        self.released(finished)
         if finished.state == "failed":
-            self._listeners.notice(_notice("failure", turn))
+            self.notify("failure", turn)
         return True
 
     def _stopped(self, turn: TurnRecord, state: str) -> None:
         self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state=state)
 
     async def _turn(self, turn_id: str) -> TurnRecord:
-        turn = await self._store.read(lambda connection: get_turn(connection, turn_id))
+        turn = await self._store.read(get_turn, turn_id)
         assert turn is not None, "a decision names a turn that is in the table"
         return turn
 
@@ -279,9 +274,3 @@ def _input(turn: TurnRecord, before: str) -> Input:
         f"The turn before this one on this thread {_ENDINGS[before]} before it finished." if before in _ENDINGS else ""
     )
     return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note)
-
-
-def _notice(event: Any, turn: TurnRecord, interrupt_id: str = "") -> Notification:
-    return Notification(
-        event=event, task=turn.task_name, channel=turn.channel, turn_id=turn.turn_id, interrupt_id=interrupt_id
-    )

@@ -3,31 +3,25 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any
 
-from agent_runtime.mailbox.agent_messages import AgentMessages
-from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
+from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
 from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import Trigger, Unread, from_envelope, identify
-from agent_runtime.store.turn_end import Finished
+from agent_runtime.model.trigger import Trigger, from_envelope, identify
 from agent_runtime.store.turn_reads import unfinished_turns
-from agent_runtime.store.turn_store import Store
+from agent_runtime.store.turn_writes import kept
 from agent_runtime.turns.handoff import SENDER, HandoffIntake
-from agent_runtime.turns.lanes import LONGEST_WAIT_S, Handled, Item, Lanes
-from agent_runtime.turns.notify import Notification, Notifier
+from agent_runtime.turns.lanes import Handled, Item, Lanes
 from agent_runtime.turns.turns import Parts, Turns
 from turnkeeper.clock import Clock
-from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.event_log import EventLog
-from turnkeeper.process import Failpoints
+from turnkeeper.errors import InvalidInput
 
 MOST_TAKEN = 4096  # envelopes claimed and not yet archived
 LARGEST_CLAIM = 256
-POLL_S = 1.0  # other processes put without ringing
+POLL_S = 1.0  # other processes put without a notification
 MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
 TROUBLE_S = 0.2  # doubled at each further try
 LONGEST_TROUBLE_S = 30.0
@@ -51,34 +45,30 @@ class Worker:
         parts: Parts,
         *,
         terminal_deliveries: TerminalDeliveries,
-        agent_messages: AgentMessages,
         handoffs: HandoffIntake,
         arrived: Signal,
-        notifier: Notifier,
         clock: Clock,
         most_at_once: int,
     ) -> None:
-        """Take the parts that turns are made with; `arrived` rings when something was put into an inbox."""
+        """Run at most `most_at_once` turns at a time. `arrived` is notified when something was put into an inbox."""
         self._terminal_deliveries = terminal_deliveries
-        self._agent_messages = agent_messages
+        self._agent_messages = parts.agent_messages
         self._handoffs = handoffs
-        self._owing = Signal()
-        self._answering: asyncio.Task[None] | None = None
-        self._store: Store = parts.store
-        self._mailboxes: Mailboxes = parts.mailboxes
+        self._store = parts.store
+        self._mailboxes = parts.mailboxes
         self._engine = parts.engine
         self._intervals = parts.intervals
-        self._log: EventLog = parts.log
-        self._failpoints: Failpoints = parts.failpoints
+        self._log = parts.log
+        self._failpoints = parts.failpoints
+        self._notifier = parts.notifier
         self._arrived = arrived
-        self._notifier = notifier
         self._clock = clock
-        self._turns = Turns(parts, self)
         self._lanes = Lanes(self._handle, clock, most_at_once=most_at_once, on_done=self._on_done)
+        self._turns = Turns(parts, self._lanes)
         self._trouble: dict[int, int] = {}
         self._stuck: list[_Stuck] = []
-        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each waits for its pause's end
         self._claiming: asyncio.Task[None] | None = None
+        self._answering: asyncio.Task[None] | None = None
         self._began = clock.now()
         self._on_shutdown: Callable[[], None] = _nothing
 
@@ -98,19 +88,19 @@ class Worker:
         unfinished = await self._store.read(unfinished_turns)
         for turn in unfinished:
             if turn.paused_until is not None and turn.status == "paused":
-                self.paused(turn.thread_id, turn.paused_until)
+                self._lanes.put_at(turn.thread_id, turn.paused_until)
             else:
                 self._lanes.put(turn.thread_id, Item(asked=Incoming(source="recovery")))
-        self._put_kept(await self._store.kept())
+        self._lanes.put_all(await self._store.read(kept))
         found, going_on = await self._handoffs.look_around(), sum(turn.status == "running" for turn in unfinished)
         self._log.emit("runtime.up", continued=going_on, **asdict(found))
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
-        self._answering = asyncio.create_task(self._answer(), name="answers")
+        self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
 
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
-        ending = [task for task in (self._claiming, self._answering, *self._pauses.values()) if task is not None]
+        ending = [task for task in (self._claiming, self._answering) if task is not None]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -129,42 +119,7 @@ class Worker:
 
     def answered(self, thread_id: str) -> None:
         """Go on with a thread whose interrupt was decided."""
-        self._lanes.put(thread_id, Item(asked=Incoming(source="decision")))
-
-    def paused(self, thread_id: str, until: datetime) -> None:
-        """See to it that a bounded pause ends, whether or not anything comes for its thread."""
-        if (earlier := self._pauses.get(thread_id)) is not None:
-            earlier.cancel()
-        self._pauses[thread_id] = asyncio.create_task(self._end_pause(thread_id, until), name=f"pause-{thread_id}")
-
-    def released(self, finished: Finished) -> None:
-        """Go on with what was kept back until a thread was released, and answer an agent that waits for the turn."""
-        self._put_kept(finished.kept)
-        if finished.owes:
-            self._owing.notify()
-
-    def notice(self, notice: Notification) -> None:
-        """Tell the author."""
-        self._notifier.notify(notice)
-
-    def _tell_failure(self, of: Trigger | Unread) -> None:
-        self.notice(Notification(event="failure", task=of.task_name, channel=of.channel, turn_id=of.turn_id))
-
-    def _put_kept(self, kept: tuple[Trigger, ...] | list[Trigger]) -> None:
-        for trigger in kept:
-            asked = Incoming(source=trigger.source, turn_id=trigger.turn_id, kept=True)
-            self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger))
-
-    async def _answer(self) -> None:
-        """Send workers' answers, those first that an earlier process owed."""
-        while True:
-            news, again_s = self._owing.next(), LONGEST_WAIT_S
-            try:
-                await self._agent_messages.answer_owed()
-            except (TurnkeeperError, OSError) as error:  # no room: what is owed stays on record
-                self._log.emit("answer.delayed", reason=_sentence(error))
-                again_s = LONGEST_TROUBLE_S
-            await self._clock.wait(news, again_s)
+        self._lanes.put_decision(thread_id)
 
     async def _claim(self) -> None:
         while True:
@@ -241,16 +196,10 @@ class Worker:
         """Quarantine what cannot be read; whoever was told that it is accepted is told that it failed."""
         unread = identify(delivery.claimed.envelope)
         if unread is not None and await self._store.refuse_unread(unread, f"its envelope cannot be read: {reason}"):
-            self._tell_failure(unread)
+            self._turns.notify("failure", unread)
         await self._mailboxes.quarantine(delivery, reason)
         where: dict[str, Any] = {"agent": delivery.agent, "name": delivery.claimed.name}
         self._log.emit("envelope.quarantined", **where, reason=reason)
-
-    async def _end_pause(self, thread_id: str, until: datetime) -> None:
-        while (left_s := (until - self._clock.now()).total_seconds()) > 0.0:
-            await self._clock.sleep(min(left_s, LONGEST_WAIT_S))
-        del self._pauses[thread_id]
-        self._lanes.put(thread_id, Item(asked=Incoming(source="recovery")))
 
     def _on_done(self) -> None:
         if self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
@@ -278,9 +227,9 @@ class Worker:
         """Record that a trigger comes to nothing; if even that fails, its envelope waits for the next process."""
         try:
             finished = await self._store.refuse(trigger, reason)
-            self.released(finished)
+            self._turns.released(finished)
             if finished.state == "failed":
-                self._tell_failure(trigger)
+                self._turns.notify("failure", trigger)
             if delivery is not None:
                 await self._mailboxes.quarantine(delivery, reason)
         except Exception as error:  # noqa: BLE001  recorded; the envelope lies in claimed/, which is adopted at start

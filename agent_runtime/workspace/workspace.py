@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Select, desc, func, select
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
+from agent_runtime.store.lease import check_lease
 from agent_runtime.store.schema import messages, turns
-from agent_runtime.store.turn_reads import check_lease
 from agent_runtime.store.workspace_schema import candidates
 from agent_runtime.workspace import pages
 from agent_runtime.workspace.authoring import Authoring

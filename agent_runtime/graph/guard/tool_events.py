@@ -12,8 +12,9 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp
 from sqlalchemy import Connection
 
+from agent_runtime.store.lease import check_lease
 from agent_runtime.store.turn_events import OF_TOOLS
-from agent_runtime.store.turn_reads import check_lease, get_turn
+from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
 from turnkeeper.storage.database import Database
@@ -32,19 +33,19 @@ class ToolEvents:
 
     def of_call(self, turn_id: str, tool: str, call: str) -> "Execution | None":
         """Return what writes the events of one call; None while nobody asked for events of tools."""
-        if self._store.bridge.wanted.isdisjoint(OF_TOOLS):
+        if self._store.event_source.wanted.isdisjoint(OF_TOOLS):
             return None
         return Execution(events=self, turn_id=turn_id, tool=tool, call=call)
 
     def write(self, work: Callable[[Connection], None]) -> None:
         """Do the work and wait for the disk, in a thread that may wait."""
         self._database.submit(work).result()
-        self._loop.call_soon_threadsafe(self._store.bridge.news.notify)
+        self._loop.call_soon_threadsafe(self._store.event_source.news.notify)
 
     async def write_async(self, work: Callable[[Connection], None]) -> None:
         """Do the work and wait for the disk, on the loop."""
         await self._database.run(work)
-        self._store.bridge.news.notify()
+        self._store.event_source.news.notify()
 
     def event(self, name: str, run: "Execution", **outcome: Any) -> Callable[[Connection], None]:
         """Return the work that writes one event; a tool may outlive its turn, and then writes none."""
@@ -54,7 +55,9 @@ class ToolEvents:
             check_lease(connection, self._store.epoch)
             turn = get_turn(connection, run.turn_id)
             if turn is not None and turn.status == "running":
-                self._store.bridge.used(connection, name, run.turn_id, at, call=run.call, tool=run.tool, **outcome)
+                self._store.event_source.used(
+                    connection, name, run.turn_id, at, call=run.call, tool=run.tool, **outcome
+                )
 
         return work
 

@@ -26,8 +26,8 @@ from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wa
 from agent_runtime.graph.models.secrets import redact, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.store.tokens import tokens_of_day
 from agent_runtime.store.turn_store import Store
+from agent_runtime.store.turn_writes import tokens_of_day
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import ModelSettings
 from turnkeeper.entropy import Entropy

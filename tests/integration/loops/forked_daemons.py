@@ -27,7 +27,7 @@ def nurse() -> None:
     from agent_runtime.daemon import __main__ as runtime
 
     os.environ.update(runtime.ENVIRONMENT)
-    import agent_runtime.daemon.serve  # noqa: F401  what a daemon imports is imported here, once
+    import agent_runtime.daemon.assembly  # noqa: F401  what a daemon imports is imported here, once
     from task_runner.daemon import __main__ as runner
 
     gc.freeze()

@@ -361,7 +361,7 @@ async def _narrowed_in_the_middle(field: Field, *more: AIMessage) -> wire.TurnEv
 
 @attack(
     "category narrowed in the middle of a turn",
-    {"agent_runtime.permissions.narrowing.Narrowing.__call__": lambda _self, turn: turn},
+    {"agent_runtime.permissions.judge.Narrowing.__call__": lambda _self, turn: turn},
 )
 async def _(field: Field) -> Effects:
     await _narrowed_in_the_middle(field)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
-from agent_runtime.daemon.serve import use_threads
+from agent_runtime.daemon.assembly import use_threads
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls

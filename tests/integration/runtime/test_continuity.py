@@ -67,7 +67,7 @@ async def bench(home: Home) -> AsyncIterator[Recorded]:
 
 
 def context(bench: Bench, turn_id: str) -> TurnContext:
-    category = Categories.load(bench.home, bench.settings).get("conversation")
+    category = Categories(bench.home, bench.settings).get("conversation")
     return TurnContext(turn_id=turn_id, thread_id="before", channel="main", agent="agent0", category=category)
 
 

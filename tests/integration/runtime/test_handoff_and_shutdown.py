@@ -16,9 +16,9 @@ from sqlalchemy import delete
 
 from agent_runtime.graph.agent.default import HANDOFF_HEADING, Briefing
 from agent_runtime.model.turn import Category, TurnContext
-from agent_runtime.permissions.judge import SCOPE as RESTARTS
+from agent_runtime.permissions.judge import RESTART as RESTART_SCOPE
 from agent_runtime.store.idempotency import Call
-from agent_runtime.store.mail.handoffs import LONGEST_SHOWN, Handoff, shown
+from agent_runtime.store.mail import LONGEST_SHOWN, Handoff, shown
 from agent_runtime.store.workspace_schema import effects
 from agent_runtime.tools.restart import Lifecycle
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
@@ -251,7 +251,7 @@ async def test_a_call_that_runs_again_asks_for_no_other_restart(bench: Briefed) 
     receipt = await bench.service.Fire(bench.fire(1), None)
     await soon(bench.blocked.wait(), "the turn to block")
     lifecycle = Lifecycle(bench.runtime.store, home=bench.home, clock=bench.runtime.clock)
-    granted = Category(name="work", autonomous=True, tools=frozenset({RESTARTS}))
+    granted = Category(name="work", autonomous=True, tools=frozenset({RESTART_SCOPE}))
     named = {"turn_id": receipt.turn_id, "thread_id": "thread-a", "channel": "main", "agent": "agent0"}
     call = Call(context=TurnContext(**named, category=granted), key="call")
     asked = await lifecycle.request_restart(call, "notes")

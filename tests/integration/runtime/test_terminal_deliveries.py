@@ -3,7 +3,8 @@
 import pytest
 
 from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
-from agent_runtime.store.mail import deliveries
+from agent_runtime.store import mail
+from agent_runtime.store.schema import deliveries
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
@@ -65,11 +66,9 @@ async def test_a_fire_for_an_agent_in_a_terminal_is_delivered_once_it_was_read(b
     late = await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI"), None)
     assert late.disposition == wire.FireReceipt.DUPLICATE
     assert await look(bench) == 0
-    laid = await bench.runtime.store.read(
-        lambda connection: deliveries.terminal_delivery_of_turn(connection, receipt.turn_id)
-    )
+    delivery = await bench.runtime.store.read(mail.terminal_delivery_of_turn, receipt.turn_id)
     now = bench.runtime.clock.now()
-    again = await bench.runtime.store.write(lambda connection: deliveries.settle(connection, laid, "failed", "", now))
+    again = await bench.runtime.store.write(mail.settle_delivery, delivery, "failed", "", now)
     assert not again
     assert await bench.history() == ["DELIVERED"], "it ends once"
     assert reader.read() == []
@@ -94,13 +93,13 @@ async def test_what_was_read_while_the_runtime_was_down_is_delivered_when_it_is_
 
 async def test_a_crash_between_the_envelope_and_its_row_loses_no_outcome(bench: Bench) -> None:
     await bench.service.Fire(bench.fire(1, agent="codex"), None)
-    await bench.runtime.store.write(lambda connection: connection.execute(deliveries.deliveries.delete()))
+    await bench.runtime.store.write(lambda connection: connection.execute(deliveries.delete()))
     await bench.crash()
     receipt = await bench.service.Fire(bench.fire(1, agent="codex"), None)
     assert receipt.disposition == wire.FireReceipt.DUPLICATE, "the envelope lies there"
     await bench.runtime.worker._terminal_deliveries.stop()
     assert Reader(bench).read() == ["go"]
-    await bench.runtime.store.write(lambda connection: connection.execute(deliveries.deliveries.delete()))
+    await bench.runtime.store.write(lambda connection: connection.execute(deliveries.delete()))
     await bench.crash()
     assert (await bench.service.Fire(bench.fire(1, agent="codex"), None)).turn_id == receipt.turn_id
     assert (await settled(bench, receipt.turn_id)).state == STATES.DELIVERED, "also where it was read meanwhile"

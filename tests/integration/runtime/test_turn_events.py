@@ -102,7 +102,7 @@ async def test_nothing_is_kept_of_what_nobody_asked_for(bench: Bench) -> None:
     assert await kept(bench) == ["turn_end"]
     with pytest.raises(InvalidInput, match="no event 'turn'"):
         await listen(bench, "turn", until=is_end)
-    assert bench.runtime.store.bridge.wanted == {"turn_end"}, "a call that is refused changes nothing"
+    assert bench.runtime.store.event_source.wanted == {"turn_end"}, "a call that is refused changes nothing"
     await ask(bench)
     await bench.run(3)
     assert await kept(bench) == ["turn_end"]

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 
 from agent_runtime.mailbox.agent_messages import MOST_HOPS, thread_of
 from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope, turn_id_of
-from agent_runtime.store.mail import agent_messages
+from agent_runtime.store import mail
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
@@ -142,12 +142,12 @@ async def test_an_answer_that_a_crash_left_owed_is_sent_once(staffed: Bench) -> 
     await bench.run(prompt="go")
     await bench.events(until=lambda event: event.thread_id == THREAD and event.state == STATES.SUCCEEDED)
     await bench.rest()
-    assert len(await bench.runtime.store.read(agent_messages.owed)) == 1
+    assert len(await bench.runtime.store.read(mail.owed)) == 1
     await bench.crash()
     shown = await until_at_rest(bench, 3)
     assert [turn.messages[0].text for turn in shown][2:] == ["agent1 to agent0: done"]
-    await bench.runtime.worker._courier.answer_owed()
-    assert await bench.runtime.store.read(agent_messages.owed) == []
+    await bench.runtime.worker._agent_messages.answer_owed()
+    assert await bench.runtime.store.read(mail.owed) == []
 
 
 async def test_a_worker_that_fails_says_so_and_what_it_says_cannot_pose_as_another(staffed: Bench) -> None:

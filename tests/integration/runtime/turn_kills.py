@@ -102,7 +102,7 @@ class Steps(BaseChatModel):
 def nurse() -> None:
     """Fork daemons, and end them, as standard input asks; each line a JSON object, each answered by one."""
     os.environ.update(daemon.ENVIRONMENT)
-    import agent_runtime.daemon.serve  # noqa: F401  what a daemon imports is imported here, once
+    import agent_runtime.daemon.assembly  # noqa: F401  what a daemon imports is imported here, once
 
     untyped: Any = default
     untyped.make_model = lambda _settings, home, **_fields: Steps(folder=home.root)
@@ -126,9 +126,9 @@ def nurse() -> None:
 
 def be_daemon(home: str, failpoint: str, grace_s: float) -> None:
     """Be the daemon, until killed."""
-    from agent_runtime.daemon import serve
+    from agent_runtime.daemon import assembly
 
-    untyped: Any = serve
+    untyped: Any = assembly
     untyped.DRAIN_GRACE_S = grace_s
     code = 1
     try:

@@ -62,7 +62,7 @@ def workspace(database: Database, clock: ManualClock, told: Told) -> Workspace:
 
 @pytest.fixture
 def categories(home: Home) -> Categories:
-    return Categories.load(home, Settings())
+    return Categories(home, Settings())
 
 
 Begin = Callable[..., TurnContext]

@@ -303,7 +303,7 @@ def test_files_lie_beside_pages(ar: Commands, tmp_path: Path) -> None:
 @pytest.fixture
 def deviation(served: Served, home: Home) -> str:
     """A deviation that a turn recorded, every text of it hostile."""
-    workspace, category = served.workspace, Categories.load(home, Settings()).get("conversation")
+    workspace, category = served.workspace, Categories(home, Settings()).get("conversation")
 
     async def record() -> str:
         context = TurnContext(

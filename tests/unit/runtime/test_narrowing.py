@@ -1,7 +1,7 @@
 """A category that is narrowed acts at once; one that is widened acts from the next fire."""
 
 from agent_runtime.model.turn import Category, TurnContext
-from agent_runtime.permissions.narrowing import Narrowing
+from agent_runtime.permissions.judge import Narrowing
 from turnkeeper.errors import InvalidInput, NotFound
 
 

@@ -20,7 +20,7 @@ SHIPPED = Path(__file__).parents[3] / "categories"
 
 
 def load(home: Home, settings: Settings | None = None) -> Categories:
-    return Categories.load(home, settings or Settings())
+    return Categories(home, settings or Settings())
 
 
 def write(home: Home, name: str, text: str) -> Path:

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import Table
 
 from agent_runtime.graph.engine.live_output import OutputPiece, RunningCall
-from agent_runtime.mailbox.mailboxes import Lying
 from agent_runtime.model.mapping import JSON_KEYS, LEFT_OUT, RENAMED, shared_fields
+from agent_runtime.model.trigger import TriggerHeader
 from agent_runtime.model.turn import Category, ChannelRecord, EventRecord, InterruptRecord, KeyRecord, Said, TurnRecord
-from agent_runtime.store.mail.deliveries import TerminalDelivery
+from agent_runtime.store.mail import TerminalDelivery
 from agent_runtime.store.turn_events import BridgedRecord
 from agent_runtime.store.workspace_schema import attachments, candidates, deviations, memory, pages, revalidations
 from agent_runtime.workspace.attachments import Attachment
@@ -53,7 +53,7 @@ def test_every_field_of_a_message_is_in_its_json_or_left_out_by_name(message: st
         (wire.Turn, TurnRecord, PROGRESS - {"wake_after_s"}),
         (wire.Turn, KeyRecord, PROGRESS | NO_TURN | {"channel", "agent", "task_name"}),
         (wire.Turn, TerminalDelivery, PROGRESS - {"state"} | NO_TURN),
-        (wire.Turn, Lying, PROGRESS | NO_TURN),
+        (wire.Turn, TriggerHeader, PROGRESS | NO_TURN),
         (wire.TurnEvent, EventRecord, {"incarnation"}),
     ],
 )

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from agent_runtime.store.mail.handoffs import handoffs
+from agent_runtime.store.schema import handoffs
 
 revision = "0005"
 down_revision = "0004"

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from agent_runtime.store.turn_events import bridged_events
+from agent_runtime.store.schema import bridged_events
 
 revision = "0006"
 down_revision = "0005"

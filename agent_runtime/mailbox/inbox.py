@@ -1,0 +1,213 @@
+"""One agent's inbox, outside the runtime: what it holds, as rows, and reading it for an agent that lives in a terminal.
+
+Looking makes no folder, takes nothing and needs no lock. A reader holds the inbox's lock: it adopts, claims, delivers,
+acknowledges and archives.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS, hosted_on
+from turnkeeper.bus.acks import AckLedger, acknowledge
+from turnkeeper.bus.durable_writes import GroupingFiles
+from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
+from turnkeeper.bus.file_names import ns_of
+from turnkeeper.bus.inbox import Claimed, Inbox, Put
+from turnkeeper.bus.limits import REASON
+from turnkeeper.bus.quarantine import Quarantine
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.home import Home, check_agent
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
+from turnkeeper.process import Failpoints
+from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.locking import ReaderLock, reader_of
+from turnkeeper.times import from_us, rfc3339
+
+MOST_AT_ONCE = 100
+Row = dict[str, Any]
+_AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+
+
+def agents_with_inboxes(home: Home) -> list[str]:
+    """Return the agents that have an inbox, by name, numbers in order."""
+    folder = home.inbox("agent0").parent
+    found = [name for name in os.listdir(folder) if _AGENT.fullmatch(name)] if folder.is_dir() else []
+    return sorted((name for name in found if (folder / name).is_dir()), key=_natural)
+
+
+def existing(home: Home, agent: str) -> Path:
+    """Return an agent's folder. Raises NotFound where nothing was ever put for it, InvalidInput for no name."""
+    folder = home.inbox(agent)
+    if not folder.is_dir():
+        raise NotFound(f"{agent} has no inbox", where=str(folder), hint="see: agent-runtime inbox list")
+    return folder
+
+
+def inbox_rows(home: Home) -> list[Row]:
+    """Return one row an inbox: how much lies where, since when, and who reads it."""
+    of_runtime = hosted_on(home)
+    return [_inbox_row(home.inbox(agent), of_runtime=agent in of_runtime) for agent in agents_with_inboxes(home)]
+
+
+def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
+    """Return the envelopes that wait or are being worked on, in order, at most `limit`."""
+    folder = existing(home, agent)
+    rows: list[Row] = []
+    for place in ("claimed", "inbox"):
+        for name in _names(folder / place):
+            if len(rows) >= limit:
+                return rows
+            # What is no envelope is set aside, with its reason, when it is claimed; what is gone was.
+            with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
+                envelope = decode(SystemFiles().read(folder / place / name, LARGEST_BYTES))
+                rows.append({"place": place, **envelope_row(name, envelope)})
+    return rows
+
+
+def quarantine_rows(home: Home, agent: str = "") -> list[Row]:
+    """Return what was set aside, of one agent or of all."""
+    rows: list[Row] = []
+    for one in [agent] if agent else agents_with_inboxes(home):
+        if not (existing(home, one) / "quarantine").is_dir():
+            continue
+        quarantine = Quarantine(home.inbox(one), files=SystemFiles(), clock=SystemClock())
+        rows += [
+            {"agent": one, "name": item.name, "reason": item.reason, "at": _written(item.at)}
+            for item in quarantine.items()
+        ]
+    return rows
+
+
+def envelope_row(name: str, envelope: Envelope) -> Row:
+    """Return an envelope as a row, with every field that it has."""
+    return {
+        "name": name,
+        "id": envelope.id,
+        "from": envelope.sender,
+        "to": envelope.to,
+        "kind": envelope.kind,
+        "thread": envelope.thread,
+        "swarm": envelope.swarm,
+        "idempotency_key": envelope.idempotency_key,
+        "requires_ack": envelope.requires_ack,
+        "at": rfc3339(envelope.at),
+        "text": envelope.text,
+        "meta": envelope.meta,
+    }
+
+
+def _inbox_row(folder: Path, *, of_runtime: bool) -> Row:
+    lying = {place: _names(folder / place) for place in ("inbox", "claimed", "delivered", "quarantine")}
+    put_ns = [ns for name in lying["inbox"] if (ns := ns_of(name)) is not None]
+    return {
+        "agent": folder.name,
+        "waiting": len(lying["inbox"]),
+        "claimed": len(lying["claimed"]),
+        "delivered": len(lying["delivered"]),
+        "quarantined": sum(not name.endswith(REASON) for name in lying["quarantine"]),
+        "oldest_at": rfc3339(from_us(min(put_ns) // 1000)) if put_ns else None,
+        "hosted": of_runtime,
+        "reader": reader_of(folder) or None,
+    }
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if not name.startswith(".")) if folder.is_dir() else []
+
+
+def _natural(name: str) -> tuple[str, int]:
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or -1)
+
+
+def _written(at: datetime | None) -> str | None:
+    return rfc3339(at) if at is not None else None
+
+
+class Reader:
+    """The one reader of an agent's inbox, whose lock the caller holds. See :func:`reading`."""
+
+    def __init__(self, home: Home, inbox: Inbox, ledger: AckLedger, clock: Clock, entropy: Entropy) -> None:
+        self._home = home
+        self._inbox = inbox
+        self._ledger = ledger
+        self._clock = clock
+        self._entropy = entropy
+        self._failpoints = Failpoints(os.environ)
+
+    def adopt(self) -> list[Claimed]:
+        """Return what an earlier reader claimed and never archived, in order; it may have delivered the first."""
+        return self._inbox.adopt()
+
+    def claim(self, limit: int = 1) -> list[Claimed]:
+        """Take what waits, in order. What is malformed goes to quarantine."""
+        return self._inbox.claim(limit)
+
+    def quarantined(self) -> int:
+        """Return how many envelopes were set aside."""
+        return len(self._inbox.quarantined())
+
+    def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
+        """Deliver one envelope, then acknowledge and archive it. An error leaves it claimed, for the next reader."""
+        self._failpoints.reach("inbox.claimed")
+        deliver(claimed.envelope)
+        self._failpoints.reach("inbox.delivered")
+        acknowledge(claimed, ledger=self._ledger, clock=self._clock, put_to=self._put_to)
+        self._inbox.archive(claimed)
+
+    def _put_to(self, agent: str) -> Callable[[Envelope], Put] | None:
+        try:
+            folder = self._home.inbox(agent)
+        except InvalidInput:
+            return None
+        if agent in NOT_AGENTS or not folder.is_dir():
+            return None
+        return open_inbox(self._home, agent, self._clock, self._entropy).put
+
+
+@contextlib.contextmanager
+def reading(home: Home, agent: str, reader: str, *, clock: Clock, entropy: Entropy) -> Iterator[Reader]:
+    """Become the reader of an agent's inbox.
+
+    Args:
+        home: the state directory.
+        agent: whose inbox.
+        reader: what reads, for whoever comes second, and for the ledger of receipts.
+        clock: the machine's.
+        entropy: the machine's.
+
+    Raises:
+        InvalidInput: not an agent's name.
+        Conflict: the runtime hosts this agent, or another process reads its inbox.
+    """
+    folder = refuse_hosted(home, agent)
+    with ReaderLock(folder, reader):
+        inbox = open_inbox(home, agent, clock, entropy)
+        yield Reader(home, inbox, AckLedger(home.logs, reader.replace(" ", "-"), clock), clock, entropy)
+
+
+def refuse_hosted(home: Home, agent: str) -> Path:
+    """Return the folder of an agent that lives in a terminal. Raises Conflict for one that the runtime hosts."""
+    if agent in NOT_AGENTS:
+        raise InvalidInput(f"{agent} has no inbox", where="agent", hint="see: agent-runtime inbox list")
+    folder = home.inbox(agent)
+    if agent in hosted_on(home):
+        holder = reader_of(folder) or "agent-runtime, which does not run now"
+        what = f"the inbox of {agent} is read by {holder}"
+        raise Conflict(what, where=str(folder), hint="what it holds becomes turns: agent-runtime turns list")
+    return folder
+
+
+def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:
+    """Return an agent's inbox, for putting into any, and for claiming from one that lives in a terminal.
+
+    Such an agent has no rows for keys, so its files decide which envelope owns one.
+    """
+    settles = check_agent(agent) != FIRST_AGENT and agent not in hosted_on(home)
+    return Inbox(home.inbox(agent), files=GroupingFiles(), clock=clock, entropy=entropy, settles_keys=settles)

@@ -1,0 +1,39 @@
+"""Which process may write to `agent.db`: the one that opened it last.
+
+The file's facts name the store (`incarnation`) and count its owners (`epoch`). Each owner takes the next epoch, and
+each write checks that the epoch is still its own: a process that was superseded changes nothing.
+"""
+
+from sqlalchemy import Connection, bindparam, select
+
+from agent_runtime.store.schema import meta
+from turnkeeper.errors import Conflict
+from turnkeeper.storage.statements import Statement, upsert
+
+
+def get_meta(connection: Connection, key: str) -> str:
+    """Return a fact about the store; empty without one."""
+    return _META.value(connection, key=key) or ""
+
+
+def set_meta(connection: Connection, key: str, value: str) -> None:
+    """Write a fact about the store."""
+    connection.execute(upsert(meta, [meta.c.key], ["value"]).values(key=key, value=value))
+
+
+def take_lease(connection: Connection, drawn: str) -> tuple[str, int]:
+    """Become the owner of the store: return its incarnation, which is `drawn` for a new one, and the new epoch."""
+    incarnation = get_meta(connection, "incarnation") or drawn
+    epoch = int(get_meta(connection, "epoch") or 0) + 1
+    set_meta(connection, "incarnation", incarnation)
+    set_meta(connection, "epoch", str(epoch))
+    return incarnation, epoch
+
+
+def check_lease(connection: Connection, epoch: int) -> None:
+    """Raise Conflict if another process has taken over the store since `epoch`."""
+    if get_meta(connection, "epoch") != str(epoch):
+        raise Conflict("another process has taken over this store", where="epoch")
+
+
+_META = Statement(select(meta.c.value).where(meta.c.key == bindparam("key")))
