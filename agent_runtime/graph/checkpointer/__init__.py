@@ -1,5 +1,5 @@
-"""The checkpointer: one file, one writer thread, one commit for all that waits."""
+"""The checkpointer: one SQLite file, one writer thread, one commit for all that waits.
 
-from agent_runtime.graph.checkpointer.saver import GroupedSaver
-
-__all__ = ["GroupedSaver"]
+`saver` is LangGraph's interface, `file` the open file with its two threads, `rows` the statements. The seam for another
+database is `saver.Checkpoints`.
+"""

@@ -1,13 +1,12 @@
 """The open file: one thread and connection that write, one that reads.
 
-Everything that has queued up for writing becomes one transaction with one commit, and is answered after it. It is
-first tried as a whole, in as few statements as it takes; where anything fails it is undone and tried again one by one,
-each in a savepoint, so that who failed is the only one that does.
+All that has queued up for writing becomes one transaction with one commit, and is answered after it. It is first tried
+as a whole, in as few statements as it takes. Where anything fails, all of it is undone and tried again one by one, each
+in a savepoint, so that only what failed fails.
 
-Checkpoint ids that rise from one process to the next, also where the machine's clock was set back between them.
-
-An id begins with the time at which it was drawn, and the greatest is the newest. LangGraph sees to it that they rise
-within a process; that they go on rising behind what a file holds is seen to here.
+Checkpoint ids rise from one process to the next, also where the machine's clock was set back between them: an id begins
+with the time at which it was drawn, and the greatest is the newest. LangGraph lets them rise within a process; this
+module lets them go on rising behind what the file holds.
 """
 
 import sqlite3
@@ -24,37 +23,10 @@ from agent_runtime.graph.checkpointer.rows import COLUMNS, SCHEMA, Rows
 from turnkeeper.errors import Corrupt
 from turnkeeper.storage.worker_thread import Call, WorkerThread
 
-# What is not drawn by time, as the ids of a test or of another program, has no time to go on from.
-_NEWEST = "SELECT max(checkpoint_id) FROM checkpoints WHERE checkpoint_id GLOB '????????-????-6???-????-????????????'"
-
-
-def go_on_from(connection: Connection, path: str) -> None:
-    """Let every id that this process draws from now on be greater than those in the file.
-
-    Raises:
-        Corrupt: they would not be: what is written from now on would be taken for old, and pruned.
-    """
-    (newest,) = connection.execute(_NEWEST).fetchone()
-    if newest is None:
-        return
-    # The name is private, so what it does is looked at, not believed.
-    module: Any = drawing
-    module._last_v6_timestamp = max(module._last_v6_timestamp or 0, _time_of(newest))  # noqa: SLF001
-    if str(uuid6()) <= newest:
-        what = f"checkpoint {newest} is of a time that is still to come"
-        raise Corrupt(what, where=path, hint="set the machine's clock right, then start again")
-
-
-def _time_of(checkpoint_id: str) -> int:
-    """Return when an id was drawn, in units of LangGraph's own; 0 for what only looks like an id."""
-    try:
-        return UUID(hex=checkpoint_id).time
-    except ValueError:
-        return 0
-
-
 BUSY_S = 10.0
 Work = Rows | Callable[[Connection], Any]
+# What is not drawn by time, as the ids of a test or of another program, has no time to go on from.
+_NEWEST = "SELECT max(checkpoint_id) FROM checkpoints WHERE checkpoint_id GLOB '????????-????-6???-????-????????????'"
 
 
 class CheckpointFile:
@@ -181,8 +153,33 @@ def _prepare(connection: Connection, path: Path) -> None:
     for table, columns in COLUMNS.items():
         if missing := set(columns.split(", ")) - _columns(connection, table):
             raise Corrupt(f"its table {table} lacks {', '.join(sorted(missing))}", where=str(path))
-    go_on_from(connection, str(path))
+    continue_ids(connection, str(path))
 
 
 def _columns(connection: Connection, table: str) -> set[str]:
     return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+
+
+def continue_ids(connection: Connection, path: str) -> None:
+    """Let every id that this process draws from now on be greater than those in the file.
+
+    Raises:
+        Corrupt: they would not be: what is written from now on would be taken for old, and pruned.
+    """
+    (newest,) = connection.execute(_NEWEST).fetchone()
+    if newest is None:
+        return
+    # The name is private, so its effect is checked.
+    module: Any = drawing
+    module._last_v6_timestamp = max(module._last_v6_timestamp or 0, _time_of(newest))  # noqa: SLF001
+    if str(uuid6()) <= newest:
+        what = f"checkpoint {newest} is of a time that is still to come"
+        raise Corrupt(what, where=path, hint="set the machine's clock right, then start again")
+
+
+def _time_of(checkpoint_id: str) -> int:
+    """Return when an id was drawn, in units of LangGraph's own; 0 for what only looks like an id."""
+    try:
+        return UUID(hex=checkpoint_id).time
+    except ValueError:
+        return 0

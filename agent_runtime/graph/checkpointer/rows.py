@@ -1,10 +1,6 @@
-"""The two tables, what is written to them and how they are read: functions of an open connection.
+"""The two tables: what is written to them, how they are read, pruned and copied. Functions of an open connection.
 
 The layout is that of LangGraph's own SQLite saver, so that either opens the other's files.
-
-What a channel that is kept as changes alone was made of: its last whole value, and the changes since.
-
-Dropping and copying what is stored: functions of an open transaction.
 """
 
 import json
@@ -33,7 +29,10 @@ COLUMNS = {
 }
 # Of a row whose metadata is no JSON, which another program may write: none, and no error for all that ask.
 METADATA = "CASE WHEN json_valid(CAST(metadata AS TEXT)) THEN CAST(metadata AS TEXT) END"
+Load = Callable[[tuple[str, bytes]], Any]
 MOST_ROWS = 64  # of one INSERT
+_COUNTERS = "counters_since_delta_snapshot"  # by channel kept as changes: how far back its last whole value lies
+_TASK = ":"  # in a namespace: between a node and the one task that it stands for
 _FILTER_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _GET = """
 SELECT NULL, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, 0 FROM checkpoints
@@ -131,7 +130,9 @@ def ids(connection: Connection, where: Mapping[str, Any], limit: int | None) -> 
     clauses = " AND ".join(where) or "TRUE"
     query = f"SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {clauses}"  # noqa: S608  constants
     values = [value for given in where.values() for value in given]
-    return connection.execute(f"{query} ORDER BY checkpoint_id DESC LIMIT ?", (*values, _most(limit))).fetchall()
+    return connection.execute(
+        f"{query} ORDER BY checkpoint_id DESC LIMIT ?", (*values, -1 if limit is None else limit)
+    ).fetchall()
 
 
 def matching(
@@ -176,10 +177,6 @@ def ancestors(connection: Connection, thread_id: str, namespace: str, checkpoint
             yield found
 
 
-def _most(limit: int | None) -> int:
-    return -1 if limit is None else limit
-
-
 def _comparable(value: Any) -> Any:
     """Return a value as SQLite extracts its like from JSON."""
     if value is None or isinstance(value, str | int | float):
@@ -191,7 +188,7 @@ def changes(
     connection: Connection,
     place: tuple[str, str, str],
     channels: Sequence[str],
-    load: Callable[[tuple[str, bytes]], Any],
+    load: Load,
 ) -> Mapping[str, DeltaChannelHistory]:
     """Return each channel's history at a checkpoint.
 
@@ -223,16 +220,9 @@ def _history(writes: list[PendingWrite], seeds: Mapping[str, Any], channel: str)
     return {"writes": writes, "seed": seeds[channel]} if channel in seeds else {"writes": writes}
 
 
-Load = Callable[[tuple[str, bytes]], Any]
-TABLES = ("writes", "checkpoints")
-# LangGraph counts here, for each channel kept as changes alone, how far back its last whole value lies.
-_COUNTERS = "counters_since_delta_snapshot"
-_TASK = ":"  # in a namespace: between a node and the one task that it stands for
-
-
 def drop_threads(connection: Connection, thread_ids: Sequence[str]) -> None:
     """Delete all of these threads."""
-    for table in TABLES:
+    for table in COLUMNS:
         connection.executemany(f"DELETE FROM {table} WHERE thread_id = ?", [(each,) for each in thread_ids])  # noqa: S608
 
 
@@ -240,14 +230,14 @@ def drop_runs(connection: Connection, run_ids: Sequence[str]) -> None:
     """Delete the checkpoints that these runs made, and their writes. Reads the metadata of every checkpoint."""
     runs = f"""SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints
         WHERE json_extract({METADATA}, '$.run_id') IN (SELECT value FROM json_each(?))"""  # noqa: S608  constants
-    for table in TABLES:
+    for table in COLUMNS:
         query = f"DELETE FROM {table} WHERE (thread_id, checkpoint_ns, checkpoint_id) IN ({runs})"  # noqa: S608
         connection.execute(query, (json.dumps(list(run_ids)),))
 
 
 def copy_thread(connection: Connection, source: str, target: str) -> None:
     """Copy all of a thread under another id; what the other has under the same ids gives way."""
-    for table in TABLES:
+    for table in COLUMNS:
         columns = COLUMNS[table]
         rest = columns.removeprefix("thread_id, ")
         query = f"INSERT OR REPLACE INTO {table} ({columns}) SELECT ?, {rest} FROM {table} WHERE thread_id = ?"  # noqa: S608
@@ -296,14 +286,14 @@ def _needed(connection: Connection, thread_id: str, namespace: str, checkpoint_i
 
 
 def _drop_namespace(connection: Connection, thread_id: str, namespace: str) -> None:
-    for table in TABLES:
+    for table in COLUMNS:
         query = f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"  # noqa: S608  constants
         connection.execute(query, (thread_id, namespace))
 
 
 def _drop_before(connection: Connection, thread_id: str, namespace: str, kept: Sequence[str]) -> None:
     """Delete what is older than the first of `kept` and not among it: writes may be there before their checkpoint."""
-    for table in TABLES:
+    for table in COLUMNS:
         query = f"""DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id < ?
             AND checkpoint_id NOT IN (SELECT value FROM json_each(?))"""  # noqa: S608  constants
         connection.execute(query, (thread_id, namespace, kept[0], json.dumps(list(kept))))

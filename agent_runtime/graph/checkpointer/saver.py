@@ -1,38 +1,75 @@
 """LangGraph's checkpointer interface on a file that commits in groups.
 
-The checkpoints of the process: one SQLite file, write-ahead log, synced at every commit, only known types read.
+Each method is planned once, as work for a thread of the file, and then offered to threads and to event loops.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    WRITES_IDX_MAP,
-    BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
-    get_checkpoint_id,
-    get_checkpoint_metadata,
-)
+from langgraph.checkpoint import base
+from langgraph.checkpoint.base import CheckpointTuple, get_checkpoint_id
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.file import CheckpointFile, Work
-from agent_runtime.graph.checkpointer.rows import Found, Rows, changes
+from agent_runtime.graph.checkpointer.rows import Found, Rows
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.worker_thread import WorkerThread
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _PAGE = 16  # checkpoints that a listing holds at a time
 
 
-class GroupedSaver(BaseCheckpointSaver[str]):
+class Checkpoints(Protocol):
+    """Where the saver keeps its rows. Another database needs its own of this, and of the functions in `rows`.
+
+    Attributes:
+        writer: the thread that writes: what it has answered is on disk.
+        reader: the thread that reads what has been committed.
+    """
+
+    writer: WorkerThread
+    reader: WorkerThread
+
+    def close(self) -> None:
+        """Finish what is queued, then close what is open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan(Generic[R]):
+    """What a method does: the work, the thread that does it, and how its result becomes the method's."""
+
+    thread: WorkerThread
+    work: Work
+    read: Callable[[Any], R]
+
+
+def _both(
+    plan: Callable[Concatenate[Any, P], _Plan[R]],
+) -> tuple[Callable[Concatenate[Any, P], R], Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]]:
+    """Return the method for threads that run no event loop, and the one for event loops."""
+
+    @wraps(plan)
+    def blocking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        planned = plan(self, *args, **kwargs)
+        return planned.read(_run_blocking(planned.thread, planned.work))
+
+    @wraps(plan)
+    async def awaited(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        planned = plan(self, *args, **kwargs)
+        return planned.read(await planned.thread.run(planned.work))
+
+    return blocking, awaited
+
+
+class GroupedSaver(base.BaseCheckpointSaver[str]):
     """Keeps checkpoints in one SQLite file, at full durability, for any number of threads and event loops.
 
     What `put` and `put_writes` were given is on disk when they return, and whoever reads after that reads it. The
@@ -44,7 +81,7 @@ class GroupedSaver(BaseCheckpointSaver[str]):
         """Open or make the file. Raises Corrupt if it is not one of ours."""
         # Strict whatever the environment says: a crafted row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        self._file = CheckpointFile(path)
+        self._file: Checkpoints = CheckpointFile(path)
         self._entropy = SystemEntropy()
 
     def close(self) -> None:
@@ -57,15 +94,12 @@ class GroupedSaver(BaseCheckpointSaver[str]):
 
     # Reading
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+    def _get_tuple(self, config: RunnableConfig) -> _Plan[CheckpointTuple | None]:
         """Return the checkpoint that `config` names, or the newest of its thread and namespace; None without one."""
         place = _place(config)
-        return self._tuple(config, place, _blocking(self._file.reader, lambda c: rows.get(c, *place)))
+        return self._reading(lambda c: rows.get(c, *place), lambda found: self._tuple(config, place, found))
 
-    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that `config` names, or the newest of its thread and namespace; None without one."""
-        place = _place(config)
-        return self._tuple(config, place, await self._file.reader.run(lambda c: rows.get(c, *place)))
+    get_tuple, aget_tuple = _both(_get_tuple)
 
     def list(
         self,
@@ -87,10 +121,8 @@ class GroupedSaver(BaseCheckpointSaver[str]):
             ValueError: a key of `filter` is none.
         """
         where = _matching(config, before, filter)
-        found = _blocking(self._file.reader, lambda c: rows.ids(c, where, limit))
-        for start in range(0, len(found), _PAGE):
-            page = found[start : start + _PAGE]
-            yield from self._tuples(page, _blocking(self._file.reader, lambda c, page=page: _get_all(c, page)))
+        for page in _pages(_run_blocking(self._file.reader, lambda c: rows.ids(c, where, limit))):
+            yield from self._tuples(page, _run_blocking(self._file.reader, lambda c, page=page: _get_all(c, page)))
 
     async def alist(
         self,
@@ -102,99 +134,84 @@ class GroupedSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Yield the checkpoints that match, newest first, as :meth:`list` does."""
         where = _matching(config, before, filter)
-        found = await self._file.reader.run(lambda c: rows.ids(c, where, limit))
-        for start in range(0, len(found), _PAGE):
-            page = found[start : start + _PAGE]
+        for page in _pages(await self._file.reader.run(lambda c: rows.ids(c, where, limit))):
             for each in self._tuples(page, await self._file.reader.run(lambda c, page=page: _get_all(c, page))):
                 yield each
 
-    def get_delta_channel_history(
+    def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
+    ) -> _Plan[Mapping[str, base.DeltaChannelHistory]]:
         """Return, for channels that are kept as changes, the last whole value and the changes since."""
         place = _place(config)
-        found = _blocking(self._file.reader, lambda c: changes(c, place, channels, self.serde.loads_typed))
-        return cast("Mapping[str, DeltaChannelHistory]", found)
+        return self._reading(lambda c: rows.changes(c, place, channels, self.serde.loads_typed), lambda found: found)
 
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """Return, for channels that are kept as changes, the last whole value and the changes since."""
-        place = _place(config)
-        found = await self._file.reader.run(lambda c: changes(c, place, channels, self.serde.loads_typed))
-        return cast("Mapping[str, DeltaChannelHistory]", found)
+    get_delta_channel_history, aget_delta_channel_history = _both(_get_delta_channel_history)
 
     # Writing
 
-    def put(
+    def _put(
         self,
         config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,  # noqa: ARG002  the interface's; values stand in the checkpoint itself
-    ) -> RunnableConfig:
+        checkpoint: base.Checkpoint,
+        metadata: base.CheckpointMetadata,
+        new_versions: base.ChannelVersions,  # noqa: ARG002  the interface's; values stand in the checkpoint itself
+    ) -> _Plan[RunnableConfig]:
         """Store a checkpoint behind the one that `config` names; return the config that names it."""
-        self._change(self._checkpoint(config, checkpoint, metadata))
-        return _config(*_place(config)[:2], checkpoint["id"])
+        thread_id, namespace, parent = _place(config)
+        kind, blob = self.serde.dumps_typed(checkpoint)
+        known = _json(base.get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore")
+        row = (thread_id, namespace, checkpoint["id"], parent or None, kind, blob, known)
+        named = _config(thread_id, namespace, checkpoint["id"])
+        return self._writing(Rows(table="checkpoints", rows=[row]), lambda _done: named)
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,  # noqa: ARG002  the interface's; values stand in the checkpoint itself
-    ) -> RunnableConfig:
-        """Store a checkpoint behind the one that `config` names; return the config that names it."""
-        await self._achange(self._checkpoint(config, checkpoint, metadata))
-        return _config(*_place(config)[:2], checkpoint["id"])
+    put, aput = _both(_put)
 
-    def put_writes(
+    def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """Store what a task wrote beside the checkpoint that it ran from."""
-        self._change(self._writes(config, writes, task_id, task_path))
+    ) -> _Plan[None]:
+        """Store what a task wrote, with the checkpoint that it ran from."""
+        place, fixed = _place(config), base.WRITES_IDX_MAP
+        encoded = [
+            (*place, task_id, task_path, fixed.get(channel, index), channel, *self.serde.dumps_typed(value))
+            for index, (channel, value) in enumerate(writes)
+        ]
+        # An error, an interrupt or an answer takes the place of the one before; a task's results are never changed.
+        replace = all(channel in fixed for channel, _ in writes)
+        return self._writing(Rows(table="writes", rows=encoded, replace=replace))
 
-    async def aput_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """Store what a task wrote beside the checkpoint that it ran from."""
-        await self._achange(self._writes(config, writes, task_id, task_path))
+    put_writes, aput_writes = _both(_put_writes)
 
-    def delete_thread(self, thread_id: str) -> None:
+    def _delete_thread(self, thread_id: str) -> _Plan[None]:
         """Delete all of a thread."""
-        self._change(lambda c: rows.drop_threads(c, [str(thread_id)]))
+        return self._writing(lambda c: rows.drop_threads(c, [str(thread_id)]))
 
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Delete all of a thread."""
-        await self._achange(lambda c: rows.drop_threads(c, [str(thread_id)]))
+    delete_thread, adelete_thread = _both(_delete_thread)
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> _Plan[None]:
         """Delete the checkpoints of these runs and their writes, also where a later one builds on them."""
-        self._change(lambda c: rows.drop_runs(c, run_ids))
+        return self._writing(lambda c: rows.drop_runs(c, run_ids))
 
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of these runs and their writes, also where a later one builds on them."""
-        await self._achange(lambda c: rows.drop_runs(c, run_ids))
+    delete_for_runs, adelete_for_runs = _both(_delete_for_runs)
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> _Plan[None]:
         """Copy every checkpoint and write of a thread to another."""
-        self._change(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
+        return self._writing(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
 
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy every checkpoint and write of a thread to another."""
-        await self._achange(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
+    copy_thread, acopy_thread = _both(_copy_thread)
 
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+    def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> _Plan[None]:
         """Keep of each thread what going on needs (`keep_latest`), or nothing (`delete`)."""
-        self._change(self._pruning(thread_ids, strategy))
+        if strategy == "delete":
+            return self._writing(lambda c: rows.drop_threads(c, thread_ids))
+        if strategy != "keep_latest":
+            raise ValueError(f"unknown strategy {strategy!r}: keep_latest or delete")
+        return self._writing(lambda c: rows.keep_newest_of(c, thread_ids, self.serde.loads_typed))
 
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep of each thread what going on needs (`keep_latest`), or nothing (`delete`)."""
-        await self._achange(self._pruning(thread_ids, strategy))
+    prune, aprune = _both(_prune)
 
     async def aprune_ended(self, thread_id: str) -> None:
         """Prune a thread that is at its end: of what single runs of subgraphs left, nothing is needed any more."""
-        await self._achange(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
+        await self._file.writer.run(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  the interface's
         """Return a version that sorts behind `current`; two that follow the same one differ."""
@@ -203,32 +220,11 @@ class GroupedSaver(BaseCheckpointSaver[str]):
 
     # Between LangGraph's shapes and rows
 
-    def _checkpoint(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> Rows:
-        thread_id, namespace, parent = _place(config)
-        kind, blob = self.serde.dumps_typed(checkpoint)
-        known = _json(get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore")
-        return Rows(
-            table="checkpoints", rows=[(thread_id, namespace, checkpoint["id"], parent or None, kind, blob, known)]
-        )
+    def _reading(self, work: Callable[[Any], Any], read: Callable[[Any], R]) -> _Plan[R]:
+        return _Plan(thread=self._file.reader, work=work, read=read)
 
-    def _writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> Rows:
-        thread_id, namespace, checkpoint_id = _place(config)
-        encoded = [
-            (
-                *(thread_id, namespace, checkpoint_id, task_id, task_path),
-                *(WRITES_IDX_MAP.get(channel, index), channel, *self.serde.dumps_typed(value)),
-            )
-            for index, (channel, value) in enumerate(writes)
-        ]
-        # An error, an interrupt or an answer takes the place of the one before; a task's results are never changed.
-        return Rows(table="writes", rows=encoded, replace=all(channel in WRITES_IDX_MAP for channel, _ in writes))
-
-    def _pruning(self, thread_ids: Sequence[str], strategy: str) -> Work:
-        if strategy == "delete":
-            return lambda c: rows.drop_threads(c, thread_ids)
-        if strategy != "keep_latest":
-            raise ValueError(f"unknown strategy {strategy!r}: keep_latest or delete")
-        return lambda c: rows.keep_newest_of(c, thread_ids, self.serde.loads_typed)
+    def _writing(self, work: Work, read: Callable[[Any], Any] = lambda _done: None) -> _Plan[Any]:
+        return _Plan(thread=self._file.writer, work=work, read=read)
 
     def _tuples(
         self, places: Sequence[tuple[str, str, str]], found: Sequence[Found | None]
@@ -247,19 +243,13 @@ class GroupedSaver(BaseCheckpointSaver[str]):
         return CheckpointTuple(
             config if config is not None and named else _config(place[0], place[1], found.checkpoint_id),
             self.serde.loads_typed(found.blob),
-            cast("CheckpointMetadata", json.loads(found.metadata) if found.metadata is not None else {}),
+            cast("base.CheckpointMetadata", json.loads(found.metadata) if found.metadata is not None else {}),
             parent,
             [(task, channel, self.serde.loads_typed(blob)) for task, channel, blob in found.writes],
         )
 
-    def _change(self, work: Work) -> None:
-        _blocking(self._file.writer, work)
 
-    async def _achange(self, work: Work) -> None:
-        await self._file.writer.run(work)
-
-
-def _blocking(thread: WorkerThread, work: Any) -> Any:
+def _run_blocking(thread: WorkerThread, work: Any) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -291,6 +281,10 @@ def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfi
 def _matching(config: RunnableConfig | None, before: RunnableConfig | None, wanted: Any) -> dict[str, tuple[Any, ...]]:
     limit = None if before is None else get_checkpoint_id(before) or ""
     return rows.matching(config["configurable"] if config is not None else None, limit, wanted)
+
+
+def _pages(found: Sequence[tuple[str, str, str]]) -> Iterator[Sequence[tuple[str, str, str]]]:
+    return (found[start : start + _PAGE] for start in range(0, len(found), _PAGE))
 
 
 def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequence[Found | None]:

@@ -160,7 +160,7 @@ async def test_closing_first_does_what_is_queued(path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from agent_runtime.graph.checkpointer import GroupedSaver
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from tests.support.saving import at, checkpoint
 saver = GroupedSaver(Path(sys.argv[1]))
 for number in range(10_000):
