@@ -7,8 +7,8 @@ This is the one module of the runtime that knows of schedules. It forwards what 
 import hashlib
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC
 from typing import Annotated, Any, Literal
 
@@ -41,35 +41,6 @@ DEFAULT_CATEGORY = "loop"  # of a loop that an author's turn makes
 LONGEST_SHOWN = 200  # characters of a prompt
 MOST_LISTED = 100
 _RUNNER = "task-runner"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopDraft:
-    """A loop as a turn asks for it; empty fields ask for nothing.
-
-    Attributes:
-        prompt: what each of its turns is asked.
-        every: an interval.
-        cron: five fields; with neither, and no event, the loop is self-paced.
-        on: the name of the events it fires for, beside the times or without any.
-        filters: which of them: `field=value`, or `field~=pattern`.
-        debounce: how long after an event the next ones go into its fire.
-        max_fires: how often it fires at most; 0 is no limit.
-        read_only: its turns only read.
-        category: that its turns run under.
-        channel: that shows its turns.
-    """
-
-    prompt: str
-    every: str = ""
-    cron: str = ""
-    on: str = ""
-    filters: Sequence[str] = ()
-    debounce: str = ""
-    max_fires: int = 0
-    read_only: bool = False
-    category: str = ""
-    channel: str = ""
 
 
 class Loops:
@@ -115,8 +86,13 @@ class Loops:
 
         return await self._store.write(work)
 
-    async def create(self, call: Call, draft: LoopDraft) -> Result:
+    async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
         """Make a loop, within what the turn may do.
+
+        Args:
+            call: the tool call.
+            asked: fields of a `TaskSpec`, its `prompt` among them; an empty value asks for nothing. Without `every`,
+                `cron` and `on` the loop is self-paced.
 
         Raises:
             Denied: not in scope, or beyond the turn's category.
@@ -125,15 +101,15 @@ class Loops:
             Unreachable: the runner does not answer.
         """
         context = call.context
-        require(LOOPS, "write", {"channel": draft.channel}, context)
-        _check_texts(vars(draft))
-        category = self._category(draft.category, context)
+        require(LOOPS, "write", {"channel": asked.get("channel", "")}, context)
+        _check_texts(asked)
+        category = self._category(asked.get("category", ""), context)
         turn = await self._store.read(lambda connection: _turn_of(connection, context.turn_id))
         # What an author approved for this call alone is not the loop's.
         bare = replace(context, category=intersect(turn.grant, context.category))
         if reason := beyond(category, bare):
             raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
-        spec_ = _spec(call, draft, category, read_only=turn.read_only)
+        spec_ = _spec(call, asked, category, read_only=turn.read_only)
         request = wire.CreateTaskRequest(spec=spec_, loop=True, fire_id=context.fire_id)
         return await self._once(call, LOOPS, lambda: self._made(request))
 
@@ -233,7 +209,7 @@ class Loops:
         if before is not None:
             return before
         result = await act()
-        kept = await self._store.write(lambda connection: once(connection, call, scope, at, _done, lambda: result))
+        kept = await self._store.write(lambda connection: once(connection, call, scope, at, _keep, lambda: result))
         return kept.result
 
     async def _ask(self, method: str, request: Any) -> Any:
@@ -283,19 +259,16 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
 
         It ends by itself after seven days. There may be 25 of yours at a time.
         """
-        draft = LoopDraft(
-            prompt=prompt,
-            every=every,
-            cron=cron,
-            on=on,
-            filters=where,
-            debounce=debounce,
-            max_fires=max_fires if recurring else 1,
-            read_only=read_only,
-            category=category,
-            channel=channel,
-        )
-        return await loops.create(call_of(runtime), draft)
+        asked: dict[str, Any] = {
+            "prompt": prompt,
+            "every": every,
+            "cron": cron,
+            "on": on,
+            "filters": where,
+            "debounce": debounce,
+        }
+        asked |= {"max_fires": max_fires if recurring else 1, "read_only": read_only}
+        return await loops.create(call_of(runtime), asked | {"category": category, "channel": channel})
 
     async def listed(runtime: Runtime) -> Result:
         """List your loops and those of this channel: ids, when they fire next, how often they did, their prompts."""
@@ -364,29 +337,21 @@ def _check_texts(said: Mapping[str, object]) -> None:
                 check_text(text, field)
 
 
-def _done(_connection: Connection, _context: TurnContext) -> None:
-    """Keep what the runner did, even where the turn was cancelled meanwhile."""
+def _keep(_connection: Connection, _context: TurnContext) -> None:
+    """Refuse nothing: what the runner did is kept, even if the turn was cancelled meanwhile."""
 
 
-def _spec(call: Call, draft: LoopDraft, category: Category, *, read_only: bool) -> wire.TaskSpec:
+def _spec(call: Call, asked: Mapping[str, Any], category: Category, *, read_only: bool) -> wire.TaskSpec:
     """Return the loop as the runner takes it; its name follows from the call, so that one call makes one loop."""
     context = call.context
-    made = wire.TaskSpec(
-        name=f"agent-loop-{_digest(call)[:12]}",
-        prompt=draft.prompt,
-        category=category.name,
-        channel=draft.channel or context.channel,
-        agent=context.agent,
-        read_only=draft.read_only or read_only or context.read_only,
-        created_by=_maker(context),
-        filters=draft.filters,
-    )
-    if draft.every and draft.cron:
+    if asked.get("every") and asked.get("cron"):
         raise InvalidInput("every and cron exclude each other", where="every", hint="give one of them, or neither")
-    for field in ("every", "cron", "on", "debounce", "max_fires"):
-        if value := getattr(draft, field):
-            setattr(made, field, value)
-    if not (draft.every or draft.cron or draft.on):
+    made = wire.TaskSpec(**{name: value for name, value in asked.items() if value})
+    made.name = f"agent-loop-{_digest(call)[:12]}"
+    made.category, made.channel, made.agent = category.name, made.channel or context.channel, context.agent
+    made.read_only = made.read_only or read_only or context.read_only
+    made.created_by.CopyFrom(_maker(context))
+    if not (made.every or made.cron or made.on):
         made.dynamic = True
     return made
 

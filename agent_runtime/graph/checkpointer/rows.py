@@ -130,9 +130,8 @@ def ids(connection: Connection, where: Mapping[str, Any], limit: int | None) -> 
     clauses = " AND ".join(where) or "TRUE"
     query = f"SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {clauses}"  # noqa: S608  constants
     values = [value for given in where.values() for value in given]
-    return connection.execute(
-        f"{query} ORDER BY checkpoint_id DESC LIMIT ?", (*values, -1 if limit is None else limit)
-    ).fetchall()
+    values.append(-1 if limit is None else limit)
+    return connection.execute(f"{query} ORDER BY checkpoint_id DESC LIMIT ?", values).fetchall()
 
 
 def matching(
@@ -237,8 +236,7 @@ def drop_runs(connection: Connection, run_ids: Sequence[str]) -> None:
 
 def copy_thread(connection: Connection, source: str, target: str) -> None:
     """Copy all of a thread under another id; what the other has under the same ids gives way."""
-    for table in COLUMNS:
-        columns = COLUMNS[table]
+    for table, columns in COLUMNS.items():
         rest = columns.removeprefix("thread_id, ")
         query = f"INSERT OR REPLACE INTO {table} ({columns}) SELECT ?, {rest} FROM {table} WHERE thread_id = ?"  # noqa: S608
         connection.execute(query, (target, source))

@@ -1,16 +1,10 @@
-"""Which model answers: the offline rules, or any that LangChain can make.
-
-Refusals of OpenAI's chat completions, heard also in a stream.
-
-There a model that declines says so in a field of its own, which LangChain's client passes over when it streams: the
-answer would look empty, and a fire as if there had been nothing to do. Here the words are put where the text goes.
-"""
+"""Which model answers: the offline rules, or any that LangChain can make."""
 
 import os
 import stat
 from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
-from typing import Any, Self
+from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
@@ -24,53 +18,6 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import ModelSettings
 from turnkeeper.errors import InvalidInput
-
-
-def show_refusals(model: Any) -> None:
-    """Make a model of the OpenAI family tell refusals as text; leave any other as it is."""
-    client = getattr(model, "async_client", None)
-    if callable(getattr(client, "create", None)):
-        model.async_client = _Client(client)
-
-
-class _Client:
-    """The library's client, its streams listened to."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    async def create(self, **payload: Any) -> Any:
-        """Return what the client returns."""
-        answer = await self._client.create(**payload)
-        return _Stream(answer) if payload.get("stream") else answer
-
-
-class _Stream:
-    """A stream of pieces, as the library reads it."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stream.__aexit__(kind, error, trace)
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        async for piece in self._stream:
-            for choice in getattr(piece, "choices", None) or ():
-                words = getattr(choice.delta, "refusal", None)
-                if words:
-                    choice.delta.content = f"{choice.delta.content or ''}{words}"
-            yield piece
-
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
@@ -96,7 +43,7 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
     where = f"{home.config}: model.name"
     if settings.base_url and not _is_address(settings.base_url):
         hint = "write for example http://127.0.0.1:8000/v1"
-        raise InvalidInput("is no address of a server", where=f"{home.config}: model.base_url", hint=hint)
+        raise InvalidInput("is not the address of a server", where=f"{home.config}: model.base_url", hint=hint)
     try:
         return _make(settings)
     except ImportError as error:
@@ -107,7 +54,7 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
     except Exception as error:
         hint = "use 'offline' or a string such as openai:gpt-5, with its key in the environment or in .env"
         if settings.base_url:
-            hint += "; a server that wants no key is content with any, such as OPENAI_API_KEY=none"
+            hint += "; if the server needs no key, set any value, such as OPENAI_API_KEY=none"
         said = redact(_first_sentence(error), known_secrets(home, {**os.environ, **environ}, settings.base_url))
         raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
 
@@ -154,5 +101,45 @@ def _delay(environ: Mapping[str, str]) -> float:
     except ValueError as error:
         raise InvalidInput(f"{environ[DELAY]!r} is not a number of seconds", where=DELAY) from error
     if not 0 <= delay <= LONGEST_DELAY_S:
-        raise InvalidInput(f"wants 0 to {LONGEST_DELAY_S:.0f} seconds", where=DELAY)
+        raise InvalidInput(f"must be 0 to {LONGEST_DELAY_S:.0f} seconds", where=DELAY)
     return delay
+
+
+def show_refusals(model: Any) -> None:
+    """Make a model of the OpenAI family give refusals as text, also in a stream; leave any other as it is.
+
+    A model of theirs that declines says so in a field of its own, which LangChain's client ignores when it streams: the
+    answer would look empty, and a fire as if there had been nothing to do.
+    """
+    client = getattr(model, "async_client", None)
+    if callable(getattr(client, "create", None)):
+        model.async_client = _Client(client)
+
+
+class _Client:
+    """The library's client, with refusals as text in what it streams."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def create(self, **payload: Any) -> Any:
+        """Return what the client returns."""
+        answer = await self._client.create(**payload)
+        return _opened(answer) if payload.get("stream") else answer
+
+
+@asynccontextmanager
+async def _opened(stream: Any) -> AsyncIterator[AsyncIterator[Any]]:
+    async with stream:
+        yield _with_refusals(stream)
+
+
+async def _with_refusals(stream: Any) -> AsyncIterator[Any]:
+    async for piece in stream:
+        for choice in getattr(piece, "choices", None) or ():
+            if words := getattr(choice.delta, "refusal", None):
+                choice.delta.content = f"{choice.delta.content or ''}{words}"
+        yield piece

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.store.idempotency import Call
-from agent_runtime.tools.loops import LoopDraft, Loops
+from agent_runtime.tools.loops import Loops
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.daemon.assembly import Runner
 from tests.integration.runtime.harness import STATES, Bench
@@ -261,7 +261,7 @@ async def test_a_call_that_runs_again_after_a_crash_makes_no_second_loop_and_no_
     for _ in range(2):
         loops = Loops(runtime.store, runtime.categories, home=looper.home, clock=runtime.clock)
         answers.append(
-            (await loops.create(call, LoopDraft(prompt="p", every="15m")), await loops.emit(other, "built", {}))
+            (await loops.create(call, {"prompt": "p", "every": "15m"}), await loops.emit(other, "built", {}))
         )
         await runtime.store.write(lambda connection: connection.execute(text("DELETE FROM effects")))
         await loops.close()

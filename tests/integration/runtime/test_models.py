@@ -508,8 +508,8 @@ class TestAModelThatCannotBeMade:
                 "needs a package that is not installed; run: pip install langchain-mistralai",
             ),
             ({"name": "anthropic:claude"}, "run: pip install 'turnkeeper[anthropic]'"),
-            ({"base_url": "localhost:8000"}, "model.base_url: is no address of a server"),
-            ({"base_url": "http://127.0.0.1:99999/v1"}, "model.base_url: is no address of a server"),
+            ({"base_url": "localhost:8000"}, "model.base_url: is not the address of a server"),
+            ({"base_url": "http://127.0.0.1:99999/v1"}, "model.base_url: is not the address of a server"),
         ],
     )
     async def test_is_one_line(
