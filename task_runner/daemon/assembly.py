@@ -75,24 +75,24 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
     changed, planned = asyncio.Event(), asyncio.Event()
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s)
     dispatcher = sending.Dispatcher(
-        store, runtime, clock=clock, entropy=entropy, trail=log, failpoints=failpoints, pace=pace, changed=changed,
+        store, runtime, clock=clock, entropy=entropy, log=log, failpoints=failpoints, pace=pace, changed=changed,
         planned=planned,
     )  # fmt: skip
     loop = Loop(
-        store, clock=clock, trail=log, failpoints=failpoints, changed=changed, planned=planned,
+        store, clock=clock, log=log, failpoints=failpoints, changed=changed, planned=planned,
         dispatch=dispatcher.wake, asking=dispatcher.asking, reachable=lambda: dispatcher.connected,
     )  # fmt: skip
     wakes = outcomes.Wakes(
         planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost, asking=dispatcher.asking
     )  # fmt: skip
-    runtime_events = outcomes.RuntimeEvents(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes)
+    runtime_events = outcomes.RuntimeEvents(store, runtime, clock=clock, entropy=entropy, log=log, wakes=wakes)
 
     def task_changed() -> None:
         for event in (changed, dispatcher.work, dispatcher.asking, runtime_events.changed):
             event.set()
 
     service = Service(
-        store, runtime, clock=clock, entropy=entropy, trail=log, defaults=_defaults(settings), tick=loop.tick,
+        store, runtime, clock=clock, entropy=entropy, log=log, defaults=_defaults(settings), tick=loop.tick,
         changed=task_changed,
         serving=Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
     )  # fmt: skip
@@ -101,10 +101,10 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
             service=service,
             loop=loop,
             dispatcher=dispatcher,
-            follower=outcomes.Follower(store, runtime, clock=clock, entropy=entropy, trail=log, wakes=wakes),
+            follower=outcomes.Follower(store, runtime, clock=clock, entropy=entropy, log=log, wakes=wakes),
             runtime_events=runtime_events,
-            canceller=sending.Canceller(store, runtime, clock=clock, trail=log, work=dispatcher.asking),
-            pruner=Pruner(store, clock=clock, trail=log, keep=timedelta(seconds=settings.keep_history)),
+            canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
+            pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
             warm_up=lambda: store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy)),
         )
     finally:

@@ -74,7 +74,7 @@ class Dispatcher:
         *,
         clock: Clock,
         entropy: Entropy,
-        trail: EventLog,
+        log: EventLog,
         failpoints: Failpoints,
         pace: Pace,
         changed: asyncio.Event,
@@ -85,7 +85,7 @@ class Dispatcher:
         By then the tasks that were late at the start have been planned again.
         """
         self._store, self._runtime = store, runtime
-        self._clock, self._trail = clock, trail
+        self._clock, self._log = clock, log
         self._reconnector = Reconnector(clock, entropy)
         self._failpoints, self._pace, self._changed = failpoints, pace, changed
         self._planned = planned
@@ -128,7 +128,7 @@ class Dispatcher:
         done = await self._store.run(
             lambda session: plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
         )
-        self._trail.emit_all(done.events)
+        self._log.emit_all(done.events)
         self._changed.set()
         self.asking.set()
 
@@ -170,7 +170,7 @@ class Dispatcher:
 
     async def _write(self, stream: FireStream, batch: list[Outgoing]) -> None:
         self._failpoints.reach("runner.sent")
-        self._trail.emit_all([log_records.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
+        self._log.emit_all([log_records.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
         self._unanswered.extend(_Key(outgoing.fire.fire_id, outgoing.fire.attempt) for outgoing in batch)
         await stream.write([complete_request(outgoing) for outgoing in batch])
 
@@ -209,7 +209,7 @@ class Dispatcher:
         now = self._clock.now()
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
         done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))
-        self._trail.emit_all(done.events)
+        self._log.emit_all(done.events)
         if any(receipt.HasField("error") for receipt in receipts):
             self._changed.set()
         self.work.set()
@@ -280,9 +280,9 @@ def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]]
 class Canceller:
     """Asks the runtime to end the turns that a waiting fire wants ended."""
 
-    def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, trail: EventLog, work: asyncio.Event) -> None:
+    def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, log: EventLog, work: asyncio.Event) -> None:
         """Set `work` when there may be a turn to end."""
-        self._store, self._runtime, self._clock, self._trail = store, runtime, clock, trail
+        self._store, self._runtime, self._clock, self._log = store, runtime, clock, log
         self._work = work
         self._answered: set[_Key] = set()
 
@@ -310,7 +310,7 @@ class Canceller:
             except TurnkeeperError:
                 return False
             self._answered.add(key)
-            self._trail.emit_all([log_records.of_fire("fire.asked_to_end", fire, reason=CANCEL_REASON)])
+            self._log.emit_all([log_records.of_fire("fire.asked_to_end", fire, reason=CANCEL_REASON)])
         return True
 
 

@@ -71,10 +71,10 @@ class Follower:
     """Takes in the runtime's turn events, in order, each exactly once."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: EventLog, wakes: Wakes
+        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, log: EventLog, wakes: Wakes
     ) -> None:
         self._store, self._runtime = store, runtime
-        self._clock, self._trail, self._wakes = clock, trail, wakes
+        self._clock, self._log, self._wakes = clock, log, wakes
         self._reconnector = Reconnector(clock, entropy)
 
     async def run(self) -> None:
@@ -117,7 +117,7 @@ class Follower:
 
     def _finish(self, done: Planned) -> None:
         self._reconnector.succeeded()
-        self._trail.emit_all(done.events)
+        self._log.emit_all(done.events)
         self._wakes.planning.set()
         self._wakes.dispatch.set()
         if done.asking:
@@ -125,7 +125,7 @@ class Follower:
 
     async def _ask_about_open(self, incarnation: str) -> None:
         """Take in what a replaced store knows of every open fire; what it does not know is sent again."""
-        self._trail.emit("runtime.replaced", incarnation=incarnation)
+        self._log.emit("runtime.replaced", incarnation=incarnation)
         after = 0
         while fires := await self._store.run(partial(_open, after=after)):
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
@@ -237,11 +237,11 @@ class RuntimeEvents:
     """
 
     def __init__(
-        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, trail: EventLog, wakes: Wakes
+        self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, log: EventLog, wakes: Wakes
     ) -> None:
         """Set `changed` whenever tasks may wait for other events than before."""
         self._store, self._runtime = store, runtime
-        self._clock, self._trail, self._wakes = clock, trail, wakes
+        self._clock, self._log, self._wakes = clock, log, wakes
         self._reconnector = Reconnector(clock, entropy)
         self.changed = asyncio.Event()
 
@@ -288,7 +288,7 @@ class RuntimeEvents:
 
         taken = await self._store.run(record)
         self._reconnector.succeeded()
-        self._trail.emit_all(taken.planned.events)
+        self._log.emit_all(taken.planned.events)
         if taken.planned.committed:
             self._wakes.planning.set()
             self._wakes.dispatch.set()

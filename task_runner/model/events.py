@@ -17,7 +17,7 @@ import re2
 
 from turnkeeper.errors import InvalidInput
 
-# Told by the agent runtime, of the insides of turns.
+# Emitted by the agent runtime, about what happens inside turns.
 LIFECYCLE = (
     "turn_start",
     "turn_end",
@@ -57,7 +57,7 @@ class Event:
 
     Attributes:
         name: what.
-        id: the same whenever the same event is told again.
+        id: the same whenever the same event is emitted again.
         at: when.
         fire_id: of the fire whose turn it happened in, or that it is about; empty for none.
         turn_id, thread_id, task_id, task_name, channel, category, agent, tool: likewise.
@@ -90,14 +90,14 @@ def check_event_name(name: str, *, where: str = "on") -> str:
         hint = "use 1 to 64 of a-z, 0-9, _, ., : and -, a letter first"
         raise InvalidInput(f"{name[:70]!r} is not an event's name", where=where, hint=hint)
     if name.startswith(_RESERVED) and name not in OWN:
-        raise InvalidInput(f"nothing tells of {name!r}", where=where, hint=f"one of {', '.join(OWN)}")
+        raise InvalidInput(f"{name!r} is reserved, and nothing emits it", where=where, hint=f"one of {', '.join(OWN)}")
     return name
 
 
 def check_emitted_name(name: str) -> str:
-    """Return the name of an event that an author or an agent tells of. Raises InvalidInput for one of our own."""
+    """Return the name of an event that an author or an agent emits. Raises InvalidInput for one of our own."""
     if name in LIFECYCLE or name.startswith(_RESERVED):
-        raise InvalidInput(f"{name!r} is told by turnkeeper itself", where="name", hint="choose another name")
+        raise InvalidInput(f"{name!r} is reserved: turnkeeper emits it", where="name", hint="choose another name")
     return check_event_name(name, where="name")
 
 
@@ -132,7 +132,7 @@ def matches(filters: Collection[str], event: Event) -> bool:
     return all(_filter(text)(event) for text in filters)
 
 
-def told(event: Event) -> str:
+def prompt_line(event: Event) -> str:
     """Return an event as one line of ASCII JSON, for a prompt: without a `<`, so that it opens no wrapper there."""
     said: dict[str, Any] = {"event": event.name, "id": event.id, "at": event.at.isoformat()}
     names = ("task_name", "fire_id", "turn_id", "thread_id", "channel", "category", "agent", "tool")

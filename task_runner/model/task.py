@@ -1,4 +1,4 @@
-"""What the runner knows: tasks, the nominal times they name, and the ledger of what came of each.
+"""What the runner knows: tasks, the scheduled times they name, and the ledger of what came of each.
 
 Plain frozen values; time is always an aware datetime in UTC. Nothing here reads a clock or does I/O.
 """
@@ -56,7 +56,7 @@ class EventTrigger:
 
 
 class ScheduleKind(StrEnum):
-    """How a schedule names its nominal times."""
+    """How a schedule names its scheduled times."""
 
     CRON = "cron"
     EVERY = "every"
@@ -67,7 +67,7 @@ class ScheduleKind(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """What becomes of nominal times that were missed."""
+    """What becomes of scheduled times that were missed."""
 
     SKIP = "skip"
     RUN_ONCE = "run-once"
@@ -133,7 +133,7 @@ COUNTED = frozenset({FireKind.SCHEDULED, FireKind.WAKE, FireKind.EVENT})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """Which nominal times a task names.
+    """Which scheduled times a task names.
 
     Attributes:
         kind: how.
@@ -155,17 +155,17 @@ class Definition:
 
     Attributes:
         name: unique among the tasks that are not deleted.
-        schedule: its nominal times, within the bounds below.
+        schedule: its scheduled times, within the bounds below.
         timezone: IANA name of the zone that `schedule` is read in.
         category, channel, agent, prompt, payload_json, read_only: passed to the runtime with each fire.
-        catch_up, grace, catch_up_window, max_catch_up: what becomes of missed nominal times.
+        catch_up, grace, catch_up_window, max_catch_up: what becomes of missed scheduled times.
         overlap: what becomes of a fire that is due while another is open.
-        start_at, end_at, expires_at: bounds on nominal times, all included; None for no bound.
+        start_at, end_at, expires_at: bounds on scheduled times, all included; None for no bound.
         max_fires: how many scheduled fires may ever be accepted; None for no limit.
         thread_id: the runtime's thread; empty for the task's own id.
         tags: labels, sorted by key.
-        jitter: the most that a fire is put off, by an amount that its nominal time decides.
-        exclude: days and spans that name no nominal time, as :func:`task_runner.timetable.check_excluded` writes them.
+        jitter: the most that a fire is put off, by an amount that its scheduled time decides.
+        exclude: days and spans without scheduled times, as :func:`task_runner.timetable.check_excluded` writes them.
         retries: how many more attempts a fire gets whose turn failed.
         pause_after_failures: after how many failed fires in a row the task pauses; None for never.
         budget: limits that pause the task when reached, sorted by key; see :mod:`task_runner.planner.budgets`.
@@ -265,12 +265,12 @@ class Task:
         reason: the note of a pause, or why it is quarantined; empty for none.
         revision: counts edits, from 1.
         created_at: when it was declared.
-        cursor_at: every nominal time up to here is covered by exactly one scheduled ledger entry.
+        cursor_at: every scheduled time up to here is covered by exactly one scheduled ledger entry.
         wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
             can change anything.
         accepted: scheduled fires and wakes accepted; what `max_fires` bounds.
         fires: fires of any kind accepted.
-        missed: nominal times that were skipped or folded by catch-up.
+        missed: scheduled times that were skipped or folded by catch-up.
         rewound_until: after the clock stepped back, the cursor before; up to there fires may exist already.
         failures: how many fires in a row have failed.
         usage: what its turns came to on the newest day on which one ended; None without a budget.
@@ -296,17 +296,17 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fire:
-    """A ledger entry: one fire, or one record of a run of nominal times that did not fire.
+    """A ledger entry: one fire, or one record of a run of scheduled times that did not fire.
 
     Attributes:
         entry_id: the ledger's own number, in the order of planning; 0 until it is written.
         fire_id: the fire's identity for ever; empty for a skipped run and for a fire that waits.
-        nominal_at: the nominal time it fires for; of a run, the last.
+        nominal_at: the scheduled time it fires for; of a run, the last.
         outcome, reason: where it stands, and why.
-        count, first_at, last_at: the run of nominal times it covers; a count of 0 covers nothing.
+        count, first_at, last_at: the run of scheduled times it covers; a count of 0 covers nothing.
         attempt: from 1; grows only after a release, or after a failure that is tried again.
         policy: the catch-up policy it was planned under.
-        caught_up: it stands for missed nominal times, so it takes a catch-up slot.
+        caught_up: it stands for missed scheduled times, so it takes a catch-up slot.
         released: it waited for overlap, so that being late is no miss before `send_by`.
         send_by: until when sending it is on time; None for an entry that is no fire yet.
         ready_at: from when it may be sent; None while it stands behind an earlier fire, and once it is sent.
@@ -374,7 +374,7 @@ class Snapshot:
         task: the task.
         open: its open ledger entries of every kind, oldest first.
         tail: the newest of its skipped entries, which an adjacent one of the same reason extends.
-        taken: nominal times after the cursor whose fires exist already, because the clock stepped back.
+        taken: scheduled times after the cursor whose fires exist already, because the clock stepped back.
     """
 
     task: Task

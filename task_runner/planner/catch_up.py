@@ -1,7 +1,7 @@
-"""Catch-up: what becomes of nominal times that were missed, for whatever cause. Pure.
+"""Catch-up: what becomes of scheduled times that were missed, for whatever cause. Pure.
 
 One rule for every cause - runner down, machine asleep, runtime unreachable, clock stepped, thread waiting for its
-author - decides over the nominal times that fell due together with the task's own fires that never left.
+author - decides over the scheduled times that fell due together with the task's own fires that never left.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ class CaughtUp:
         fires: new fires, oldest first, none of them ready yet.
         skips: new records of runs that do not fire, oldest first.
         changed: the task's unsent fires that changed, settled or not.
-        missed: how many nominal times count as missed that did not before.
+        missed: how many scheduled times count as missed that did not before.
     """
 
     fires: tuple[Fire, ...] = ()
@@ -36,7 +36,7 @@ class CaughtUp:
 
 
 def late_fires(unsent: tuple[Fire, ...], due: entries.Due, now: datetime) -> tuple[Fire, ...]:
-    """Return those unsent fires that are missed: past their time, or with a later nominal time due already.
+    """Return those unsent fires that are missed: past their time, or with a later scheduled time due already.
 
     One that waited for overlap is missed only once the grace it was released with is over.
     """

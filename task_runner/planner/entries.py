@@ -14,7 +14,7 @@ from task_runner.timetable import Timetable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Some nominal times of one task.
+    """Some scheduled times of one task.
 
     Attributes:
         count: how many, at least 1.
@@ -31,7 +31,7 @@ class Due:
     """What fell due in (after, now].
 
     Attributes:
-        missed: the nominal times that are no longer on time.
+        missed: the scheduled times that are no longer on time.
         on_time: the newest one, if it still is.
     """
 
@@ -40,14 +40,14 @@ class Due:
 
     @property
     def last_at(self) -> datetime | None:
-        """The newest nominal time that fell due; None if none did."""
+        """The newest scheduled time that fell due; None if none did."""
         return self.on_time or (self.missed.last_at if self.missed else None)
 
 
 def fallen_due(
     timetable: Timetable, after: datetime, now: datetime, grace: timedelta, due: Callable[[datetime], datetime]
 ) -> Due:
-    """Return the nominal times in (after, now]; only the newest can be on time, until `grace` after it is due."""
+    """Return the scheduled times in (after, now]; only the newest can be on time, until `grace` after it is due."""
     first = timetable.next_after(after)
     if first is None or first > now:
         return Due()
@@ -59,7 +59,7 @@ def fallen_due(
 
 
 def run_between(timetable: Timetable, after: datetime, until: datetime) -> Run | None:
-    """Return the run of nominal times in (after, until], None if there are none."""
+    """Return the run of scheduled times in (after, until], None if there are none."""
     if after >= until:
         return None
     first, last = timetable.next_after(after), timetable.last_at_or_before(until)
@@ -70,7 +70,7 @@ def run_between(timetable: Timetable, after: datetime, until: datetime) -> Run |
 
 
 def single(nominal_at: datetime) -> Run:
-    """Return the run of one nominal time."""
+    """Return the run of one scheduled time."""
     return Run(count=1, first_at=nominal_at, last_at=nominal_at)
 
 
@@ -122,12 +122,12 @@ def covering(fire: Fire, run: Run) -> Fire:
 
 
 def settled_skipped(fire: Fire, reason: str, now: datetime) -> Fire:
-    """Return a fire withdrawn unsent; it goes on covering its nominal times."""
+    """Return a fire withdrawn unsent; it goes on covering its scheduled times."""
     return replace(fire, outcome=Outcome.SKIPPED, reason=reason, ready_at=None, ended_at=now)
 
 
 def settled_coalesced(fire: Fire, into: str, now: datetime) -> Fire:
-    """Return a fire folded into the fire `into`, which covers its nominal times from now on."""
+    """Return a fire folded into the fire `into`, which covers its scheduled times from now on."""
     return replace(fire, outcome=Outcome.COALESCED, reason=into, count=0, ready_at=None, ended_at=now)
 
 
@@ -146,7 +146,7 @@ def released(fire: Fire, task: Task, now: datetime) -> Fire:
 
 
 def newly_missed(fire: Fire) -> int:
-    """Return how many nominal times of an entry count as missed once it does not fire, that did not count before."""
+    """Return how many scheduled times of an entry count as missed once it does not fire, that did not count before."""
     return 1 if fire.caught_up and fire.policy is CatchUp.RUN_ONCE else fire.count
 
 

@@ -1,10 +1,8 @@
-"""What becomes of the events that one task is triggered by: a fire, or a record of none. Pure.
+"""What events do to the tasks that they trigger: a fire, or a record of none; and how those fires line up. Pure.
 
 A fire of an event is named by the event that opened its debounce window. Whatever else comes within the window, or
 while that fire has not been sent, goes into it. Whatever does not fire is counted in an entry that says why, so that
 fires, coalesced and skipped triggers come to as many as there were.
-
-After an edit: what the new definition does not fire for any more. Pure.
 """
 
 from collections import Counter, deque
@@ -111,10 +109,10 @@ def decide(
         now: the time.
         refused: by event id, why a trigger is not to fire whatever the rules say.
     """
-    desk = _Desk(standing=standing, now=now, refused=refused)
+    decision = _Decision(standing=standing, now=now, refused=refused)
     for trigger in triggers:
-        desk.take(trigger)
-    return desk.decided()
+        decision.take(trigger)
+    return decision.decided()
 
 
 def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: bool) -> tuple[Task, tuple[Fire, ...]]:
@@ -184,7 +182,7 @@ def _is_ahead(row: Fire) -> bool:
 
 
 @dataclass(kw_only=True)
-class _Desk:
+class _Decision:
     standing: Standing
     now: datetime
     refused: Mapping[str, str]
@@ -317,11 +315,11 @@ class _Desk:
 
 
 def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
-    """Settle the unsent fires whose nominal time a new schedule no longer names, or whose event it does not wait for.
+    """Settle the unsent fires whose scheduled time a new schedule no longer names, or whose event it does not wait for.
 
     Args:
         snapshot: the task with its new definition.
-        timetable: its new nominal times.
+        timetable: its new scheduled times.
         now: the time.
         on: the events it fired for before.
     """

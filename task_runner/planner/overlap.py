@@ -25,7 +25,7 @@ class Lined:
     Attributes:
         new: entries to insert, oldest first.
         changed: entries of the task that changed.
-        missed: how many nominal times count as missed that did not before.
+        missed: how many scheduled times count as missed that did not before.
     """
 
     new: tuple[Fire, ...] = ()

@@ -13,10 +13,10 @@ class Plan:
 
     Attributes:
         task: the task as it is from now on: cursor, wake, state, counts.
-        new: entries to insert, by nominal time.
+        new: entries to insert, by scheduled time.
         changed: entries to replace, by entry id.
-        restored: nominal times that a clock stepped back over: their fires exist, and cover them again.
-        skipped: the runs of nominal times that this plan skips, before any of them extends an earlier entry.
+        restored: scheduled times that a clock stepped back over: their fires exist, and cover them again.
+        skipped: the runs of scheduled times that this plan skips, before any of them extends an earlier entry.
         tail: the element of `new` or `changed`, or the earlier entry, that is the newest of the skipped ones, if any.
     """
 

@@ -41,11 +41,11 @@ _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lately:
-    """What was heard of a task's turns just now, or not yet.
+    """What the runtime reported of a task's turns just now, or not yet.
 
     Attributes:
-        complete: whether all that happened was heard; a fire taken for under way may else have ended long ago.
-        ended_at: when the turn of a scheduled fire ended, if that is what was heard.
+        complete: whether all reports came in; a fire taken for under way may else have ended long ago.
+        ended_at: when the turn of a scheduled fire ended, if one did.
         resumed: whether its author decided, and the turn goes on.
     """
 
@@ -70,13 +70,13 @@ def plan(
 
     Args:
         snapshot: the task with its open entries.
-        timetable: its nominal times.
+        timetable: its scheduled times.
         now: the time.
-        reachable: whether the runtime can be heard. While it cannot, nobody knows whether a fire under way still is:
+        reachable: whether the runtime is reachable. While it cannot, nobody knows whether a fire under way still is:
             what comes due is left uncovered until it can, and is then on time or missed like anything else.
         halted_waits: line up what came due behind a fire that waits for its author, instead of leaving it uncovered;
             before an edit, so that it stays owed under the schedule then in force.
-        lately: what was heard of the task's turns.
+        lately: what was reported of the task's turns.
     """
     task, rows, paced = snapshot.task, _scheduled(snapshot.open), _paced(snapshot.open)
     if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:

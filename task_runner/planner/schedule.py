@@ -13,7 +13,7 @@ from turnkeeper.times import EPOCH, parse_rfc3339
 
 
 def timetable_of(definition: Definition) -> Timetable:
-    """Return the nominal times of a task. Raises InvalidInput where the schedule cannot be read."""
+    """Return the scheduled times of a task. Raises InvalidInput where the schedule cannot be read."""
     return _timetable(
         definition.schedule,
         # Only `H` in a cron expression depends on the name: leaving it out elsewhere lets tasks share a timetable.
@@ -76,7 +76,7 @@ _YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
 
 
 def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[datetime], datetime]:
-    """Return the function from a nominal time of a task to when its fire is due."""
+    """Return the function from a scheduled time of a task to when its fire is due."""
     if not jitter:
         return _at_once
 

@@ -1,8 +1,8 @@
-"""Self-paced tasks: each turn asks for the next wake, and the runner arms it when it hears how the turn ended. Pure.
+"""Self-paced tasks: each turn asks for the next wake, and the runner arms it once the turn has ended. Pure.
 
 A wake is armed, or not; when its time has come it is committed as a fire of its own kind, numbered by its iteration,
-and nothing is committed while one is open. Nothing but the end of a turn, a command or its creation ever arms one, so
-that no wake comes in the middle of a turn, and hearing of one end twice arms once. A missed wake always runs, once.
+and nothing is committed while one is open. Only the end of a turn, a command or the task's creation arms one. So no
+wake comes in the middle of a turn, and an end that is reported twice arms once. A missed wake always runs, once.
 """
 
 from collections.abc import Sequence
@@ -144,10 +144,10 @@ def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str, at_once: 
 
 
 def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
-    """Return a self-paced task that somebody told when to wake next; one that had ended goes on.
+    """Return a self-paced task with its next wake set by a command; one that had ended goes on.
 
     Raises:
-        InvalidInput: longer than can be told, or beyond the task's own end.
+        InvalidInput: longer than the longest delay, or beyond the task's own end.
     """
     if not timedelta(0) <= delay <= LONGEST_DELAY:
         raise InvalidInput(f"must be from 0 to {LONGEST_DELAY // _SECOND} seconds", where="seconds")

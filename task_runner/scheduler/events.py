@@ -1,14 +1,9 @@
 """Taking events in: each once, in one transaction with the fires that it leads to.
 
-Who listens is a lookup by the event's name; the filters of those tasks say which of them it triggers; the pure rules of
-:mod:`task_runner.planner.event_triggers` say what becomes of each trigger.
-
-The runner's own events: a task's fire succeeded or failed, a thread was released. Taken in as they are made.
-
-They are born in the transaction that takes the outcome in, so that none is lost and none comes twice; while nobody
-listens for them, they are not made at all.
-
-What an author, or an agent, tells of as an event.
+A source makes an event: an author or an agent emits one, the runtime reports one, or a fire that moves on is one. Tasks
+that wait for its name are looked up; their filters must match; then the pure rules of
+:mod:`task_runner.planner.event_triggers` say what becomes of each match. Events of fires are made in the transaction
+that takes the outcome in, so that none is lost or comes twice, and only while a task waits for them.
 """
 
 import json
@@ -29,7 +24,7 @@ from task_runner.model.events import (
     check_emitted_name,
     id_of,
     matches,
-    told,
+    prompt_line,
 )
 from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState, check_request_id, replace
 from task_runner.planner import log_records
@@ -146,7 +141,7 @@ def _request(task: Task, event: Event) -> bytes:
     """Return what a fire carries for ever: that of its task, and the event behind the prompt."""
     request = runtime_wire.FireRequest.FromString(frozen_request(task))
     for each in (event, replace(event, data_json="")):
-        prompt = f"{request.prompt}\n\nEvent: {told(each)}"
+        prompt = f"{request.prompt}\n\nEvent: {prompt_line(each)}"
         if len(prompt.encode()) <= _LONGEST_PROMPT:
             request.prompt = prompt
             break
@@ -158,7 +153,7 @@ class Moved(NamedTuple):
 
     Attributes:
         fire: the fire afterwards.
-        state: what was heard of its turn.
+        state: what was reported of its turn.
         at: when that was.
     """
 
@@ -213,7 +208,7 @@ def _event(name: str, moved: Moved, task: Task) -> Event:
 
 
 def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> Event:
-    """Return the event that a request tells of. Raises InvalidInput: a name of our own, no id, no JSON object."""
+    """Return the event that a request emits. Raises InvalidInput: a name of our own, no id, no JSON object."""
     return Event(
         name=check_emitted_name(request.name),
         id=check_request_id(request.event_id or new_id, "event_id"),
@@ -229,8 +224,8 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
 
 
 def emit(session: Session, event: Event, now: datetime) -> TakenIn:
-    """Take an event in that somebody tells of; one told by a running turn is an effect of that turn's fire."""
-    # What only names its turn may be told before the receipt of that turn's fire came in.
+    """Take in an event that an author or an agent emits; one from a running turn is an effect of that turn's fire."""
+    # An event may name its turn before the receipt of that turn's fire came in.
     fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
     if fire is not None:
         task = session.tasks.find(fire.task_id)

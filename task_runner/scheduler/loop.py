@@ -31,7 +31,7 @@ class Loop:
         store: Store,
         *,
         clock: Clock,
-        trail: EventLog,
+        log: EventLog,
         failpoints: Failpoints,
         changed: asyncio.Event,
         planned: asyncio.Event,
@@ -39,12 +39,12 @@ class Loop:
         asking: asyncio.Event,
         reachable: Callable[[], bool],
     ) -> None:
-        """Take what it works on; `dispatch` is called after each commit of fires, `reachable` before each plan.
+        """Plan tasks in `store`; call `dispatch` after each commit of fires, and `reachable` before each plan.
 
         `asking` is set when a fire asks for the end of the turn that it waits for. `planned` is set once all that was
         due at the start is planned; not while there is more than a batch to plan.
         """
-        self._store, self._clock, self._trail = store, clock, trail
+        self._store, self._clock, self._log = store, clock, log
         self._failpoints, self._changed, self._dispatch = failpoints, changed, dispatch
         self._reachable, self._planned, self._asking = reachable, planned, asking
         self._prepared_for: datetime | None = None
@@ -63,7 +63,7 @@ class Loop:
                 pause_s = await self._pause_s()
             except OperationalError as error:
                 with suppress(OSError):  # a full disk takes no event either
-                    self._trail.emit("store.trouble", reason=_first_trouble(error))
+                    self._log.emit("store.trouble", reason=_first_trouble(error))
                 pause_s = _TROUBLE_WAIT_S
             await self._clock.wait(self._changed, pause_s)
 
@@ -86,7 +86,7 @@ class Loop:
                 try:
                     await self._clock.sleep(0)  # the claim of what was committed goes before its facts are written
                 finally:
-                    self._trail.emit_all(done.events)
+                    self._log.emit_all(done.events)
                 total += done
                 if done.tasks < LARGEST_BATCH:
                     return total
@@ -142,14 +142,14 @@ class Loop:
         step = wall - self._last_wall - timedelta(seconds=steady - self._last_steady)
         self._last_wall, self._last_steady = wall, steady
         if step > LARGEST_LEAD:
-            self._trail.emit("clock.stepped_forward", by_s=step.total_seconds(), now=rfc3339(wall))
+            self._log.emit("clock.stepped_forward", by_s=step.total_seconds(), now=rfc3339(wall))
         elif step < timedelta(seconds=-1):
             await self._rewind()
 
     async def _rewind(self) -> None:
         now = self._clock.now()
         while events := await self._store.run(lambda session: rewind(session, now)):
-            self._trail.emit_all(events)
+            self._log.emit_all(events)
         after = 0
         while after := await self._store.run(partial(bring_back, now=now, after_entry=after)):
             self._dispatch()

@@ -1,4 +1,4 @@
-"""Planning inside a transaction: read, decide with the pure planner, write."""
+"""Planning inside a transaction: read, decide with the pure planner, write; and the request each fire carries."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -72,7 +72,7 @@ class Planned:
     Attributes:
         tasks: how many tasks were looked at.
         committed: how many fires got their identity.
-        skipped: how many nominal times were recorded as skipped.
+        skipped: how many scheduled times were recorded as skipped.
         asking: how many fires began to ask for the end of the turn that they wait for.
         events: the facts, to be written out after the commit.
     """
@@ -122,10 +122,10 @@ def plan_tasks(
         session: the transaction.
         ids: which tasks.
         now: the time.
-        reachable: whether the runtime can be heard.
+        reachable: whether the runtime is reachable.
         ended: by task id, the turns that ended: what they came to is counted, and may pause the task.
         resumed: the ids of the tasks whose author decided, so that a turn goes on.
-        complete: whether all that happened to their turns was heard.
+        complete: whether all reports of their turns came in.
     """
     plans: list[tuple[Snapshot, Plan]] = []
     events: list[LogRecord] = []

@@ -34,9 +34,8 @@ class Pruned(NamedTuple):
 class Pruner:
     """Goes through the ledger once an hour, oldest entries first, and prunes what settled longer ago than is kept."""
 
-    def __init__(self, store: Store, *, clock: Clock, trail: EventLog, keep: timedelta) -> None:
-        """Take what it works on, and how long settled entries are kept."""
-        self._store, self._clock, self._trail, self._keep = store, clock, trail, keep
+    def __init__(self, store: Store, *, clock: Clock, log: EventLog, keep: timedelta) -> None:
+        self._store, self._clock, self._log, self._keep = store, clock, log, keep
 
     async def run(self) -> None:
         """Prune for ever."""
@@ -58,7 +57,7 @@ class Pruner:
         while await self._store.run(partial(_forget, before=before)) == LARGEST_BATCH:
             await self._clock.sleep(BETWEEN_BATCHES_S)
         if removed:
-            self._trail.emit("history.pruned", entries=removed)
+            self._log.emit("history.pruned", entries=removed)
         return removed
 
 
@@ -84,7 +83,7 @@ def _is_old(fire: Fire, before: datetime) -> bool:
 
 
 def _prune(session: Session, task_id: str, old: Sequence[Fire]) -> int:
-    """Remove entries of one task; those that cover nominal times only up to the first that stays."""
+    """Remove entries of one task; those that cover scheduled times only up to the first that stays."""
     covering = [fire for fire in old if fire.kind is FireKind.SCHEDULED and fire.count]
     gone = [fire for fire in old if fire not in covering]
     kept_from = session.fires.first_covered(task_id, {fire.entry_id for fire in covering})

@@ -25,7 +25,7 @@ _LEAST = timedelta(microseconds=1)
 def rewind(session: Session, now: datetime) -> list[LogRecord]:
     """Set cursors that lie far ahead of `now` back to it, and cut what their entries cover beyond it.
 
-    Fires that exist keep their ids, so that none fires twice when its nominal time comes again. Works on one batch of
+    Fires that exist keep their ids, so that none fires twice when its scheduled time comes again. Works on one batch of
     tasks; returns the facts, none when there is nothing left to do.
     """
     events: list[LogRecord] = []

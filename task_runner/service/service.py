@@ -73,7 +73,7 @@ class Service:
         *,
         clock: Clock,
         entropy: Entropy,
-        trail: EventLog,
+        log: EventLog,
         defaults: Defaults,
         tick: Callable[[], Awaitable[Planned]],
         changed: Callable[[], None],
@@ -81,7 +81,7 @@ class Service:
     ) -> None:
         """Take what it works on."""
         self._store, self._runtime, self._clock, self._entropy = store, runtime, clock, entropy
-        self._trail, self._defaults, self._tick, self._changed = trail, defaults, tick, changed
+        self._log, self._defaults, self._tick, self._changed = log, defaults, tick, changed
         self._serving = serving
         self._categories = Categories(runtime, clock)
 
@@ -344,7 +344,7 @@ class Service:
         return shown
 
     def _tell(self, events: list[LogRecord]) -> None:
-        self._trail.emit_all(events)
+        self._log.emit_all(events)
         if events:
             self._changed()
 

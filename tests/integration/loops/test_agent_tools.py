@@ -241,7 +241,7 @@ async def test_an_event_is_told_with_its_turn_and_the_runners_own_names_are_refu
     await runner.service.create_task(wire.CreateTaskRequest(spec=listening))
     told = await used(looper, "event_emit", {"name": "build:done", "data": {"ok": True}})
     assert told["listening_tasks"] == 1
-    assert "told by turnkeeper itself" in await used(looper, "event_emit", {"name": "task.succeeded"}, 2)
+    assert "is reserved: turnkeeper emits it" in await used(looper, "event_emit", {"name": "task.succeeded"}, 2)
 
 
 async def test_a_call_that_runs_again_after_a_crash_makes_no_second_loop_and_no_second_event(

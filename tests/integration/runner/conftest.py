@@ -58,7 +58,7 @@ class Rig:
         self.runtime = Runtime(home.socket("agent-runtime"))
         self.changed, self.planned = asyncio.Event(), asyncio.Event()
         self.planned.set()  # a rig may run without its loop
-        shared: Any = {"clock": clock, "trail": self.trail}
+        shared: Any = {"clock": clock, "log": self.trail}
         self.dispatcher = Dispatcher(
             self.store, self.runtime, entropy=self.entropy, failpoints=Failpoints({}), pace=pace or Pace(),
             changed=self.changed, planned=self.planned, **shared,

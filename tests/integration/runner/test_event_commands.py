@@ -79,7 +79,7 @@ def test_files_declare_events_and_are_exported_without_change(command, home) -> 
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (("emit", "turn_end"), "name: 'turn_end' is told by turnkeeper itself"),
+        (("emit", "turn_end"), "name: 'turn_end' is reserved: turnkeeper emits it"),
         (("emit", "Demo"), "name: 'Demo' is not an event's name"),
         (("emit", "demo", "--data", "[1]"), "data: must be a JSON object"),
         (("emit", "demo", "--data", "{"), "data: is not JSON"),

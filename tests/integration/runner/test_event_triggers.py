@@ -551,7 +551,7 @@ async def test_what_is_pruned_is_forgotten_with_what_triggered_it(rig: Rig) -> N
 
     assert await rig.store.run(kept) == [1, 1, 2]
     rig.clock.advance(91 * 86_400)
-    await Pruner(rig.store, clock=rig.clock, trail=rig.trail, keep=timedelta(days=90)).pass_over()
+    await Pruner(rig.store, clock=rig.clock, log=rig.trail, keep=timedelta(days=90)).pass_over()
     assert await rig.store.run(kept) == [0, 0, 0]
 
 

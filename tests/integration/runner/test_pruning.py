@@ -21,7 +21,7 @@ class NoWait:
 
 
 def pruner(rig: Rig) -> Pruner:
-    return Pruner(rig.store, clock=NoWait(rig.clock), trail=rig.trail, keep=KEEP)
+    return Pruner(rig.store, clock=NoWait(rig.clock), log=rig.trail, keep=KEEP)
 
 
 async def turns(rig: Rig, peer: Peer, count: int) -> None:
