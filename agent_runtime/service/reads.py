@@ -18,11 +18,10 @@ from agent_runtime.store import turn_reads
 from agent_runtime.store.schema import interrupts, open_database, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, bearing_on_thread
 from agent_runtime.store.workspace_schema import candidates, deviations
-from agent_runtime.workspace import attachments, pages, revalidation
+from agent_runtime.workspace import attachments, memory, pages, revalidation
 from agent_runtime.workspace import deviations as deviation_records
-from agent_runtime.workspace.memory import entries as memory
 from agent_runtime.workspace.model import Candidate
-from agent_runtime.workspace.review import standing
+from agent_runtime.workspace.workspace import standing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, NotFound

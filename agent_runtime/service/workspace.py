@@ -9,7 +9,7 @@ from agent_runtime.model.mapping import to_message
 from agent_runtime.service.reads import READS, Read, get_page
 from agent_runtime.workspace.attachments import AttachmentDraft
 from agent_runtime.workspace.deviations import Resolution
-from agent_runtime.workspace.memory.entries import check_shelf
+from agent_runtime.workspace.memory import check_shelf
 from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -64,7 +64,7 @@ class WorkspaceService:
 
     async def DecideCandidate(self, request: wire.DecideCandidateRequest, _context: Any) -> wire.Candidate:  # noqa: N802
         """Accept or reject a candidate, as its author."""
-        decided = await self.workspace.decide_candidate(request.candidate_id, accept=request.accept, note=request.note)
+        decided = await self.workspace.authors.decide(request.candidate_id, accept=request.accept, note=request.note)
         return to_message(wire.Candidate, decided)
 
     async def ResolveDeviation(self, request: wire.ResolveDeviationRequest, _context: Any) -> wire.Deviation:  # noqa: N802

@@ -10,9 +10,18 @@ from agent_runtime.workspace import pages as queries
 from agent_runtime.workspace import revalidation
 from agent_runtime.workspace.attachments import Attachment, AttachmentDraft
 from agent_runtime.workspace.deviations import Deviation, Resolution
-from agent_runtime.workspace.memory.memory import Books
-from agent_runtime.workspace.model import Author, Page, PageDraft, check_page, is_address
+from agent_runtime.workspace.model import (
+    Acceptance,
+    Author,
+    Candidate,
+    Page,
+    PageDraft,
+    Rejection,
+    check_page,
+    is_address,
+)
 from agent_runtime.workspace.submit import submit
+from agent_runtime.workspace.transactions import Transactions
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
 
@@ -45,8 +54,8 @@ class _Undone(Exception):
 class Authoring:
     """What an author does, by command."""
 
-    def __init__(self, books: Books, clock: Clock) -> None:
-        self._books = books
+    def __init__(self, transactions: Transactions, clock: Clock) -> None:
+        self._transactions = transactions
         self._clock = clock
 
     async def put(self, draft: PageDraft, *, author: Author | None = None) -> Put:
@@ -60,8 +69,8 @@ class Authoring:
             queued = revalidation.count_waiting(connection, cause=page.page_id)
             return Put(page=page, outcome="changed" if known else "new", queued=queued)
 
-        done = await self._books.write(work)
-        self._tell(done)
+        done = await self._transactions.write(work)
+        self._emit(done)
         return done
 
     async def import_pages(
@@ -103,36 +112,50 @@ class Authoring:
             return puts
 
         try:
-            done = await self._books.write(work)
+            done = await self._transactions.write(work)
         except _Undone as would:
             return would.puts
         for one in done:
             if one.outcome != "unchanged":
-                self._tell(one)
+                self._emit(one)
         return done
 
     async def attach(self, draft: AttachmentDraft, *, author: Author | None = None) -> Attachment:
         """Put a file beside a page. Raises InvalidInput, NotFound, Exhausted."""
         by, now = author or Author(), self._clock.now()
-        made = await self._books.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
+        made = await self._transactions.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
         assert isinstance(made, Attachment), "an attachment is kept as one"
         fields = {"page_id": made.page_id, "size": made.size, "sha256": made.sha256}
-        self._books.tell("attachment.put", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
+        self._transactions.emit("attachment.put", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
 
     async def resolve(self, resolution: Resolution, *, author: Author | None = None) -> Deviation:
         """Close a deviation. Raises NotFound, Conflict, InvalidInput."""
         by, now = author or Author(), self._clock.now()
-        closed = await self._books.write(lambda connection: submit(connection, resolution, by, at=now, new_id=""))
+        closed = await self._transactions.write(
+            lambda connection: submit(connection, resolution, by, at=now, new_id="")
+        )
         assert isinstance(closed, Deviation), "a resolution gives the deviation"
         fields = {"deviation_id": closed.deviation_id, "page_id": closed.page_id, "turn_id": closed.turn_id}
-        self._books.tell("deviation.resolved", fields | {"origin": closed.origin, "lifecycle": closed.lifecycle})
+        self._transactions.emit("deviation.resolved", fields | {"origin": closed.origin, "lifecycle": closed.lifecycle})
         return closed
 
-    def _tell(self, done: Put) -> None:
+    async def decide(
+        self, candidate_id: str, *, accept: bool, note: str = "", author: Author | None = None
+    ) -> Candidate:
+        """Take an author's decision about a candidate. Raises NotFound, Conflict, InvalidInput."""
+        by, now = author or Author(), self._clock.now()
+        decision = (Acceptance if accept else Rejection)(candidate_id=candidate_id, note=note)
+        made = await self._transactions.write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
+        assert isinstance(made, Candidate), "a decision gives the candidate"
+        fields = {"candidate_id": made.candidate_id, "turn_id": made.turn_id, "channel": made.channel}
+        self._transactions.emit("candidate.decided", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
+        return made
+
+    def _emit(self, done: Put) -> None:
         page = done.page
         fields = {"page_id": page.page_id, "version": page.version, "queued": done.queued}
-        self._books.tell("page.put", fields | {"origin": page.origin, "lifecycle": page.lifecycle})
+        self._transactions.emit("page.put", fields | {"origin": page.origin, "lifecycle": page.lifecycle})
 
 
 def _same(connection: Connection, draft: PageDraft) -> Page | None:

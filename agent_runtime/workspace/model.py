@@ -193,7 +193,7 @@ class Hit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class ChannelMessage:
     """One message of a channel: who said it in which turn, when, and what."""
 
     turn_id: str
@@ -203,7 +203,7 @@ class Heard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hearing:
+class ConversationReading:
     """What reading a channel gave: since when (None: from the start), and the messages, oldest first.
 
     `left_out` counts the older messages that did not fit, as far as they were looked at.
@@ -211,7 +211,7 @@ class Hearing:
 
     channel: str
     since: datetime | None
-    messages: tuple[Heard, ...]
+    messages: tuple[ChannelMessage, ...]
     left_out: int
 
 

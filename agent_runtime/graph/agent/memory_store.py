@@ -31,9 +31,10 @@ from agent_runtime.graph.guard.gate import CallRequest, Gate, Refused
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome
-from agent_runtime.workspace.memory import entries
-from agent_runtime.workspace.memory.entries import Shelf
-from agent_runtime.workspace.memory.namespaces import (
+from agent_runtime.workspace import memory as entries
+from agent_runtime.workspace.memory import Shelf
+from agent_runtime.workspace.model import MemoryEntry
+from agent_runtime.workspace.namespaces import (
     Spot,
     args_of,
     key_of,
@@ -43,7 +44,6 @@ from agent_runtime.workspace.memory.namespaces import (
     text_of,
     value_of,
 )
-from agent_runtime.workspace.model import MemoryEntry
 from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.errors import Denied, InvalidInput
 
@@ -129,7 +129,7 @@ _Written = list[tuple[_Writing, Outcome]]
 
 
 class MemoryStore(BaseStore):
-    """See the module. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.memory.namespaces`)."""
+    """See the module. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.namespaces`)."""
 
     supports_ttl = False
 

@@ -32,6 +32,7 @@ from agent_runtime.workspace.submit import Stamp
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import ScriptedModel, calls
+from tests.support.workspace import list_candidates, list_pages
 
 Effects = list[str]
 CATEGORY = """
@@ -134,7 +135,7 @@ NO_HOOKS = {"agent_runtime.daemon.assembly.watching": lambda *_args: nullcontext
 NO_BINDING = {"agent_runtime.graph.guard.gate.answers_call": lambda answer, **_about: isinstance(answer, dict)}
 NO_CHECK_IN_THE_WORLD = {
     "agent_runtime.workspace.workspace.require": lambda *_args: None,
-    "agent_runtime.workspace.memory.memory.require": lambda *_args: None,
+    "agent_runtime.workspace.memory.require": lambda *_args: None,
 }
 NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.agent.memory_store.require": lambda *_args: None}
 
@@ -403,8 +404,8 @@ async def _(field: Field) -> Effects:
     event = await field.act(calls(("page_propose", draft)), number=2, thread_id="thread-b")
     edited = '{"title": "Rules", "body": "evil", "lifecycle": "canonical"}'
     await field.decide(event, "edit", args_json=edited)
-    pages = [page.body for page in await field.runtime.workspace.list_pages()]
-    made = await field.runtime.workspace.list_candidates(include_decided=True)
+    pages = [page.body for page in await list_pages(field.runtime.workspace)]
+    made = await list_candidates(field.runtime.workspace, include_decided=True)
     assert made, "the proposals were made"
     return pages + [one.lifecycle for one in made if one.lifecycle != "candidate"]
 
@@ -475,7 +476,7 @@ async def _(field: Field) -> Effects:
     for number, (name, args) in enumerate(tries, 1):
         event = await field.act(calls((name, args)), number=number, thread_id=f"thread-{number}")
         effects += [text for text in await field.told(event.turn_id) if "the secret" in text]
-    effects += [one.title for one in await field.runtime.workspace.list_candidates(channel="other")]
+    effects += [one.title for one in await list_candidates(field.runtime.workspace, channel="other")]
     return effects + await _entries(field)
 
 

@@ -13,8 +13,8 @@ from agent_runtime.graph.agent.default import Briefing
 from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.workspace.memory import entries
-from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace import memory as entries
+from agent_runtime.workspace.memory import Shelf
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.clock import SystemClock

@@ -17,6 +17,7 @@ from agent_runtime.workspace.model import PageDraft, SummaryDraft
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.scripted import calls
+from tests.support.workspace import put_page
 from turnkeeper.bus.envelope import encode
 from turnkeeper.errors import Conflict
 
@@ -63,9 +64,9 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
         before.store.finish(receipt.turn_id, "failed"), before.store.cancel(receipt.turn_id, "late"),
         before.store.decide("i", AuthorDecision(decision="approve"), ""),
         before.workspace.propose(call, SummaryDraft(channel="main", title="late", body="late")),
-        before.workspace.remember(call, tier="channel", text="late", key="", channel=""),
-        before.workspace.put_page(PageDraft(page_id="late", title="late", body="late", tags=())),
-        before.workspace.decide_candidate("c-late", accept=True),
+        before.workspace.memory.put(call, tier="channel", text="late", key="", channel=""),
+        put_page(before.workspace, PageDraft(page_id="late", title="late", body="late", tags=())),
+        before.workspace.authors.decide("c-late", accept=True),
     ]  # fmt: skip
     for write in late:
         with pytest.raises(Conflict, match="taken over"):

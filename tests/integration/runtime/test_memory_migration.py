@@ -3,8 +3,8 @@
 import sqlite3
 
 from agent_runtime.store.schema import open_database
-from agent_runtime.workspace.memory import entries
-from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace import memory as entries
+from agent_runtime.workspace.memory import Shelf
 from turnkeeper.config.home import Home
 
 AS_IT_WAS = """

@@ -7,6 +7,7 @@ from typing import Any
 from agent_runtime.workspace.model import PageDraft
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
+from tests.support.workspace import put_page
 
 GARDEN = PageDraft(page_id="garden", title="Garden", body="The pump was replaced in March. It cost 40 euros.")
 TOOLS = '"subagent.run", "workspace.read", "workspace.search"'
@@ -28,7 +29,7 @@ async def ready(bench: Bench, *briefs: tuple[str, str], **changes: Any) -> None:
     given = {"tools": TOOLS, "subagents": '"researcher", "reviewer"', "tool_calls": 20, "tokens": 100_000} | changes
     await asyncio.to_thread((bench.home.categories / "brief.toml").write_text, CATEGORY.format(**given))
     bench.script["go"] = [calls(*(("subagent_run", {"name": name, "brief": brief}) for name, brief in briefs))]
-    await bench.runtime.workspace.put_page(GARDEN)
+    await put_page(bench.runtime.workspace, GARDEN)
 
 
 async def reports(bench: Bench) -> list[str]:

@@ -15,6 +15,7 @@ from agent_runtime.workspace.workspace import Workspace
 from constellation.install.backup import back_up
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
+from tests.support.workspace import put_page
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.database import Database
@@ -26,7 +27,7 @@ def file(name: str = "plots.csv", data: bytes = b"plot,free\n1,yes\n", kind: str
 
 @pytest.fixture
 async def garden(workspace: Workspace) -> None:
-    await workspace.put_page(PageDraft(page_id="garden", title="Garden", body="Plots."))
+    await put_page(workspace, PageDraft(page_id="garden", title="Garden", body="Plots."))
 
 
 async def test_a_file_is_the_authors_and_one_of_the_same_name_takes_its_place(
@@ -62,7 +63,7 @@ async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(
 ) -> None:
     context = begin(named="research-sweep")
     await workspace.authors.attach(file())
-    found, text = await workspace.review.attachment(call(context), "garden", "plots.csv")
+    found, text = await workspace.read_attachment(call(context), "garden", "plots.csv")
     assert (found.content_type, text) == ("text/csv", "plot,free\n1,yes\n")
     for draft, why in (
         (file("photo.png", b"\x89PNG", "image/png"), "is image/png, 4 bytes: only text can be read"),
@@ -71,9 +72,9 @@ async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(
     ):
         await workspace.authors.attach(draft)
         with pytest.raises(InvalidInput, match=why):
-            await workspace.review.attachment(call(context), "garden", draft.name)
+            await workspace.read_attachment(call(context), "garden", draft.name)
     with pytest.raises(NotFound, match="there are: latin.txt"):
-        await workspace.review.attachment(call(context), "garden", "nosuch")
+        await workspace.read_attachment(call(context), "garden", "nosuch")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection
 
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.workspace.memory import entries
-from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace import memory as entries
+from agent_runtime.workspace.memory import Shelf
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
@@ -21,11 +21,11 @@ async def remember(
     for text in texts:
         clock.advance(1)
         key = f"k{clock.now().timestamp()}"
-        await workspace.remember(call(context, hash((tier, text))), tier=tier, text=text, key=key, channel="")
+        await workspace.memory.put(call(context, hash((tier, text))), tier=tier, text=text, key=key, channel="")
 
 
 async def texts(workspace: Workspace, context: TurnContext, tier: str = "channel") -> list[str]:
-    return [entry.text for entry in (await workspace.recall(call(context, 0), tier, "")).entries]
+    return [entry.text for entry in (await workspace.memory.read(call(context, 0), tier, "")).entries]
 
 
 async def test_duplicates_are_merged_and_what_is_out_of_date_is_forgotten(

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.workspace.memory import entries
-from agent_runtime.workspace.memory.entries import LARGEST_ENTRY, READING_BUDGET, Shelf
+from agent_runtime.workspace import memory as entries
+from agent_runtime.workspace.memory import LARGEST_ENTRY, READING_BUDGET, Shelf
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Begin, call
 from tests.support.clock import ManualClock
@@ -15,11 +15,11 @@ from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 
 
 async def put(workspace: Workspace, context: TurnContext, number: int, tier: str, text: str, key: str = "") -> None:
-    await workspace.remember(call(context, number), tier=tier, text=text, key=key, channel="")
+    await workspace.memory.put(call(context, number), tier=tier, text=text, key=key, channel="")
 
 
 async def recall(workspace: Workspace, context: TurnContext, tier: str) -> list[str]:
-    return [entry.text for entry in (await workspace.recall(call(context, 0), tier, "")).entries]
+    return [entry.text for entry in (await workspace.memory.read(call(context, 0), tier, "")).entries]
 
 
 async def test_who_sees_which_tier(workspace: Workspace, begin: Begin) -> None:
@@ -44,11 +44,11 @@ async def test_a_tier_that_the_category_does_not_reach_is_refused(workspace: Wor
     narrow = replace(context, category=replace(context.category, memory=frozenset({"conversation"})))
     for tier in ("channel", "workspace", "account", "nosuch", ""):
         with pytest.raises(Denied):
-            await workspace.recall(call(narrow), tier, "")
+            await workspace.memory.read(call(narrow), tier, "")
         with pytest.raises(Denied):
             await put(workspace, narrow, 1, tier, "x")
     with pytest.raises(Denied, match="channel general"):
-        await workspace.recall(call(context), "channel", "secret")
+        await workspace.memory.read(call(context), "channel", "secret")
 
 
 async def test_an_entry_knows_who_wrote_it_from_which_turn_and_when(
@@ -58,7 +58,7 @@ async def test_an_entry_knows_who_wrote_it_from_which_turn_and_when(
     clock.advance(60)
     second = begin("second", named="conversation")
     await put(workspace, second, 1, "channel", "green", key="bucket")
-    (entry,) = (await workspace.recall(call(second), "channel", "")).entries
+    (entry,) = (await workspace.memory.read(call(second), "channel", "")).entries
     assert (entry.text, entry.key, entry.turn_id, entry.written_by) == ("green", "bucket", "second", "agent0")
     assert (entry.updated_at - entry.created_at).total_seconds() == 60
 
@@ -70,7 +70,7 @@ async def test_a_turn_is_given_no_more_than_the_budget_newest_first(
     for number in range(10):
         clock.advance(1)
         await put(workspace, context, number, "channel", f"{number}" + "x" * 1999)
-    found = await workspace.recall(call(context, 99), "channel", "")
+    found = await workspace.memory.read(call(context, 99), "channel", "")
     assert [entry.text[0] for entry in found.entries] == ["9", "8", "7", "6"]
     assert sum(len(entry.text) for entry in found.entries) <= READING_BUDGET
     assert found.left_out == 6
@@ -124,7 +124,7 @@ async def test_reading_a_channel_is_bounded_newest_kept(
         clock.advance(1)
         say("talk", "author", f"{number:02}" + "x" * 998, position=number)
     say("talk", "tool", "not for others", position=99)
-    heard = await workspace.hear(call(begin("reader")), "", whole=True)
+    heard = await workspace.read_conversation(call(begin("reader")), "", whole=True)
     assert [message.text[:2] for message in heard.messages] == [f"{number:02}" for number in range(14, 30)]
     assert heard.left_out == 14
     assert heard.since is None
@@ -179,7 +179,7 @@ async def test_what_an_author_wrote_no_agent_replaces_changes_or_forgets(workspa
             await attempt(call(context, number), tier="channel", key="k", text="yours")
     with pytest.raises(Denied, match="author wrote"):
         await workspace.memory.forget(call(context, 5), tier="channel", key="k")
-    (entry,) = (await workspace.recall(call(context, 6), "channel", "")).entries
+    (entry,) = (await workspace.memory.read(call(context, 6), "channel", "")).entries
     assert (entry.text, entry.origin, entry.written_by, entry.turn_id) == ("mine", "authored", "author", "")
     assert (await workspace.memory.author_forgets(shelf, "k")).text == "mine"
 

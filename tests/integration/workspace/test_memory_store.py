@@ -25,8 +25,8 @@ from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
-from agent_runtime.workspace.memory import entries
-from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace import memory as entries
+from agent_runtime.workspace.memory import Shelf
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
@@ -133,11 +133,11 @@ async def test_a_search_finds_words_the_best_match_first(store: MemoryStore, tur
 async def test_graphs_tools_and_authors_see_the_same_entries(
     store: MemoryStore, workspace: Workspace, turn: TurnContext, clock: ManualClock, told: Told
 ) -> None:
-    await workspace.remember(call(turn), tier="channel", text="blue", key="bucket", channel="")
+    await workspace.memory.put(call(turn), tier="channel", text="blue", key="bucket", channel="")
     clock.advance(1)
     assert store.get(("channel",), "bucket").value == {"text": "blue"}  # type: ignore[union-attr]
     store.put(("channel", "general", "tools"), "ladder", {"colour": "red"})
-    (ladder, bucket) = (await workspace.recall(call(turn), "channel", "")).entries
+    (ladder, bucket) = (await workspace.memory.read(call(turn), "channel", "")).entries
     assert (ladder.key, json.loads(ladder.text), bucket.key) == ("tools/ladder", {"colour": "red"}, "bucket")
     assert (ladder.written_by, ladder.turn_id, ladder.origin) == ("agent0", turn.turn_id, "agent-produced")
     shelf = Shelf(tier="channel", owner="general")

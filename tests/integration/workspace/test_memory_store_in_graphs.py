@@ -20,7 +20,7 @@ from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
-from agent_runtime.workspace.memory.entries import Shelf
+from agent_runtime.workspace.memory import Shelf
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.runtime.guarded import CONFIG, Thread, plain
 from tests.integration.workspace.conftest import Begin, call
@@ -51,7 +51,7 @@ def in_turn(begin: Begin, turn_id: str = "turn-1", *, thread_id: str = "thread-a
 
 
 async def texts(workspace: Workspace, context: TurnContext, tier: str = "channel") -> dict[str, str]:
-    return {entry.key: entry.text for entry in (await workspace.recall(call(context, 0), tier, "")).entries}
+    return {entry.key: entry.text for entry in (await workspace.memory.read(call(context, 0), tier, "")).entries}
 
 
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "astream"])
@@ -65,7 +65,7 @@ async def test_a_node_and_an_injected_tool_reach_what_our_own_tools_reach(
         return str(store.get(("channel",), "before").value)  # type: ignore[union-attr]
 
     context = in_turn(begin, tools=frozenset({"memory.read", "memory.put", "tool:keep"}))
-    await workspace.remember(call(context, 1), tier="channel", text="blue", key="before", channel="")
+    await workspace.memory.put(call(context, 1), tier="channel", text="blue", key="before", channel="")
     thread = Thread(lending(plain(keep, lines=[calls(("keep", {"text": "green"}))])), context, way)
     assert await thread.go() == []
     assert await thread.told() == ["{'text': 'blue'}"]
@@ -86,7 +86,7 @@ async def test_what_is_outside_the_turns_scopes_asks_the_author_and_runs_once_ap
 ) -> None:
     found: list[Any] = []
     owner = begin("owner", named="conversation", thread_id="thread-b", channel="secret")
-    await workspace.remember(call(owner), tier=namespace[0], text="hidden", key="k", channel="")
+    await workspace.memory.put(call(owner), tier=namespace[0], text="hidden", key="k", channel="")
 
     async def node(_state: Any, runtime: Runtime[Any]) -> Any:
         store: Any = runtime.store
@@ -196,7 +196,7 @@ async def test_a_node_that_runs_again_writes_once(lending: Lend, workspace: Work
     thread = Thread(lending(of_node(node)), context)
     with pytest.raises(RuntimeError):
         await thread.go()
-    await workspace.remember(call(other), tier="channel", text="later", key="turning", channel="")
+    await workspace.memory.put(call(other), tier="channel", text="later", key="turning", channel="")
     with turn_around(context):
         await thread.graph.ainvoke(None, CONFIG)
     assert runs == ["one", "later"], "the last of three like writes won, and a rerun does not undo what came after"

@@ -16,6 +16,7 @@ from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Agent, AskingGuard, Begin, call
 from tests.support.clock import ManualClock
+from tests.support.workspace import list_candidates, put_page
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
@@ -30,7 +31,7 @@ GARDEN = PageDraft(
 async def test_a_summary_is_proposed_from_what_is_new(
     agent: Agent, workspace: Workspace, begin: Begin, say: Callable[..., None], clock: ManualClock
 ) -> None:
-    await workspace.put_page(GARDEN)
+    await put_page(workspace, GARDEN)
     begin("earlier", started_by="author", named="conversation")
     say("earlier", "author", "The compost team meets on Tuesday.")
     clock.advance(60)
@@ -39,7 +40,7 @@ async def test_a_summary_is_proposed_from_what_is_new(
     assert agent.calls == [
         "conversation_read", "memory_read", "workspace_search", "workspace_read", "summary_propose",
     ]  # fmt: skip
-    (candidate,) = await workspace.list_candidates()
+    (candidate,) = await list_candidates(workspace)
     assert candidate.title == "Catch-up for general, 2026-03-02 09:00 UTC"
     assert "The compost team meets on Tuesday." in candidate.body
     assert "Garden plan (garden): " in candidate.body
@@ -51,7 +52,7 @@ async def test_a_summary_is_proposed_from_what_is_new(
 async def test_with_nothing_new_a_fire_says_and_proposes_nothing(
     agent: Agent, workspace: Workspace, begin: Begin, end: Callable[..., None], clock: ManualClock
 ) -> None:
-    await workspace.put_page(GARDEN)
+    await put_page(workspace, GARDEN)
     clock.advance(60)
     await agent.run(begin("first", prompt="Summarise the garden."))
     assert agent.text
@@ -59,7 +60,7 @@ async def test_with_nothing_new_a_fire_says_and_proposes_nothing(
     clock.advance(60)
     await agent.run(begin("second", prompt="Summarise the garden."))
     assert agent.text == ""
-    assert len(await workspace.list_candidates()) == 1
+    assert len(await list_candidates(workspace)) == 1
 
 
 async def test_a_summary_tells_what_was_remembered_since_the_last_one_and_not_before(
@@ -75,11 +76,11 @@ async def test_a_summary_tells_what_was_remembered_since_the_last_one_and_not_be
     for number, word in enumerate(("first", "second")):
         clock.advance(60)
         say("talk", "author", f"The {word} thing was said.", position=number)
-        await workspace.remember(call(talk, number), tier="channel", text=f"the {word} note", key="", channel="")
+        await workspace.memory.put(call(talk, number), tier="channel", text=f"the {word} note", key="", channel="")
         clock.advance(60)
         await agent.run(begin(f"fire-{word}", prompt="Summarise.", task_name="daily"))
         end(f"fire-{word}")
-        bodies.append((await workspace.list_candidates())[0].body)
+        bodies.append((await list_candidates(workspace))[0].body)
     assert "remembered: the first note" in bodies[0]
     assert "The second thing was said." in bodies[1]
     assert "remembered: the second note" in bodies[1]
@@ -101,7 +102,7 @@ async def test_two_tasks_in_a_channel_do_not_summarise_each_other(
         if agent.text:
             say(turn_id, "agent", agent.text)
         end(turn_id)
-    assert [one.task_name for one in await workspace.list_candidates()] == ["other", "one"], (
+    assert [one.task_name for one in await list_candidates(workspace)] == ["other", "one"], (
         "each its first, and no more"
     )
 
@@ -112,7 +113,7 @@ async def test_a_page_that_changed_is_new(
     await agent.run(begin("first", prompt="Summarise the garden."))
     end("first")
     clock.advance(60)
-    await workspace.put_page(GARDEN)
+    await put_page(workspace, GARDEN)
     await agent.run(begin("second", prompt="Summarise the garden."))
     assert "1 page (garden)" in agent.text
 
@@ -125,10 +126,10 @@ async def test_a_call_past_the_category_interrupts_and_runs_once_approved(
     (asked,) = state["__interrupt__"]
     assert asked.value["missing_scope"] == "memory.put"
     assert asked.value["args"] == {"tier": "channel", "text": "the pump was replaced"}
-    assert len(await workspace.list_candidates()) == 1, "what is within the category went on before"
+    assert len(await list_candidates(workspace)) == 1, "what is within the category went on before"
     await agent.run(context, answers={asked.id: "approve"})
     assert "Remembered it in the channel memory." in agent.text
-    recalled = await workspace.recall(_call(context), "channel", "")
+    recalled = await workspace.memory.read(_call(context), "channel", "")
     assert [entry.text for entry in recalled.entries] == ["the pump was replaced"]
 
 
@@ -140,7 +141,7 @@ async def test_a_refused_call_has_no_effect_is_reported_and_not_repeated(
     await agent.run(context, answers={state["__interrupt__"][0].id: "not now"})
     assert "memory_put was not done: not now" in agent.text
     assert agent.calls.count("memory_put") == 1
-    assert (await workspace.recall(_call(context), "channel", "")).entries == ()
+    assert (await workspace.memory.read(_call(context), "channel", "")).entries == ()
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ async def test_a_refused_call_has_no_effect_is_reported_and_not_repeated(
 async def test_the_author_is_answered(
     agent: Agent, workspace: Workspace, begin: Begin, prompt: str, calls: list[str], says: str
 ) -> None:
-    await workspace.put_page(GARDEN)
+    await put_page(workspace, GARDEN)
     await agent.run(begin(prompt=prompt, named="conversation", started_by="author"))
     assert agent.calls == calls
     assert says in agent.text

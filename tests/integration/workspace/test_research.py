@@ -13,6 +13,7 @@ from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
 from tests.support.pages import Answer, Site, serving
+from tests.support.workspace import list_candidates, put_page
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Denied, InvalidInput, NotFound
@@ -55,7 +56,7 @@ async def test_a_page_becomes_a_candidate_that_names_its_source(
     url = site.url("/pump")
     await agent.run(begin(prompt=f"What does {url} say about the seal?", named="research-sweep"))
     assert agent.calls == ["web_fetch", "page_propose"]
-    (candidate,) = await workspace.list_candidates()
+    (candidate,) = await list_candidates(workspace)
     assert (candidate.title, candidate.sources) == ("Pump repair", (url,))
     assert (candidate.origin, candidate.lifecycle) == ("agent-produced", "candidate")
     assert "seal had worn out" in candidate.body
@@ -68,7 +69,7 @@ async def test_what_cannot_be_read_is_said_and_the_rest_goes_on(
     site.pages["/pump"] = Answer(body=PUMP)
     prompt = f"Sweep {site.url('/pump')} and {site.url('/gone')} and http://10.0.0.1/ and http://2130706433/"
     await agent.run(begin(prompt=prompt, named="research-sweep"))
-    assert len(await workspace.list_candidates()) == 1
+    assert len(await list_candidates(workspace)) == 1
     for part in ("Read 1 of 4 pages", "404", "10.0.0.1 is private", "not an address in its usual form"):
         assert part in agent.text
 
@@ -105,19 +106,19 @@ async def test_what_is_no_source_is_refused_and_nothing_is_written(
     draft = PageDraft(page_id="a", title="A", body="a", sources=(source,))
     with pytest.raises(InvalidInput, match="sources"):
         await workspace.propose(call(begin(named="research-sweep")), draft)
-    assert await workspace.list_candidates() == []
+    assert await list_candidates(workspace) == []
 
 
 async def test_a_page_as_a_source_is_linked_in_the_version_that_was_read(workspace: Workspace, begin: Begin) -> None:
     for body in ("first", "second"):
-        await workspace.put_page(PageDraft(page_id="garden", title="Garden", body=body))
+        await put_page(workspace, PageDraft(page_id="garden", title="Garden", body=body))
     context = begin(named="research-sweep")
     await workspace.propose(call(context, 1), PageDraft(page_id="a", title="A", body="a", sources=("garden", "garden")))
-    (candidate,) = await workspace.list_candidates()
+    (candidate,) = await list_candidates(workspace)
     assert candidate.sources == ("garden@2",)
     with pytest.raises(NotFound, match="nosuch"):
         await workspace.propose(call(context, 2), PageDraft(page_id="b", title="B", body="b", sources=("nosuch",)))
-    assert len(await workspace.list_candidates()) == 1
+    assert len(await list_candidates(workspace)) == 1
 
 
 async def test_an_author_reads_a_page_by_order(agent: Agent, begin: Begin, site: Site) -> None:

@@ -11,13 +11,14 @@ from sqlalchemy import insert, select
 from agent_runtime.graph.agent.default import build_graph
 from agent_runtime.store.workspace_schema import page_links
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.workspace import deviations, revalidation, review
+from agent_runtime.workspace import deviations, revalidation
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolution
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.revalidation import Item, Settlement
-from agent_runtime.workspace.workspace import Workspace
+from agent_runtime.workspace.workspace import Workspace, standing
 from tests.integration.workspace.conftest import Agent, AskingGuard, Begin, Told, call
 from tests.support.clock import ManualClock
+from tests.support.workspace import get_page, list_candidates, put_page
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
@@ -37,7 +38,7 @@ def page(name: str, body: str, *sources: str) -> PageDraft:
 async def corpus(workspace: Workspace) -> None:
     """A page, one derived from it, and one derived from that."""
     for draft in (page("garden", GARDEN), page("leaflet", LEAFLET, "garden"), page("poster", POSTER, "leaflet")):
-        await workspace.put_page(draft)
+        await put_page(workspace, draft)
 
 
 Queue = Callable[..., Any]
@@ -82,33 +83,33 @@ async def test_a_change_doubts_every_one_of_very_many_pages_and_a_reader_is_told
     await database.run(lambda connection: connection.execute(insert(page_links), rows))
     put = await workspace.authors.put(page("garden", CHANGED))
     assert put.queued == 6_002
-    standing = await workspace.read(lambda connection: review.standing(connection, "garden"))
-    assert len(standing.derived) == revalidation.MOST_DEPENDENTS
+    found = await workspace.read(lambda connection: standing(connection, "garden"))
+    assert len(found.derived) == revalidation.MOST_DEPENDENTS
 
 
 async def test_pages_derived_from_each_other_end(workspace: Workspace, corpus: None, queue: Queue) -> None:
-    await workspace.put_page(page("garden", GARDEN, "poster"))
+    await put_page(workspace, page("garden", GARDEN, "poster"))
     assert await queue() == []
-    await workspace.put_page(page("leaflet", "New."))
+    await put_page(workspace, page("leaflet", "New."))
     assert sorted(item.page_id for item in await queue()) == ["garden", "poster"]
 
 
 async def test_a_newer_change_replaces_what_waits_so_that_no_older_verdict_settles_it(
     workspace: Workspace, corpus: None, queue: Queue, begin: Begin
 ) -> None:
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     (leaflet, _) = await queue()
-    await workspace.put_page(page("garden", GARDEN))
+    await put_page(workspace, page("garden", GARDEN))
     context = begin(named="re-validation-walk")
     with pytest.raises(Conflict, match="replaced already"):
-        await workspace.review.settle(call(context), Settlement(item_id=leaflet.item_id, result="holds"))
+        await workspace.settle_item(call(context), Settlement(item_id=leaflet.item_id, result="holds"))
     assert [(item.page_id, item.cause_version) for item in await queue()] == [("leaflet", 3), ("poster", 3)]
 
 
 async def test_the_walk_records_what_differs_proposes_the_change_and_keeps_what_holds(
     agent: Agent, workspace: Workspace, corpus: None, begin: Begin, queue: Queue, recorded: Any
 ) -> None:
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     await agent.run(begin(prompt="Walk the queue.", named="re-validation-walk", task_name="walk"))
     assert await queue() == []
     results = {item.page_id: (item.result, item.turn_id) for item in await queue(everything=True)}
@@ -119,7 +120,7 @@ async def test_the_walk_records_what_differs_proposes_the_change_and_keeps_what_
         "Forty-two plots are let, three are free.",
         "Forty-two plots are let, five are free.",
     )
-    (candidate,) = await workspace.list_candidates()
+    (candidate,) = await list_candidates(workspace)
     assert candidate.body == LEAFLET.replace("let,\n  three", "let, five")
     assert one.candidate_id == candidate.candidate_id, "the record that the boundary would have made is this one"
     for part in (
@@ -130,18 +131,18 @@ async def test_the_walk_records_what_differs_proposes_the_change_and_keeps_what_
         "rule-based",
     ):
         assert part in agent.text
-    assert (await workspace.get_page("leaflet")).body == LEAFLET, "nothing is canonical but by the author's act"
+    assert (await get_page(workspace, "leaflet")).body == LEAFLET, "nothing is canonical but by the author's act"
 
 
 async def test_accepting_a_deviation_accepts_its_candidate_and_doubts_what_follows(
     agent: Agent, workspace: Workspace, corpus: None, begin: Begin, queue: Queue, recorded: Any
 ) -> None:
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     await agent.run(begin(named="re-validation-walk"))
     (one,) = await recorded()
     closed = await workspace.authors.resolve(Resolution(deviation_id=one.deviation_id, accept=True, note="yes"))
     assert (closed.lifecycle, closed.note) == ("accepted", "yes")
-    leaflet = await workspace.get_page("leaflet")
+    leaflet = await get_page(workspace, "leaflet")
     assert ("five are free" in leaflet.body, leaflet.origin, leaflet.lifecycle) == (True, "agent-produced", "canonical")
     assert [(item.page_id, item.cause) for item in await queue()] == [("poster", "leaflet")]
     with pytest.raises(Conflict, match="accepted already"):
@@ -151,20 +152,20 @@ async def test_accepting_a_deviation_accepts_its_candidate_and_doubts_what_follo
 async def test_rejecting_the_candidate_closes_the_deviation_for_the_page_as_it_is(
     agent: Agent, workspace: Workspace, corpus: None, begin: Begin, recorded: Any
 ) -> None:
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     await agent.run(begin(named="re-validation-walk"))
-    (candidate,) = await workspace.list_candidates()
-    await workspace.decide_candidate(candidate.candidate_id, accept=False)
+    (candidate,) = await list_candidates(workspace)
+    await workspace.authors.decide(candidate.candidate_id, accept=False)
     assert [one.lifecycle for one in await recorded()] == ["kept"]
 
 
 async def test_a_fire_walks_a_bounded_number_and_the_next_goes_on(
     agent: Agent, workspace: Workspace, begin: Begin, end: Callable[..., None], queue: Queue
 ) -> None:
-    await workspace.put_page(page("garden", GARDEN))
+    await put_page(workspace, page("garden", GARDEN))
     for number in range(7):
-        await workspace.put_page(page(f"copy-{number}", f"Copy {number} of it.", "garden"))
-    await workspace.put_page(page("garden", CHANGED))
+        await put_page(workspace, page(f"copy-{number}", f"Copy {number} of it.", "garden"))
+    await put_page(workspace, page("garden", CHANGED))
     left = []
     for number in range(4):
         await agent.run(begin(f"turn-{number}", named="re-validation-walk"))
@@ -177,7 +178,7 @@ async def test_a_fire_walks_a_bounded_number_and_the_next_goes_on(
 async def test_the_same_verdict_again_changes_nothing(
     workspace: Workspace, corpus: None, begin: Begin, queue: Queue, recorded: Any
 ) -> None:
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     (item, _) = await queue()
     context = begin(named="re-validation-walk")
     draft = DeviationDraft(
@@ -187,10 +188,10 @@ async def test_the_same_verdict_again_changes_nothing(
         source="garden",
         item_id=item.item_id,
     )
-    first, again = [await workspace.review.record(call(context), draft) for _ in range(2)]
+    first, again = [await workspace.record_deviation(call(context), draft) for _ in range(2)]
     assert (first.result, first.repeated, again.repeated) == (again.result, False, True)
     with pytest.raises(Conflict, match="settled already"):
-        await workspace.review.record(call(context, 2), draft)
+        await workspace.record_deviation(call(context, 2), draft)
     assert len(await recorded()) == 1
     assert len(await queue()) == 1
 
@@ -200,10 +201,12 @@ async def test_an_open_deviation_is_told_once_and_a_closed_one_anew(
 ) -> None:
     draft = DeviationDraft(page_id="garden", says="three are free", found="none is free")
     context = begin(named="re-validation-walk")
-    made = [(await workspace.review.record(call(context, number), draft)).result["deviation_id"] for number in (1, 2)]
+    made = [
+        (await workspace.record_deviation(call(context, number), draft)).result["deviation_id"] for number in (1, 2)
+    ]
     assert made[0] == made[1]
     await workspace.authors.resolve(Resolution(deviation_id=made[0], accept=False))
-    await workspace.review.record(call(context, 3), draft)
+    await workspace.record_deviation(call(context, 3), draft)
     assert sorted(one.lifecycle for one in await recorded()) == ["kept", "open"]
 
 
@@ -214,10 +217,10 @@ async def test_an_open_deviation_is_told_once_and_a_closed_one_anew(
 async def test_a_verdict_without_what_it_speaks_of_is_refused(
     workspace: Workspace, corpus: None, begin: Begin, queue: Queue, result: str, refused: str
 ) -> None:
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     (item, _) = await queue()
     with pytest.raises((Conflict, InvalidInput), match=refused):
-        await workspace.review.settle(
+        await workspace.settle_item(
             call(begin(named="re-validation-walk")), Settlement(item_id=item.item_id, result=result)
         )
     assert len(await queue()) == 2
@@ -226,21 +229,21 @@ async def test_a_verdict_without_what_it_speaks_of_is_refused(
 async def test_no_agent_calls_a_page_valid_while_a_deviation_of_it_is_open(
     workspace: Workspace, corpus: None, begin: Begin, queue: Queue
 ) -> None:
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     (item, _) = await queue()
     context = begin(named="re-validation-walk")
     found = DeviationDraft(page_id="leaflet", says="Cake is served.", found="No cake.", source="garden")
-    await workspace.review.record(call(context, 1), found)
+    await workspace.record_deviation(call(context, 1), found)
     with pytest.raises(Denied, match="only the author closes it"):
-        await workspace.review.settle(call(context, 2), Settlement(item_id=item.item_id, result="holds"))
+        await workspace.settle_item(call(context, 2), Settlement(item_id=item.item_id, result="holds"))
 
 
 async def test_a_page_that_holds_is_linked_to_the_version_it_was_held_against(
     workspace: Workspace, corpus: None, begin: Begin, queue: Queue, database: Database
 ) -> None:
-    await workspace.put_page(page("garden", GARDEN + "\n\nMore."))
+    await put_page(workspace, page("garden", GARDEN + "\n\nMore."))
     (item, _) = await queue()
-    await workspace.review.settle(
+    await workspace.settle_item(
         call(begin(named="re-validation-walk")), Settlement(item_id=item.item_id, result="holds", note="same facts")
     )
     mine = select(page_links.c.page_version).where(page_links.c.page_id == "leaflet")
@@ -266,7 +269,7 @@ async def test_what_is_no_deviation_is_refused_and_nothing_is_kept(
     workspace: Workspace, corpus: None, begin: Begin, recorded: Any, draft: DeviationDraft, error: Any, where: str
 ) -> None:
     with pytest.raises(error) as refused:
-        await workspace.review.record(call(begin(named="re-validation-walk")), draft)
+        await workspace.record_deviation(call(begin(named="re-validation-walk")), draft)
     assert refused.value.where == where
     assert await recorded() == []
 
@@ -276,9 +279,9 @@ async def test_an_agent_closes_nothing(workspace: Workspace, corpus: None, begin
 
     context = begin(named="conversation")
     draft = DeviationDraft(page_id="garden", says="three are free", found="none is free")
-    made = await workspace.review.record(call(context), draft)
+    made = await workspace.record_deviation(call(context), draft)
     resolution = Resolution(deviation_id=made.result["deviation_id"], accept=False)
-    at = (await workspace.get_page("garden")).updated_at
+    at = (await get_page(workspace, "garden")).updated_at
     with pytest.raises(Denied, match="only an author"):
         await database.run(lambda connection: submit(connection, resolution, context, at=at, new_id=""))
 
@@ -315,11 +318,11 @@ async def test_two_candidates_that_contradict_a_page_in_the_same_words_are_recor
     assert [[by_candidate[one["candidate_id"]].deviation_id] for one in made] == [one["deviations"] for one in made]
     same = by_candidate[made[0]["candidate_id"]]
     found = DeviationDraft(page_id="garden", says=same.says, found=same.found)
-    again = await workspace.review.record(call(begin("turn-2", named="conversation")), found)
+    again = await workspace.record_deviation(call(begin("turn-2", named="conversation")), found)
     assert again.result["deviation_id"] in [one.deviation_id for one in by_candidate.values()], (
         "what an agent finds is told already"
     )
-    await workspace.decide_candidate(made[0]["candidate_id"], accept=False)
+    await workspace.authors.decide(made[0]["candidate_id"], accept=False)
     assert {one.candidate_id: one.lifecycle for one in await recorded()} == {
         made[0]["candidate_id"]: "kept",
         made[1]["candidate_id"]: "open",
@@ -332,13 +335,13 @@ async def test_a_page_that_changes_under_a_candidate_leaves_one_record(
     context = begin(named="conversation", started_by="author")
     made = await workspace.propose(call(context), page("garden", GARDEN + "\n\nBring gloves."))
     for body in ("One.", "Two."):
-        await workspace.put_page(page("garden", body))
+        await put_page(workspace, page("garden", body))
     (one,) = await recorded()
     assert (one.kind, one.candidate_id, one.page_version) == ("stale-base", made.result["candidate_id"], 2)
     with pytest.raises(Conflict, match="version 3"):
         await workspace.authors.resolve(Resolution(deviation_id=one.deviation_id, accept=True))
     assert [found.lifecycle for found in await recorded()] == ["open"], "a decision that fails decides nothing"
-    await workspace.decide_candidate(made.result["candidate_id"], accept=False)
+    await workspace.authors.decide(made.result["candidate_id"], accept=False)
     assert [found.lifecycle for found in await recorded()] == ["kept"]
 
 
@@ -348,11 +351,11 @@ async def test_a_source_that_changes_under_a_candidate_is_told_and_its_page_wait
     made = await workspace.propose(
         call(begin(named="conversation", started_by="author")), page("visit", "Come to the garden.", "garden")
     )
-    await workspace.put_page(page("garden", CHANGED))
+    await put_page(workspace, page("garden", CHANGED))
     (one,) = await recorded()
     assert (one.kind, one.page_id, one.candidate_id) == ("stale-base", "garden", made.result["candidate_id"])
     assert "visit" not in [item.page_id for item in await queue()], "it is no page yet"
-    await workspace.decide_candidate(made.result["candidate_id"], accept=True)
+    await workspace.authors.decide(made.result["candidate_id"], accept=True)
     (item,) = [item for item in await queue() if item.page_id == "visit"]
     assert (item.cause, item.cause_version, item.via) == ("garden", 2, "garden")
     assert [found.lifecycle for found in await recorded()] == ["accepted"]
@@ -363,10 +366,10 @@ async def test_no_proposal_cuts_a_page_from_what_it_was_derived_from(
 ) -> None:
     draft = page("leaflet", LEAFLET, "https://example.org/rules")
     made = await workspace.propose(call(begin(named="conversation", started_by="author")), draft)
-    await workspace.decide_candidate(made.result["candidate_id"], accept=True)
+    await workspace.authors.decide(made.result["candidate_id"], accept=True)
     links = await database.run(lambda connection: revalidation.links_of(connection, "leaflet"))
     assert links == ("garden@1", "https://example.org/rules")
-    await workspace.put_page(page("leaflet", LEAFLET, "poster"))
+    await put_page(workspace, page("leaflet", LEAFLET, "poster"))
     links = await database.run(lambda connection: revalidation.links_of(connection, "leaflet"))
     assert links == ("poster@1",), "its author may"
 
@@ -377,14 +380,14 @@ async def test_what_was_made_from_a_version_that_is_gone_overwrites_nothing(
 ) -> None:
     context = begin(named="conversation", started_by="author")
     clock.advance(60)
-    await workspace.put_page(page("garden", GARDEN + "\n\nThe author's newer words."))
+    await put_page(workspace, page("garden", GARDEN + "\n\nThe author's newer words."))
     draft = PageDraft(page_id="garden", title="Garden", body=GARDEN + "\n\nBring gloves.", version=version)
     made = await workspace.propose(call(context), draft)
     (one,) = await recorded()
     assert (one.kind, made.result["deviations"]) == ("stale-base", [one.deviation_id])
     with pytest.raises(Conflict, match="at version 2, the proposal was made at version 1"):
-        await workspace.decide_candidate(made.result["candidate_id"], accept=True)
-    assert "newer words" in (await workspace.get_page("garden")).body
+        await workspace.authors.decide(made.result["candidate_id"], accept=True)
+    assert "newer words" in (await get_page(workspace, "garden")).body
     again = PageDraft(page_id="garden", title="Garden", body=GARDEN, version=2)
     assert (await workspace.propose(call(context, 2), again)).result["deviations"] == [], (
         "who has read it may change it"
@@ -398,11 +401,11 @@ async def test_scopes_are_checked_by_the_world_itself(workspace: Workspace, corp
     draft = DeviationDraft(page_id="garden", says="three are free", found="x")
     for number, refused in enumerate(
         (
-            workspace.review.record(call(context, 1), draft),
-            workspace.review.settle(call(context, 2), Settlement(item_id="r-1", result="holds")),
-            workspace.review.next(call(context), 5),
-            workspace.review.corpus(call(context), "garden", 0),
-            workspace.review.attachment(call(context), "garden", "a.txt"),
+            workspace.record_deviation(call(context, 1), draft),
+            workspace.settle_item(call(context, 2), Settlement(item_id="r-1", result="holds")),
+            workspace.next_items(call(context), 5),
+            workspace.page_standing(call(context), "garden", 0),
+            workspace.read_attachment(call(context), "garden", "a.txt"),
         )
     ):
         with pytest.raises(Denied, match="does not grant"):
@@ -448,9 +451,9 @@ async def test_wherever_a_walk_dies_and_goes_on_it_records_each_thing_once(
     for at in (16, 20, 24, 25):  # of some thirty writes of checkpoints, those just after a write of ours; see the end
         old, new = ("three", "five") if at % 2 else ("five", "three")
         clock.advance(1)
-        await workspace.put_page(page("leaflet", LEAFLET.replace("three", old)))
-        await workspace.put_page(page("garden", GARDEN.replace("three", old)))
-        await workspace.put_page(page("garden", GARDEN.replace("three", new)))
+        await put_page(workspace, page("leaflet", LEAFLET.replace("three", old)))
+        await put_page(workspace, page("garden", GARDEN.replace("three", old)))
+        await put_page(workspace, page("garden", GARDEN.replace("three", new)))
         saver.left[0] = at
         context = begin(f"turn-{at}", prompt="Walk.", named="re-validation-walk")
         config = {"configurable": {"thread_id": context.thread_id}}
@@ -465,10 +468,10 @@ async def test_wherever_a_walk_dies_and_goes_on_it_records_each_thing_once(
                 given = None if kept and kept.checkpoint["channel_values"].get("messages") else given
         mine = [one for one in await recorded() if one.turn_id == context.turn_id]
         assert [(one.page_id, one.lifecycle) for one in mine] == [("leaflet", "open")], f"died before write {at}"
-        (candidate,) = await workspace.list_candidates()
+        (candidate,) = await list_candidates(workspace)
         assert candidate.turn_id == context.turn_id
         assert await queue() == []
-        await workspace.decide_candidate(candidate.candidate_id, accept=False)
+        await workspace.authors.decide(candidate.candidate_id, accept=False)
     repeated = {fields["scope"] for event, fields in told if event == "agent.wrote" and fields["repeated"]}
     assert repeated == {"deviation.record", "page.propose", "revalidation.settle"}, (
         "choose them anew: print which are repeated at 1 to 30"

@@ -67,7 +67,7 @@ async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
         with pytest.raises(ConnectionError):
             await compiled.ainvoke({"messages": [HumanMessage("go", id="turn-1")]}, CONFIG)
         await compiled.ainvoke(None, CONFIG)
-    assert [entry.text for entry in (await workspace.recall(call(context), "channel", "")).entries] == [
+    assert [entry.text for entry in (await workspace.memory.read(call(context), "channel", "")).entries] == [
         "the pump is new"
     ]
     assert [fields["repeated"] for event, fields in told if event == "agent.wrote"].count(False) == 1

@@ -30,6 +30,7 @@ from agent_runtime.workspace.submit import stamp, submit
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
+from tests.support.workspace import get_page, list_candidates, put_page
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
 from turnkeeper.storage.database import Database
 
@@ -82,9 +83,9 @@ def test_what_writes_beside_pages_is_called_by_the_submit_boundary_alone() -> No
 async def test_an_authors_page_is_authored_and_canonical_and_its_past_is_kept(
     workspace: Workspace, database: Database
 ) -> None:
-    first = await workspace.put_page(PAGE)
+    first = await put_page(workspace, PAGE)
     assert (first.origin, first.lifecycle, first.version, first.tags) == ("authored", "canonical", 1, ("a", "b"))
-    second = await workspace.put_page(PageDraft(page_id="garden", title="Garden", body="No slugs."))
+    second = await put_page(workspace, PageDraft(page_id="garden", title="Garden", body="No slugs."))
     assert second.version == 2
     kept = await database.run(lambda connection: connection.execute(select(page_versions)).all())
     assert [(row.version, row.body) for row in kept] == [(1, "Slugs.")]
@@ -93,11 +94,11 @@ async def test_an_authors_page_is_authored_and_canonical_and_its_past_is_kept(
 async def test_an_agents_page_is_a_candidate_and_the_page_is_as_before(
     workspace: Workspace, begin: Begin, told: Told
 ) -> None:
-    before = await workspace.put_page(PAGE)
+    before = await put_page(workspace, PAGE)
     context = begin(named="conversation", started_by="author")
     outcome = await workspace.propose(call(context), PageDraft(page_id="garden", title="Garden", body="Canonical!"))
     assert (outcome.result["origin"], outcome.result["lifecycle"]) == ("agent-produced", "candidate")
-    assert await workspace.get_page("garden") == before
+    assert await get_page(workspace, "garden") == before
     event, fields = told[-1]
     assert (event, fields["lifecycle"], fields["turn_id"]) == ("agent.wrote", "candidate", "turn-1")
     assert "Canonical!" not in str(told)
@@ -107,34 +108,34 @@ async def test_an_agents_page_is_a_candidate_and_the_page_is_as_before(
 async def test_accepting_makes_it_canonical_and_keeps_where_it_came_from(workspace: Workspace, begin: Begin) -> None:
     context = begin(named="conversation", started_by="author")
     made = await workspace.propose(call(context), PageDraft(page_id="pump", title="Pump", body="New."))
-    decided = await workspace.decide_candidate(made.result["candidate_id"], accept=True, note="good")
+    decided = await workspace.authors.decide(made.result["candidate_id"], accept=True, note="good")
     assert (decided.lifecycle, decided.origin, decided.note) == ("canonical", "agent-produced", "good")
-    page = await workspace.get_page("pump")
+    page = await get_page(workspace, "pump")
     assert (page.origin, page.lifecycle, page.body) == ("agent-produced", "canonical", "New.")
     with pytest.raises(Conflict, match="canonical already"):
-        await workspace.decide_candidate(decided.candidate_id, accept=False)
+        await workspace.authors.decide(decided.candidate_id, accept=False)
 
 
 async def test_accepting_onto_a_page_that_changed_meanwhile_is_a_conflict(workspace: Workspace, begin: Begin) -> None:
-    await workspace.put_page(PAGE)
+    await put_page(workspace, PAGE)
     context = begin(named="conversation", started_by="author")
     made = await workspace.propose(call(context), PageDraft(page_id="garden", title="Garden", body="Old view."))
-    await workspace.put_page(PageDraft(page_id="garden", title="Garden", body="The author's newer words."))
+    await put_page(workspace, PageDraft(page_id="garden", title="Garden", body="The author's newer words."))
     with pytest.raises(Conflict, match="version 2.*version 1"):
-        await workspace.decide_candidate(made.result["candidate_id"], accept=True)
-    assert (await workspace.get_page("garden")).body == "The author's newer words."
-    assert [one.lifecycle for one in await workspace.list_candidates()] == ["candidate"]
+        await workspace.authors.decide(made.result["candidate_id"], accept=True)
+    assert (await get_page(workspace, "garden")).body == "The author's newer words."
+    assert [one.lifecycle for one in await list_candidates(workspace)] == ["candidate"]
 
 
 async def test_rejecting_writes_nothing_else(workspace: Workspace, begin: Begin) -> None:
     context = begin(named="conversation", started_by="author")
     made = await workspace.propose(call(context), PageDraft(page_id="pump", title="Pump", body="New."))
-    decided = await workspace.decide_candidate(made.result["candidate_id"], accept=False)
+    decided = await workspace.authors.decide(made.result["candidate_id"], accept=False)
     assert decided.lifecycle == "rejected"
     with pytest.raises(NotFound):
-        await workspace.get_page("pump")
-    assert await workspace.list_candidates() == []
-    assert await workspace.list_candidates(include_decided=True) == [decided]
+        await get_page(workspace, "pump")
+    assert await list_candidates(workspace) == []
+    assert await list_candidates(workspace, include_decided=True) == [decided]
 
 
 async def test_an_agent_cannot_decide(
@@ -148,7 +149,7 @@ async def test_an_agent_cannot_decide(
         )
         with pytest.raises(Denied, match="only an author"):
             await database.run(decision)
-    assert [one.lifecycle for one in await workspace.list_candidates()] == ["candidate"]
+    assert [one.lifecycle for one in await list_candidates(workspace)] == ["candidate"]
 
 
 @pytest.mark.parametrize("caller", [None, "author", {"name": "author"}, TurnContext])
@@ -164,7 +165,7 @@ async def test_a_run_of_the_same_call_again_writes_once(workspace: Workspace, be
     assert (first.result, first.repeated, again.repeated) == (again.result, False, True)
     other = await workspace.propose(call(context, 2), draft)
     assert not other.repeated
-    assert len(await workspace.list_candidates()) == 2
+    assert len(await list_candidates(workspace)) == 2
     assert [fields["repeated"] for _, fields in told] == [False, True, False]
 
 
@@ -195,7 +196,7 @@ async def test_the_world_checks_scopes_itself(workspace: Workspace, begin: Begin
     with pytest.raises(Denied, match="channel general"):
         await workspace.propose(call(begin("turn-3")), SummaryDraft(channel="secret", title="t", body="b"))
     with pytest.raises(Denied, match="channel general"):
-        await workspace.hear(call(context), "secret", whole=True)
+        await workspace.read_conversation(call(context), "secret", whole=True)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ async def test_what_cannot_be_stored_is_refused_by_field(
     workspace: Workspace, begin: Begin, database: Database, draft: PageDraft, field: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        await workspace.put_page(draft)
+        await put_page(workspace, draft)
     assert refused.value.where == field
     with pytest.raises(InvalidInput):
         await workspace.propose(call(begin(named="conversation")), draft)

@@ -23,6 +23,7 @@ from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import row_of
 from tests.support.clock import ManualClock
+from tests.support.workspace import list_pages
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
@@ -240,7 +241,7 @@ async def test_a_batch_with_one_bad_page_writes_none(workspace: Any) -> None:
     )
     with pytest.raises(Exception, match="tags"):
         await workspace.authors.import_pages([good, bad])
-    assert await workspace.list_pages() == []
+    assert await list_pages(workspace) == []
 
 
 def test_a_bar_comes_after_a_second_and_only_on_a_terminal(clock: ManualClock) -> None:
@@ -314,7 +315,7 @@ def deviation(served: Served, home: Home) -> str:
         row = row_of(context, ManualClock())
         await workspace.write(lambda connection: connection.execute(insert(turns).values(row)))
         draft = DeviationDraft(page_id="garden", says=EVIL.strip(), found=f"other {EVIL}", why=EVIL)
-        made = await workspace.review.record(Call(context=context, key="k"), draft)
+        made = await workspace.record_deviation(Call(context=context, key="k"), draft)
         return str(made.result["deviation_id"])
 
     return str(served.wait(record()))

@@ -10,7 +10,7 @@ Nothing is dropped to make room: a shelf that is full refuses what is new, and f
 reading gives has a hard budget, so that the five-hundredth fire reads no more than the fifth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -34,9 +34,13 @@ from sqlalchemy import (
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import score, terms, words
-from agent_runtime.permissions.judge import TIERS
+from agent_runtime.permissions.judge import TIERS, judge, require
+from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.store.workspace_schema import memory
 from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_text
+from agent_runtime.workspace.transactions import Transactions
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 from turnkeeper.times import to_us
 
@@ -292,3 +296,127 @@ def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
 
 def _entries(connection: Connection, query: Select[Any]) -> list[MemoryEntry]:
     return [from_row(MemoryEntry, row) for row in connection.execute(query).mappings()]
+
+
+class Memory:
+    """What turns and authors do with memory.
+
+    A turn's methods check its scopes themselves, whatever was checked before; each of its writes happens once, however
+    often its call is run. An author's methods take no turn. Events name entries and never hold their texts.
+    """
+
+    def __init__(self, transactions: Transactions, clock: Clock, entropy: Entropy) -> None:
+        self._transactions = transactions
+        self._clock = clock
+        self._entropy = entropy
+
+    async def read(
+        self, call: Call, tier: str, channel: str = "", *, skip: int = 0, oldest: bool = False
+    ) -> Recollection:
+        """Return entries of a tier within the reading budget, newest first. Raises Denied, InvalidInput."""
+        shelf = _permitted("memory.read", "read", tier, channel, call.context)
+        return await self._transactions.read(lambda connection: read(connection, shelf, skip=skip, oldest=oldest))
+
+    async def brief(self, context: TurnContext) -> list[MemoryEntry]:
+        """Return what a turn is told of its thread's and channel's memory without asking: nothing out of its scopes."""
+        tiers = [tier for tier in OWNED if judge("memory.read", "read", {"tier": tier}, context).allowed]
+        shelves = [shelf_of(tier, context) for tier in tiers]
+        return await self._transactions.read(lambda connection: brief(connection, shelves)) if shelves else []
+
+    async def search(self, call: Call, tier: str, query: str, channel: str = "", *, limit: int = 10) -> Recollection:
+        """Return the entries of a tier that fit a query best. Raises Denied, InvalidInput."""
+        shelf = _permitted("memory.search", "read", tier, channel, call.context)
+        return await self._transactions.read(lambda connection: search(connection, shelf, query, limit=limit))
+
+    async def put(self, call: Call, *, tier: str, text: str, key: str = "", channel: str = "") -> Outcome:
+        """Write an entry once. Raises Denied, InvalidInput, Exhausted."""
+        now, new_id, context = self._clock.now(), self._new_id(), call.context
+        shelf = _permitted("memory.put", "write", tier, channel, context)
+
+        def write(connection: Connection) -> Mapping[str, Any]:
+            return _result(put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id))
+
+        return await self._transactions.once(call, "memory.put", now, write)
+
+    async def update(self, call: Call, *, tier: str, key: str, text: str, channel: str = "") -> Outcome:
+        """Change the text of an entry that is there, once. Raises Denied, NotFound, InvalidInput, Exhausted."""
+        now, context = self._clock.now(), call.context
+        shelf = _permitted("memory.update", "write", tier, channel, context)
+
+        def write(connection: Connection) -> Mapping[str, Any]:
+            return _result(replace_text(connection, context, shelf, key=key, text=text, at=now))
+
+        return await self._transactions.once(call, "memory.update", now, write)
+
+    async def forget(self, call: Call, *, tier: str, key: str, channel: str = "") -> Outcome:
+        """Delete an entry once; what it said is in the answer, for the record. Raises Denied, NotFound."""
+        now, context = self._clock.now(), call.context
+        shelf = _permitted("memory.forget", "write", tier, channel, context)
+
+        def write(connection: Connection) -> Mapping[str, Any]:
+            gone = forget(connection, context, shelf, key)
+            return {**_result(gone), "forgotten": gone.text}
+
+        return await self._transactions.once(call, "memory.forget", now, write)
+
+    def graph_writes(
+        self, call: Call, shelf: Shelf, *, key: str, text: str | None, form: str
+    ) -> Callable[[Connection], Outcome]:
+        """Return a turn's write through a graph's store, which was admitted: done once, however often it is run.
+
+        Args:
+            call: names the write.
+            shelf: whose entry.
+            key: the entry's.
+            text: what it is to say; None: the entry is to go, if it is there.
+            form: text or json.
+        """
+        now, new_id, context = self._clock.now(), self._new_id(), call.context
+
+        def write(connection: Connection) -> Mapping[str, Any]:
+            if text is not None:
+                entry = put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id, form=form)
+                return _result(entry)
+            there = find(connection, shelf, key)
+            return {} if there is None else _result(forget(connection, context, shelf, key))
+
+        scope = "memory.forget" if text is None else "memory.put"
+        return lambda connection: once(connection, call, scope, now, refuse_ended, lambda: write(connection))
+
+    async def author_puts(
+        self, shelf: Shelf, *, key: str, text: str, must_be_there: bool = False, author: Author | None = None
+    ) -> MemoryEntry:
+        """Write an entry as its author. Raises InvalidInput, Exhausted; NotFound for one that must be there."""
+        by, now, new_id = author or Author(), self._clock.now(), self._new_id()
+
+        def write(connection: Connection) -> MemoryEntry:
+            if must_be_there:
+                return replace_text(connection, by, shelf, key=key, text=text, at=now)
+            return put(connection, by, shelf, key=key, text=text, at=now, new_id=new_id)
+
+        entry = await self._transactions.write(write)
+        self._transactions.emit("memory.put", _event_fields(entry))
+        return entry
+
+    async def author_forgets(self, shelf: Shelf, key: str) -> MemoryEntry:
+        """Delete an entry, whoever wrote it; return what it was. Raises NotFound."""
+        entry = await self._transactions.write(lambda connection: forget(connection, Author(), shelf, key))
+        self._transactions.emit("memory.forgotten", _event_fields(entry))
+        return entry
+
+    def _new_id(self) -> str:
+        return f"m-{self._entropy.hex(12)}"
+
+
+def _permitted(scope: str, effect: str, tier: str, channel: str, context: TurnContext) -> Shelf:
+    """Return the shelf that a turn means, if it may reach it. Raises Denied, InvalidInput."""
+    require(scope, effect, {"tier": tier, "channel": channel}, context)
+    return shelf_of(tier, context, channel)
+
+
+def _result(entry: MemoryEntry) -> dict[str, Any]:
+    return {"entry_id": entry.entry_id, "tier": entry.tier, "key": entry.key}
+
+
+def _event_fields(entry: MemoryEntry) -> dict[str, Any]:
+    return {"entry_id": entry.entry_id, "tier": entry.tier, "owner": entry.owner, "origin": entry.origin}

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import TIERS
-from agent_runtime.workspace.memory.entries import OWNED, Shelf, check_shelf
+from agent_runtime.workspace.memory import OWNED, Shelf, check_shelf
 from agent_runtime.workspace.model import MemoryEntry
 from turnkeeper.errors import InvalidInput
 
