@@ -1,6 +1,6 @@
-"""Driving a home from outside, as a person or a script would: by commands, by the wire, by starting and killing.
+"""Drives a home from outside, as a person or a script would: runs commands, calls the daemons, starts and kills them.
 
-The demonstration and the acceptance tests stand on this; what they observe is what users can observe.
+The demonstration and the acceptance tests use it; what they observe is what users can observe.
 """
 
 import json
@@ -10,16 +10,17 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
-from constellation.inspect.processes import DAEMONS, TASK_RUNNER, Daemon, kill, start, stop
+from constellation.supervisor.daemons import DAEMONS, TASK_RUNNER, Daemon, kill, log_of, spawn, stop
 from constellation.supervisor.up_down import bring_down
 from protos.turnkeeper.v1.schedules_pb2 import Fire, ListFiresRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import VARIABLE, Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.rpc.channel import Caller
+from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.storage.locking import is_held
 
 T = TypeVar("T")
@@ -28,6 +29,8 @@ OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running", "interrup
 PATIENCE_S = 30.0
 _POLL_S = 0.05
 _COMMAND_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 60.0
+_TAIL_LINES = 5
 _AT_ONCE = 4
 _PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
 
@@ -118,8 +121,28 @@ class Driver:
             runner.close()
 
     def start(self, *daemons: Daemon, **environ: str) -> None:
-        """Start daemons, both unless named, with additional variables."""
-        start(self.home, daemons or DAEMONS, self._environ | environ)
+        """Start daemons, both unless named, with additional variables; return once all answer.
+
+        Raises TurnkeeperError where one ended or did not answer in time; the last lines of its log say why.
+        """
+        wanted, environ = daemons or DAEMONS, self._environ | environ
+        children = {one: None if is_held(self.home, one.name) else spawn(self.home, one, environ) for one in wanted}
+        for daemon, child in children.items():
+            self._await_health(daemon, child)
+
+    def _await_health(self, daemon: Daemon, child: int | None) -> None:
+        log = log_of(self.home, daemon)
+        deadline = self._clock.monotonic() + _START_TIMEOUT_S
+        while self._clock.monotonic() < deadline:
+            if is_serving(self.home.socket(daemon.name)):
+                return
+            ended = os.waitpid(child, os.WNOHANG) if child is not None else (0, 0)
+            if ended[0]:
+                how = f"{daemon.name} ended with exit code {os.waitstatus_to_exitcode(ended[1])}"
+                raise TurnkeeperError(f"{how}: {_tail(log)}", where=str(log))
+            self._clock.block(_POLL_S)
+        what = f"{daemon.name} did not answer within {_START_TIMEOUT_S:.0f}s: {_tail(log)}"
+        raise TurnkeeperError(what, where=str(log))
 
     def stop(self, *daemons: Daemon) -> None:
         """Stop the named daemons, which a supervisor would start again; without names stop everything."""
@@ -143,3 +166,8 @@ class Driver:
     def pass_time(self, seconds: float) -> None:
         """Let real time go by, where what is shown depends on the wall clock."""
         self._clock.block(seconds)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return " | ".join(line.strip() for line in lines[-_TAIL_LINES:])

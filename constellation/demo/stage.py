@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from constellation.demo.driver import Driver
-from constellation.inspect.processes import Daemon
+from constellation.supervisor.daemons import Daemon
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
 

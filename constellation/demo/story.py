@@ -1,12 +1,17 @@
 """The story, act by act. Every claim at its end was checked on what the commands themselves report."""
 
+import shutil
+import tempfile
 from datetime import datetime
 from importlib.resources import as_file, files
+from pathlib import Path
 
 from constellation.demo.stage import Stage
 from constellation.inspect.history import History, check
-from constellation.inspect.processes import AGENT_RUNTIME
+from constellation.supervisor.daemons import AGENT_RUNTIME
+from constellation.supervisor.up_down import bring_down
 from turnkeeper.config.home import Home
+from turnkeeper.console import note
 from turnkeeper.event_log import read_events
 
 POLICIES = ("skip", "run-once", "run-all")
@@ -133,3 +138,20 @@ def _create(stage: Stage, name: str, *options: str, prompt: str, channel: str) -
 
 def _at(text: str) -> datetime:
     return datetime.fromisoformat(text)
+
+
+def perform(*, keep: bool) -> bool:
+    """Play the story in a throwaway home; return whether every claim held."""
+    folder = Path(tempfile.mkdtemp(prefix="turnkeeper-"))
+    place = Home(root=folder / "home")
+    stage = Stage(place)
+    try:
+        play(stage, place)
+    finally:
+        bring_down(place, force=True)
+        if keep:
+            note(f"kept: TURNKEEPER_HOME={place.root}")
+        else:
+            shutil.rmtree(folder)
+    stage.act("Claims")
+    return stage.recall()

@@ -1,18 +1,24 @@
-"""What the markers on a home say about its condition, in words and with what to do."""
+"""What is wrong with a home and how to fix it: what its markers say, and what the doctor checks."""
 
-from collections.abc import Iterator
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from constellation.restart.preflight import preflight
 from constellation.supervisor import markers
-from constellation.supervisor.daemons import DAEMONS
-from constellation.supervisor.markers import found, read_marker
-from constellation.supervisor.memory import Unreadable
+from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
+from constellation.supervisor.markers import Unreadable, found, read_marker
+from constellation.supervisor.watchdog import read_orders
 from turnkeeper.config.home import Home
+from turnkeeper.errors import TurnkeeperError
 from turnkeeper.times import rfc3339
 
-_UP = "mend the cause, then: turnkeeper up"
+_UP = "fix the cause, then run: turnkeeper up"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,35 +54,119 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
         yield Finding(process=process, what=f"crash loop suspected: {_said(loop, 'reason')}", fix=_UP)
     hang = read_marker(markers.HANG.at(home, process=process))
     if hang is not None:
-        what = "hang suspected: its progress counter stands still"
-        yield Finding(process=process, what=what, fix="it is ended at the next look, or: turnkeeper quiet 30m")
+        what = "hang suspected: its progress counter does not advance"
+        yield Finding(
+            process=process,
+            what=what,
+            fix="it is killed at the next check, unless you run: turnkeeper watchdog suspend 30m",
+        )
     failed = read_marker(markers.FAILED_REVIVE.at(home, process=process))
     if failed is not None and loop is None:
         what = f"the last start was not verified: {_said(failed, 'error')}".rstrip(": ")
         yield Finding(process=process, what=what, degraded=False)
     for kind in (markers.ATTEMPTS, markers.INFLIGHT):
         if isinstance(read_marker(kind.at(home, process=process)), Unreadable):
-            what = f"{kind.path.replace('<process>', process)} cannot be read, so that nothing is tried"
-            yield Finding(process=process, what=what, fix="turnkeeper up writes it anew")
+            what = f"{kind.path.replace('<process>', process)} cannot be read, so the watchdog does nothing"
+            yield Finding(process=process, what=what, fix="to write it anew, run: turnkeeper up")
 
 
 def _of_all(home: Home, now: float) -> Iterator[Finding]:
     if read_marker(markers.PROCESSING.at(home)) is not None:
-        yield Finding(process="", what="a planned restart of agent-runtime is under way", degraded=False)
+        yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
     for path in found(home, markers.ESCALATION):
-        what = f"an escalation has not gone out: {_said(read_marker(path), 'text')}"
-        yield Finding(process="", what=what, fix="set [watchdog] command or webhook; then turnkeeper up")
+        what = f"alert not delivered: {_said(read_marker(path), 'text')}"
+        yield Finding(
+            process="", what=what, fix="set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
+        )
     for path in found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")
         if not (epoch.isascii() and epoch.isdigit()):
-            what = f"{path.name} names no second, so that hangs go unnoticed"
-            yield Finding(process="", what=what, fix="turnkeeper quiet --clear")
+            what = f"{path.name} names no time, so hang detection is suspended without end"
+            yield Finding(process="", what=what, fix="run: turnkeeper watchdog suspend --clear")
         elif int(epoch) > now:
             until = rfc3339(datetime.fromtimestamp(int(epoch), UTC))
-            yield Finding(process="", what=f"quiet until {until}: hangs go unnoticed", degraded=False)
+            yield Finding(process="", what=f"hang detection is suspended until {until}", degraded=False)
 
 
 def _said(says: dict[str, Any] | Unreadable | None, key: str) -> str:
     if isinstance(says, dict):
         return str(says.get(key) or "")[:500]
     return "the marker cannot be read" if says is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check of the doctor.
+
+    Attributes:
+        name: what was checked.
+        findings: what is wrong; empty when all is well.
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+
+
+def examine(home: Home, now: float) -> Iterator[Check]:
+    """Make one check after the other. It only reads; it reads stores completely, which takes time for large ones."""
+    looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+        ("can start", lambda: _preflight(home)),
+        ("runs", lambda: _runs(home)),
+        ("markers", lambda: iter(findings(home, now))),
+        ("stores", lambda: _stores(home)),
+        ("keys", lambda: _keys(home)),
+        ("inboxes", lambda: _inboxes(home)),
+    )
+    for name, find in looks:
+        yield Check(name=name, findings=tuple(find()))
+
+
+def _preflight(home: Home) -> Iterator[Finding]:
+    for error in preflight(home):
+        yield _finding(error)
+
+
+def _finding(error: TurnkeeperError) -> Finding:
+    return Finding(process="", what=f"{error.where}: {error.what}" if error.where else error.what, fix=error.hint)
+
+
+def _runs(home: Home) -> Iterator[Finding]:
+    if read_orders(home) is None:
+        yield Finding(
+            process="", what="nothing is supposed to run", fix="to start it, run: turnkeeper up", degraded=False
+        )
+        return
+    for daemon in (SUPERVISOR, *DAEMONS):
+        if process_of(home, daemon) is None:
+            yield Finding(process=daemon.name, what="does not run", fix="run: turnkeeper up")
+
+
+def _stores(home: Home) -> Iterator[Finding]:
+    for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
+        if path.exists() and (trouble := damage(path)):
+            yield Finding(process="", what=f"{path}: {trouble}", fix="run: turnkeeper down && turnkeeper restore DIR")
+
+
+def _keys(home: Home) -> Iterator[Finding]:
+    if home.environment.exists() and stat.S_IMODE(home.environment.stat().st_mode) & 0o077:
+        what = f"{home.environment}: other users can read your keys"
+        yield Finding(process="", what=what, fix=f"chmod 600 {home.environment}")
+
+
+def _inboxes(home: Home) -> Iterator[Finding]:
+    folder = home.root / "channels" / "agent"
+    for agent in sorted(folder.iterdir()) if folder.is_dir() else ():
+        aside = [path for path in (agent / "quarantine").glob("*.json") if not path.name.startswith(".")]
+        if aside:
+            what = f"{len(aside)} envelopes of {agent.name} are quarantined"
+            yield Finding(process="", what=what, fix=f"agent-runtime inbox list {agent.name}", degraded=False)
+
+
+def damage(path: Path) -> str:
+    """Read a store completely; return the first thing that is wrong with it, or nothing."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
+            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        return str(error)
+    return "" if said == "ok" else str(said).splitlines()[0]

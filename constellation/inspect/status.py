@@ -1,36 +1,40 @@
-"""How everything stands, as rows: what `turnkeeper status` shows. It asks the daemons, so it loads gRPC."""
+"""What `turnkeeper status` shows: a row for each process, and what waits for the author. It asks the daemons."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from constellation.inspect.condition import Finding
-from constellation.inspect.processes import AGENT_RUNTIME, DAEMONS, SUPERVISOR, Daemon, standing
+from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, SUPERVISOR, Daemon, log_of, process_of
 from protos.turnkeeper.v1.agent_runtime_pb2 import ListChannelsRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
-from turnkeeper.rpc.channel import Caller
+from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.times import rfc3339
 
 
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
-    """Return a row for each process; the supervisor's only where there is meant to be one."""
-    made = [_row(place, daemon) for daemon in (*DAEMONS, *([SUPERVISOR] if supervised else []))]
-    for row in made:
-        row["markers"] = [finding.what for finding in found if finding.process == row["process"]]
-    return made
+    """Return a row for each process; the supervisor's only where there is meant to be one.
+
+    A process is `running` (it answers), `starting` (it holds its lock and does not answer) or `stopped`. The supervisor
+    answers nobody: it runs if it lives.
+    """
+    daemons = (*DAEMONS, *([SUPERVISOR] if supervised else []))
+    return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
 
 
 def _row(place: Home, daemon: Daemon) -> dict[str, Any]:
-    found = standing(place, daemon)
-    since = rfc3339(datetime.fromtimestamp(int(found.since), UTC)) if found.since is not None else None
-    return {
-        "process": daemon.name,
-        "state": found.state,
-        "pid": found.pid,
-        "since": since,
-        "log": str(found.log),
-    }
+    process, log = process_of(place, daemon), str(log_of(place, daemon))
+    if process is None:
+        return {"process": daemon.name, "state": "stopped", "pid": None, "since": None, "log": log}
+    running = daemon is SUPERVISOR or is_serving(place.socket(daemon.name))
+    since = rfc3339(datetime.fromtimestamp(int(process.create_time()), UTC))
+    state = "running" if running else "starting"
+    return {"process": daemon.name, "state": state, "pid": process.pid, "since": since, "log": log}
+
+
+def _markers(found: list[Finding], daemon: Daemon) -> list[str]:
+    return [finding.what for finding in found if finding.process == daemon.name]
 
 
 def decisions(place: Home) -> str:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from constellation.inspect.doctor import damage
+from constellation.inspect.condition import damage
 from constellation.restart.preflight import newer_stores
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS

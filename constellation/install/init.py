@@ -1,13 +1,24 @@
-"""Making a state directory: settings that explain themselves, and an example to start from."""
+"""Creates a state directory: settings that explain themselves, an example, or an author's own LangGraph project.
+
+A project's graph is loaded before it is named in the settings. The runtime loads it, in a process of its own: a
+project's code never runs in this one.
+"""
 
 import json
 import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings
+from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.errors import Conflict, InvalidInput
 
 _ENVIRONMENT = """\
 # Keys for model providers, read by the agent runtime. Keep this file to yourself (mode 0600).
@@ -61,3 +72,108 @@ def write_new(path: Path, text: str) -> list[Path]:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return [path]
+
+
+AGENT = "agent0"
+LONGEST_LOOK_S = 120.0
+_CATEGORY = """\
+# What a task of this project may do. A tool that is not granted asks you at each call.
+# `agent-runtime graph check` shows the tools and who grants them; `agent-runtime categories check` looks at this file.
+name = "{name}"
+description = "Runs the graph {graph}"
+autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for nobody
+
+[scopes]
+tools = [{tools}]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A graph that the runtime would run.
+
+    Attributes:
+        reference: absolute, as it goes into the settings.
+        name: for its category: `garden` for a folder of that name.
+        tools: the scopes of its tools.
+    """
+
+    reference: str
+    name: str
+    tools: tuple[str, ...]
+
+
+def look_at(home: Home, reference: str) -> Project:
+    """Load a graph as the runtime would, without a trace in the home.
+
+    Raises:
+        InvalidInput: there is none, or the runtime would refuse it; says what is wrong and where.
+    """
+    # -P: a file of the project beside us must not take the place of a module of ours.
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "agent_runtime",
+        "--home",
+        str(home.root),
+        "graph",
+        "check",
+        reference,
+        "-o",
+        "json",
+    ]
+    try:
+        done = subprocess.run(  # noqa: S603  our own interpreter and module
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_LOOK_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InvalidInput(f"did not load within {LONGEST_LOOK_S:.0f} s", where=reference) from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"looking at it ended with exit code {done.returncode}"]
+        raise InvalidInput(said[-1].removeprefix("error: ").removeprefix("refused: "))
+    return _project(json.loads(done.stdout))
+
+
+def check_room(home: Home, project: Project) -> None:
+    """Raise Conflict if `config.toml` says already what the first agent runs, and it is not this."""
+    agents = load_settings(home).agents
+    if AGENT not in agents or agents[AGENT].graph == project.reference:
+        return
+    runs = f"runs {agents[AGENT].graph}" if agents[AGENT].graph else "is configured already"
+    hint = f"write there yourself: graph = {_quoted(project.reference)}"
+    raise Conflict(f"[agents.{AGENT}] {runs}", where=str(home.config), hint=hint)
+
+
+def take_on(home: Home, project: Project) -> list[Path]:
+    """Name the graph in `config.toml`, which is there and has room for it; add a category that grants nothing.
+
+    Returns:
+        The files that were written; none when all is there already.
+    """
+    changed = []
+    if AGENT not in load_settings(home).agents:
+        with home.config.open("a", encoding="utf-8") as file:
+            file.write(f"\n[agents.{AGENT}]\ngraph = {_quoted(project.reference)}\n")
+        changed.append(home.config)
+    tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools) + "\n" if project.tools else ""
+    text = _CATEGORY.format(name=project.name, graph=_escaped(project.reference), tools=tools)
+    return [*changed, *write_new(home.categories / f"{project.name}.toml", text)]
+
+
+def _project(found: Mapping[str, Any]) -> Project:
+    place, _, graph = str(found["absolute"]).rpartition(":")
+    folder = Path(place).parent.name if "/" in place else place.split(".")[0]
+    name = re.sub(r"[^a-z0-9]+", "-", folder.lower()).strip("-") or graph.lower()
+    name = name if name[:1].isalpha() else f"graph-{name}"
+    tools = tuple(str(tool["scope"]) for tool in found["tools"])
+    return Project(reference=str(found["absolute"]), name=name[:64], tools=tools)
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string: what JSON makes of a text without control characters reads the same there."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _escaped(text: str) -> str:
+    return _quoted(text)[1:-1]

@@ -26,11 +26,10 @@ from constellation.supervisor.daemons import (
     spawn,
     stop,
 )
-from constellation.supervisor.handoff.deliver import Deliverer
-from constellation.supervisor.handoff.drafts import Draft, write_draft
+from constellation.supervisor.handoff import Draft, write_draft
+from constellation.supervisor.handoff_delivery import Deliverer
 from constellation.supervisor.markers import read_marker, write_marker
-from constellation.supervisor.memory import Revive
-from constellation.supervisor.memory_file import recall, remember
+from constellation.supervisor.memory import Revive, recall, remember
 from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import between_ticks, read_orders

@@ -11,16 +11,25 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from constellation.supervisor.memory import UNREADABLE, Unreadable
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Corrupt
 from turnkeeper.storage.files import SystemFiles
 
 LARGEST_BYTES = 64 * 1024
 _FILES = SystemFiles()
+
+
+class Unreadable(Enum):
+    """A marker that is there and does not say what it should."""
+
+    UNREADABLE = "unreadable"
+
+
+UNREADABLE: Final = Unreadable.UNREADABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +109,14 @@ HANG = Kind(
 )
 QUIET = Kind(
     path="state/quiet-until-<epoch>",
-    meaning="no hang alarm until that second since 1970",
-    writer="`turnkeeper quiet D`",
+    meaning="hang detection is suspended until that second since 1970",
+    writer="`turnkeeper watchdog suspend D`",
     consumer="watchdog",
-    ends="cleared by the first tick after it, and by `turnkeeper quiet --clear`",
+    ends="cleared by the first tick after it, and by `turnkeeper watchdog suspend --clear`",
 )
 ESCALATION = Kind(
     path="state/escalate-failed-<ts>-<process>",
-    meaning="an escalation that has not gone out on any path",
+    meaning="an alert that was not delivered on any route",
     writer="watchdog, before it tries",
     consumer="watchdog: every tick tries again; `status`",
     ends="cleared when the command or the webhook took it, and by `turnkeeper up`, which prints it",

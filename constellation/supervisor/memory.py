@@ -1,17 +1,15 @@
-"""What the watcher remembers of a daemon between two looks. Each part lies on disk as a marker of its own."""
+"""What the watchdog remembers of a daemon between two looks: each part is a marker, read back exactly or unreadable."""
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
 
+from constellation.supervisor import markers
+from constellation.supervisor.markers import UNREADABLE, Unreadable, clear_marker, number, read_marker, write_marker
+from turnkeeper.config.home import Home
 
-class Unreadable(Enum):
-    """A marker that is there and does not say what it should."""
-
-    UNREADABLE = "unreadable"
-
-
-UNREADABLE: Final = Unreadable.UNREADABLE
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,7 @@ class CrashLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What is remembered of a daemon between looks; each part is a marker of its own.
+    """What is remembered of one daemon.
 
     Attributes:
         budget: None until the daemon is first seen or started after an `up`.
@@ -103,3 +101,93 @@ class Memory:
 
 def _within(times: tuple[float, ...], now: float, window_s: float) -> tuple[float, ...]:
     return tuple(min(at, now) for at in times if at > now - window_s)
+
+
+_BY_PROCESS = (
+    markers.ATTEMPTS,
+    markers.INFLIGHT,
+    markers.CRASH_LOOP,
+    markers.FAILED_REVIVE,
+    markers.PROGRESS_SEEN,
+    markers.HANG,
+)
+
+
+def recall(home: Home, process: str) -> Memory:
+    """Read what is remembered of a daemon."""
+    suspected = _read(markers.HANG.at(home, process=process), Stall)
+    seen = suspected or _read(markers.PROGRESS_SEEN.at(home, process=process), Stall)
+    return Memory(
+        budget=_read(markers.ATTEMPTS.at(home, process=process), Budget),
+        revive=_read(markers.INFLIGHT.at(home, process=process), Revive),
+        crash_loop=_read(markers.CRASH_LOOP.at(home, process=process), CrashLoop),
+        stall=seen,
+    )
+
+
+def remember(home: Home, process: str, before: Memory, after: Memory) -> None:
+    """Write what has changed; when this returns it is on disk."""
+    for kind, was, now in (
+        (markers.ATTEMPTS, before.budget, after.budget),
+        (markers.INFLIGHT, before.revive, after.revive),
+        (markers.CRASH_LOOP, before.crash_loop, after.crash_loop),
+    ):
+        if was != now:
+            _put(kind.at(home, process=process), now)
+    if before.stall != after.stall:
+        stall = after.stall if isinstance(after.stall, Stall) else None
+        suspected = stall is not None and stall.suspected
+        _put(markers.HANG.at(home, process=process), stall if suspected else None)
+        _put(markers.PROGRESS_SEEN.at(home, process=process), None if suspected else stall)
+
+
+def forget(home: Home, process: str, *, keep_start: bool) -> None:
+    """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start` not that of a start."""
+    for kind in _BY_PROCESS:
+        if not (keep_start and kind is markers.INFLIGHT):
+            clear_marker(kind.at(home, process=process))
+
+
+def _put(path: Path, part: Budget | Revive | CrashLoop | Stall | Unreadable | None) -> None:
+    if part is None:
+        clear_marker(path)
+    elif not isinstance(part, Unreadable):
+        write_marker(path, asdict(part))
+
+
+def _read(path: Path, kind: Callable[..., T]) -> T | Unreadable | None:
+    says = read_marker(path)
+    if says is None or isinstance(says, Unreadable):
+        return says
+    try:
+        parts: Any = fields(kind)  # type: ignore[arg-type]
+        return kind(**{part.name: _PARSERS[part.type](says[part.name]) for part in parts})
+    except (KeyError, TypeError, ValueError):
+        return UNREADABLE
+
+
+def _integer(value: object) -> int:
+    return int(number(value))
+
+
+def _times(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise TypeError("not a list of times")
+    return tuple(sorted(map(number, value)))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+_PARSERS: dict[Any, Any] = {
+    bool: lambda value: value is True,
+    int: _integer,
+    float: number,
+    str: _text,
+    int | None: lambda value: None if value is None else _integer(value),
+    float | None: lambda value: None if value is None else number(value),
+    tuple[float, ...]: _times,
+}

@@ -9,7 +9,7 @@ from typing import Any
 
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import Daemon, process_with, spawn
-from constellation.supervisor.escalation.escalate import escalate
+from constellation.supervisor.escalation import escalate
 from constellation.supervisor.markers import number, read_marker, write_marker
 from turnkeeper.config.home import Home
 from turnkeeper.event_log import EventLog

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from constellation.supervisor.memory import Budget, CrashLoop, Memory, Revive, Stall, Unreadable
+from constellation.supervisor.markers import Unreadable
+from constellation.supervisor.memory import Budget, CrashLoop, Memory, Revive, Stall
 
 LOOK_AGAIN_S = 0.5
 FEWEST_STILL_LOOKS = 2
@@ -164,7 +165,7 @@ def _given_up(now: float, memory: Memory, limits: Limits) -> Step:
 def _absent(now: float, sight: Sight, memory: Memory, limits: Limits, new_id: str) -> Step:
     budget, revive = memory.budget, memory.revive
     if isinstance(budget, Unreadable) or isinstance(revive, Unreadable):
-        return _give_up(now, memory, limits, "it is gone, and what was tried before cannot be read", [])
+        return _give_up(now, memory, limits, "it does not run, and the record of earlier restarts cannot be read", [])
     if budget is None:
         fresh = replace(memory, budget=Budget(), revive=Revive(id=new_id, at=now), stall=None)
         return Step(memory=fresh, actions=[Start(id=new_id, crashed=False)], wake_at=now + LOOK_AGAIN_S)
@@ -176,7 +177,7 @@ def _absent(now: float, sight: Sight, memory: Memory, limits: Limits, new_id: st
             budget = replace(budget, failures=(*budget.failures, now))
         memory = replace(memory, budget=budget, revive=None)
     if len(budget.failures) >= limits.failed_starts:
-        return _give_up(now, memory, limits, f"it did not come up {len(budget.failures)} times: {sight.error}", actions)
+        return _give_up(now, memory, limits, f"it failed to start {len(budget.failures)} times: {sight.error}", actions)
     if len(budget.restarts) >= limits.restarts:
         return _give_up(now, memory, limits, f"it ended {limits.restarts + 1} times: {sight.error}", actions)
     not_before = max(budget.restarts, default=now) + limits.backoff_after(len(budget.restarts))
@@ -198,7 +199,7 @@ def _starting(now: float, sight: Sight, memory: Memory, limits: Limits) -> Step:
     if revive is None:  # somebody else started it: it is held to the same time
         memory = replace(memory, revive=Revive(id="", at=now))
     elif isinstance(revive, Revive) and now - revive.at >= limits.start_timeout_s and sight.pid is not None:
-        reason = f"does not serve after {limits.start_timeout_s:.0f}s"
+        reason = f"did not serve within {limits.start_timeout_s:.0f}s"
         return Step(memory=memory, actions=[Kill(pid=sight.pid, reason=reason)], wake_at=now + LOOK_AGAIN_S)
     return Step(memory=memory, actions=[], wake_at=now + LOOK_AGAIN_S)
 

@@ -1,4 +1,4 @@
-"""Bringing the constellation up and down: what `turnkeeper up` and `down` do, without the talking."""
+"""Starts and stops the constellation: what `turnkeeper up` and `down` do."""
 
 import os
 import signal
@@ -19,10 +19,9 @@ from constellation.supervisor.daemons import (
     spawn,
     stop,
 )
-from constellation.supervisor.escalation.escalate import Routes, take_pending
+from constellation.supervisor.escalation import Routes, take_pending
 from constellation.supervisor.markers import clear_marker, read_marker
-from constellation.supervisor.memory import Revive
-from constellation.supervisor.memory_file import forget, recall
+from constellation.supervisor.memory import Revive, forget, recall
 from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import Orders, between_ticks, write_orders
@@ -36,9 +35,9 @@ START_TIMEOUT_S = 120.0
 
 
 def prepare(home: Home, settings: Settings) -> list[str]:
-    """Want the constellation to run, and let the watchdog count anew: an author is looking at it.
+    """Say that the constellation is to run, and let the watchdog count anew.
 
-    Returns what was escalated and has not gone out: it is told here, so it is cleared.
+    Returns the alerts that were not delivered: the caller shows them, so they are cleared.
     """
     home.create()
     with between_ticks(home):

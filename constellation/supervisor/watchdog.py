@@ -1,7 +1,7 @@
-"""One tick of the watchdog: see, decide, act. The supervisor ticks; `turnkeeper watchdog tick` does the same, once.
+"""One tick of the watchdog: look at each daemon, decide, act. The supervisor ticks; so does `turnkeeper watchdog tick`.
 
-What stands on disk is the whole state, so any process may do the next tick; a lock lets one at a time. What is decided
-is on disk before it is done: a crash in between costs a restart of the budget and never exceeds it.
+The whole state is on disk, so any process may do the next tick; a lock admits one at a time. A decision is on disk
+before it is carried out: a crash in between costs one restart of the budget and never exceeds it.
 """
 
 import os
@@ -16,11 +16,10 @@ from typing import Any
 
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, POLL_S, Daemon, log_of, process_of, process_with, spawn
-from constellation.supervisor.escalation.escalate import Routes, escalate, send_all
-from constellation.supervisor.handoff.drafts import Draft, crash_text, drafts, write_draft
-from constellation.supervisor.markers import clear_marker, found, number, read_marker, write_marker
-from constellation.supervisor.memory import Memory, Revive, Stall, Unreadable
-from constellation.supervisor.memory_file import recall, remember
+from constellation.supervisor.escalation import Routes, escalate, send_all
+from constellation.supervisor.handoff import Draft, crash_text, drafts, write_draft
+from constellation.supervisor.markers import Unreadable, clear_marker, found, number, read_marker, write_marker
+from constellation.supervisor.memory import Memory, Revive, Stall, recall, remember
 from constellation.supervisor.planned_restart import RESTARTED, RESTARTER, Planned
 from constellation.supervisor.policy import (
     LOOK_AGAIN_S,
@@ -129,7 +128,7 @@ class Watchdog:
         """Deliver the handoffs that wait, now that their reader is up."""
         if any(drafts(self._home)):
             # It loads the bus, which a tick without handoffs can do without.
-            module = import_module("constellation.supervisor.handoff.deliver")
+            module = import_module("constellation.supervisor.handoff_delivery")
             failpoints = Failpoints(self._environ)
             deliverer = module.Deliverer(self._home, clock=self._clock, entropy=self._entropy, failpoints=failpoints)
             try:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from constellation.demo.driver import OPEN
-from constellation.inspect.processes import Daemon
+from constellation.supervisor.daemons import Daemon
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 
 pytestmark = pytest.mark.process

@@ -5,7 +5,7 @@ from typing import Any
 
 from constellation.demo.driver import Driver
 from constellation.inspect.history import History, Violation, check
-from constellation.inspect.processes import AGENT_RUNTIME, TASK_RUNNER
+from constellation.supervisor.daemons import AGENT_RUNTIME, TASK_RUNNER
 from turnkeeper.event_log import read_events
 
 

@@ -11,10 +11,9 @@ import pytest
 from constellation.inspect.condition import findings
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import Daemon, process_of, process_with, spawn
-from constellation.supervisor.escalation.escalate import Routes
+from constellation.supervisor.escalation import Routes
 from constellation.supervisor.markers import clear_marker, found, read_marker
-from constellation.supervisor.memory import Revive
-from constellation.supervisor.memory_file import recall
+from constellation.supervisor.memory import Revive, recall
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import Orders, write_orders
 from tests.support.standin import STANDINS

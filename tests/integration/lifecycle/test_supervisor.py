@@ -66,7 +66,7 @@ def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(supervi
     supervised.until_up(RUNNER)
     assert len(supervised.events("daemon.started")) == 4, "three of the one, one of the other"
     (line,) = supervised.until(lambda: told.read_text().splitlines())
-    assert "did not come up 3 times: exit code 1; agent-runtime was told to fail" in line
+    assert "failed to start 3 times: exit code 1; agent-runtime was told to fail" in line
     assert "secret" not in line
     assert any("crash loop suspected" in condition for condition in supervised.conditions())
     assert [status["phase"] for status in supervised.statuses() if status["process"] == RUNTIME.name] == ["failed"] * 3
@@ -82,7 +82,7 @@ def test_up_clears_the_crash_loop_once_its_cause_is_mended(supervised: Supervise
     told = supervised.until(lambda: prepare(supervised.home, load_settings(supervised.home)))
     os.kill(supervised.pid(SUPERVISED) or 0, signal.SIGHUP)
     supervised.until_up(RUNTIME)
-    assert ["did not come up 3 times" in text for text in told] == [True], "whoever mends it is told of it"
+    assert ["failed to start 3 times" in text for text in told] == [True], "whoever mends it is told of it"
     assert supervised.conditions() == []
     assert len(supervised.events("daemon.started")) == tried + 1
 
@@ -178,7 +178,7 @@ def test_an_escalation_that_no_path_takes_is_kept_and_tried_again(supervised: Su
     supervised.until(lambda: not list(markers.found(supervised.home, markers.ESCALATION)))
     server.shutdown()
     server.server_close()
-    assert b"did not come up" in _Hook.took[0]
+    assert b"failed to start" in _Hook.took[0]
     failed = [(event["route"], event["reason"]) for event in supervised.events("escalate.failed")]
     assert failed == [("command", "exit status 3"), ("webhook", "status 503"), ("command", "exit status 3")]
     assert "secret-path" not in str(supervised.events())

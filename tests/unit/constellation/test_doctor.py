@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from constellation.inspect.doctor import examine
+from constellation.inspect.condition import examine
 from constellation.supervisor import markers
 from constellation.supervisor.markers import write_marker
 from constellation.supervisor.watchdog import Orders, write_orders
@@ -23,7 +23,7 @@ def test_a_fresh_home_is_well(home: Home):
 
 def test_what_is_meant_to_run_and_does_not(home: Home):
     write_orders(home, Orders(), datetime(2026, 3, 2, tzinfo=UTC))
-    assert broken(home) == {"does not run": "turnkeeper up"}
+    assert broken(home) == {"does not run": "run: turnkeeper up"}
 
 
 def test_a_mistake_in_the_settings_is_named_by_line(home: Home):

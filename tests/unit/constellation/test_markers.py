@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from constellation.cli.restart import LONGEST_NOTES
+from constellation.cli import app
+from constellation.cli.lifecycle import LONGEST_NOTES
 from constellation.inspect.condition import findings
 from constellation.supervisor import markers
-from constellation.supervisor.markers import clear_marker, found, read_marker, table, write_marker
-from constellation.supervisor.memory import UNREADABLE, Budget, CrashLoop, Memory, Revive, Stall
-from constellation.supervisor.memory_file import forget, recall, remember
+from constellation.supervisor.markers import UNREADABLE, clear_marker, found, read_marker, table, write_marker
+from constellation.supervisor.memory import Budget, CrashLoop, Memory, Revive, Stall, forget, recall, remember
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import Orders, is_quiet, read_orders, write_orders
 from turnkeeper.config.home import Home
+from turnkeeper.console import run
 
 PROCESS = "agent-runtime"
 FULL = Memory(
@@ -114,7 +115,19 @@ def test_a_quiet_window_ends_by_itself(home: Home):
 def test_a_quiet_window_without_an_end_counts_as_open(home: Home):
     (home.root / "state" / "quiet-until-soon").touch()
     assert is_quiet(home, 10**12)
-    assert "names no second" in str(findings(home, 10**12)[0])
+    assert "names no time" in str(findings(home, 10**12)[0])
+
+
+@pytest.mark.parametrize("command", [["watchdog", "suspend"], ["quiet"]], ids=" ".join)
+def test_hang_detection_is_suspended_by_its_command_and_by_the_old_name(
+    home: Home, monkeypatch: pytest.MonkeyPatch, command: list[str]
+):
+    monkeypatch.setenv("TURNKEEPER_HOME", str(home.root))
+    assert run(app, [*command, "30m"]) == 0
+    (marker,) = found(home, markers.QUIET)
+    assert is_quiet(home, int(marker.name.removeprefix("quiet-until-")) - 1)
+    assert run(app, [*command, "--clear"]) == 0
+    assert list(found(home, markers.QUIET)) == []
 
 
 def test_every_marker_has_a_writer_a_consumer_and_an_end():

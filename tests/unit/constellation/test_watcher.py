@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constellation.supervisor.memory import UNREADABLE, Budget, CrashLoop, Memory, Stall
+from constellation.supervisor.markers import UNREADABLE
+from constellation.supervisor.memory import Budget, CrashLoop, Memory, Stall
 from constellation.supervisor.policy import Action, Escalate, Kill, Limits, Note, Phase, Sight, Start, look
 
 LIMITS = Limits(interval_s=60, restarts=4, window_s=600, failed_starts=3, start_timeout_s=120, hang_after_s=180)
@@ -98,7 +99,7 @@ def test_while_it_starts_nothing_else_is_started():
 def test_a_start_that_takes_too_long_is_ended():
     watch = Watch()
     watch.sees(ABSENT)
-    assert kinds(watch.sees(STARTING, 120), Kill) == [Kill(pid=7, reason="does not serve after 120s")]
+    assert kinds(watch.sees(STARTING, 120), Kill) == [Kill(pid=7, reason="did not serve within 120s")]
 
 
 def test_one_that_somebody_else_started_is_held_to_the_same_time():
@@ -137,7 +138,7 @@ def test_starts_that_never_come_to_serve_end_in_the_crash_loop_soon():
     for _ in range(20):
         starts += len(kinds(watch.sees(ABSENT, 1), Start))
     assert starts == LIMITS.failed_starts
-    assert watch.memory.crash_loop.reason == "it did not come up 3 times: exit code 2"
+    assert watch.memory.crash_loop.reason == "it failed to start 3 times: exit code 2"
 
 
 def test_deaths_end_in_the_crash_loop_when_the_budget_is_spent():
@@ -159,7 +160,7 @@ def test_the_window_slides():
 def test_a_crash_loop_is_escalated_once_and_nothing_is_tried_any_more():
     watch = Watch(memory=Memory(budget=Budget(failures=(NOW, NOW, NOW))))
     assert kinds(watch.sees(ABSENT), Escalate) == [
-        Escalate(key="1000000", text="it did not come up 3 times: exit code 2")
+        Escalate(key="1000000", text="it failed to start 3 times: exit code 2")
     ]
     for sight in (ABSENT, STARTING, UP, ABSENT):
         assert watch.sees(sight, 10_000) == []

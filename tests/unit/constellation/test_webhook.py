@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from constellation.supervisor.escalation.webhook import post
+from constellation.supervisor.escalation import post
 
 # apprise asks the standard library for the kind of an image
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")

@@ -11,7 +11,7 @@ it finds: an envelope with the draft's key is not put again, wherever in agent0'
 from dataclasses import asdict
 from pathlib import Path
 
-from constellation.supervisor.handoff.drafts import Draft, archive_of, drafts, parse_draft
+from constellation.supervisor.handoff import Draft, archive_of, drafts, parse_draft
 from constellation.supervisor.markers import clear_marker, read_marker, write_marker
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox

@@ -1,9 +1,11 @@
-"""Telling the author on a path that needs nothing of the constellation: a command, else a webhook, else again later.
+"""Alerts to the author that need no daemon: sent by a command, else by a webhook, else tried again later.
 
-What is to be told lies on disk before the first try, under a name made from the occasion, and goes when a path took it.
-So it is told at least once, whatever dies in between.
+An alert is on disk before the first try, under a name made from its occasion, and is removed once a route took it. So
+it is delivered at least once, whatever dies in between.
 """
 
+import json
+import logging
 import os
 import signal
 import subprocess
@@ -24,7 +26,7 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBU
 
 @dataclass(frozen=True, kw_only=True)
 class Routes:
-    """Where escalations go.
+    """Where alerts go.
 
     Attributes:
         command: for the shell; empty for none.
@@ -36,7 +38,7 @@ class Routes:
 
 
 def escalate(home: Home, process: str, key: str, text: str) -> None:
-    """Put an escalation on disk; :func:`send_all` sends it. Doing it twice with one key changes nothing."""
+    """Put an alert on disk; :func:`send_all` sends it. Doing it twice with one key changes nothing."""
     path = markers.ESCALATION.at(home, process=process, ts=key)
     if not os.path.lexists(path):
         write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
@@ -45,9 +47,9 @@ def escalate(home: Home, process: str, key: str, text: str) -> None:
 def send_all(
     home: Home, routes: Routes, log: EventLog, environ: Mapping[str, str], *, now: float, every_s: float
 ) -> None:
-    """Try what has not gone out and was not tried in the last `every_s` seconds.
+    """Send the alerts that were not delivered and not tried in the last `every_s` seconds.
 
-    Where no route is configured nothing is tried; the markers stay, and `turnkeeper status` shows them.
+    Without a route nothing is tried; the markers stay, and `turnkeeper status` shows them.
     """
     if not (routes.command or routes.webhook):
         return
@@ -59,13 +61,13 @@ def send_all(
         tried_at = told.get("tried_at")
         if isinstance(tried_at, int | float) and 0 <= now - tried_at < every_s:
             continue
-        text = str(told.get("text") or f"turnkeeper: an escalation that cannot be read: {path}")
+        text = str(told.get("text") or f"turnkeeper: an alert that cannot be read: {path}")
         write_marker(path, told | {"text": text, "tried_at": now})
         _send(path, text, routes, log, {name: environ[name] for name in _PASSED_ON if name in environ})
 
 
 def take_pending(home: Home) -> list[str]:
-    """Clear what has not gone out and return its texts: whoever calls this tells the author."""
+    """Clear the alerts that were not delivered and return their texts: the caller shows them to the author."""
     texts = []
     for path in found(home, markers.ESCALATION):
         says = read_marker(path)
@@ -79,7 +81,7 @@ def _send(path: Path, text: str, routes: Routes, log: EventLog, environ: Mapping
         target = str(getattr(routes, route))
         if not target:
             continue
-        failure = _by_command(target, text, environ) if route == "command" else _by_webhook(target, text)
+        failure = _by_command(target, text, environ) if route == "command" else post(target, text, LONGEST_S)
         if not failure:
             clear_marker(path)
             log.emit("escalate.done", marker=path.name, route=route)
@@ -106,6 +108,32 @@ def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
     return f"exit status {code}" if code else ""
 
 
-def _by_webhook(address: str, text: str) -> str:
-    # Loading an HTTP client takes longer than starting the supervisor does: only where there is something to say.
-    return str(import_module("constellation.supervisor.escalation.webhook").post(address, text, LONGEST_S))
+def post(address: str, text: str, timeout_s: float) -> str:
+    """POST `{"text": …}`, the form that chat servers take; return why it failed, or nothing.
+
+    The answer never names the address, which often is a secret.
+    """
+    if not address.startswith(("http://", "https://")):
+        return _by_apprise(address, text)
+    http = import_module("urllib.request")  # it takes longer to load than the supervisor takes to start
+    request = http.Request(
+        address, data=json.dumps({"text": text}).encode(), headers={"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with http.urlopen(request, timeout=timeout_s):
+            return ""
+    except (OSError, ValueError) as error:  # an HTTPError is an OSError with a code
+        code = getattr(error, "code", None)
+        return f"status {code}" if code else type(error).__name__
+
+
+def _by_apprise(address: str, text: str) -> str:
+    try:
+        import apprise  # noqa: PLC0415  an optional extra
+    except ImportError:
+        return "this kind of address needs a package: pip install 'turnkeeper[notify]'"
+    logging.getLogger("apprise").disabled = True  # it would name the address
+    sender = apprise.Apprise()
+    if not sender.add(address):
+        return "apprise does not know this kind of address"
+    return "" if sender.notify(body=text) else "apprise could not deliver it"
