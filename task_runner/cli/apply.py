@@ -11,6 +11,7 @@ import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, runner
+from task_runner.model.fields import BY_NAME, given
 from turnkeeper import console
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.config.toml_file import read_text
@@ -104,13 +105,12 @@ def _value(spec: Any, field: str) -> str:
     if field == "schedule":
         kind = spec.WhichOneof("schedule")
         return f"{kind} {getattr(spec, kind)}" if kind else "-"
-    value = getattr(spec, field)
-    if field in {"tags", "budget"}:
+    value = given(spec).get(field, BY_NAME[field].absent if field in BY_NAME else None)
+    if isinstance(value, dict):
         return " ".join(f"{key}={value[key]}" for key in sorted(value)) or "-"
-    if field == "exclude":
+    if isinstance(value, list):
         return ", ".join(value) or "-"
-    given = any(descriptor.name == field for descriptor, _ in spec.ListFields())
-    return str(value) if given else "the default"
+    return str(value) if field in given(spec) else "the default"
 
 
 def _all_tasks(chosen: Runner) -> list[Any]:

@@ -13,7 +13,8 @@ from task_runner.cli.client import NOT_RUNNING, Runner, complete_channel, runner
 from task_runner.cli.rows import local, task_row, time
 from task_runner.cli.show import repeat, show_task
 from task_runner.cli.state import tick
-from task_runner.cli.tasks import SCHEDULES, create_spec, fill, takes_task_options
+from task_runner.cli.tasks import create_spec, fill, takes_task_options
+from task_runner.model.fields import SCHEDULES
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import InvalidInput

@@ -6,10 +6,9 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from task_runner.model.fields import FIELDS, given
 from turnkeeper import console
 from turnkeeper.times import parse_rfc3339, rfc3339
-
-_OPTIONAL_TEXTS = ("catch_up_window", "start_at", "end_at", "expires_at", "first", "if_silent")
 
 
 def time(message: Any, field: str) -> str | None:
@@ -25,38 +24,21 @@ def local(text: str | None) -> str:
 def task_row(task: Any) -> dict[str, Any]:
     """Return a task with every field it was declared with, and what has become of it."""
     spec = task.spec
-    schedule = spec.WhichOneof("schedule")
+    schedule, values = spec.WhichOneof("schedule"), given(spec)
+    declared = {
+        field.written_as: values.get(field.name, field.absent)
+        for field in FIELDS
+        if field.attribute not in {"", "schedule"}
+    }
     return {
         "id": task.id,
         "name": spec.name,
         "kind": task.kind,
         "schedule": task.schedule,
-        schedule or "schedule": getattr(spec, schedule) if schedule else task.schedule,
-        "timezone": spec.timezone,
-        "category": spec.category,
-        "channel": spec.channel,
-        "prompt": spec.prompt,
+        **({schedule: values[schedule]} if schedule else {}),
+        **declared,
         "payload": json.loads(spec.payload_json) if spec.payload_json else None,
-        "catch_up": spec.catch_up,
-        "grace": spec.grace,
-        **{name: getattr(spec, name) if spec.HasField(name) else None for name in _OPTIONAL_TEXTS},
-        "max_catch_up": spec.max_catch_up,
-        "overlap": spec.overlap,
-        "jitter": spec.jitter or "0s",
-        "exclude": list(spec.exclude),
-        "on": spec.on if spec.HasField("on") else None,
-        "filters": list(spec.filters),
-        "debounce": spec.debounce if spec.HasField("debounce") else None,
-        "max_fires": spec.max_fires if spec.HasField("max_fires") else None,
-        "retries": spec.retries,
-        "pause_after_failures": spec.pause_after_failures if spec.HasField("pause_after_failures") else None,
-        "budget": dict(spec.budget),
-        "thread_id": spec.thread_id,
-        "agent": spec.agent,
-        "read_only": spec.read_only,
-        "ephemeral": spec.ephemeral,
         "created_by": _maker(spec.created_by) if spec.HasField("created_by") else None,
-        "tags": dict(spec.tags),
         "state": task.state,
         "next_fire_at": time(task, "next_fire_at"),
         "due_at": time(task, "due_at"),

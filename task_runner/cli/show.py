@@ -10,6 +10,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NOT_RUNNING, NameArgument, complete_channel, complete_name, runner
 from task_runner.cli.rows import fire_row, local, nominal_row, task_row, time
 from task_runner.cli.tasks import tags_of
+from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, InvalidInput, Unreachable
@@ -71,7 +72,8 @@ def show(
 def show_task(task: Any, output: console.Output) -> None:
     """Print one task."""
     row = task_row(task)
-    times = {"next_fire_at", "due_at", "last_fire_at", "created_at", "start_at", "end_at", "expires_at"}
+    times = {"next_fire_at", "due_at", "last_fire_at", "created_at"}
+    times |= {field.written_as for field in FIELDS if field.kind is INSTANT}
     lines = [(key.replace("_", "-"), local(value) if key in times else _text(value)) for key, value in row.items()]
     console.show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
 
@@ -106,11 +108,7 @@ def _columns(now: datetime) -> list[console.Column]:
         console.Column("FIRES", plain("fires"), right=True),
         console.Column("MISSED", plain("missed"), right=True),
         console.Column("ID", plain("id"), wide=True),
-        console.Column("TZ", plain("timezone"), wide=True),
-        console.Column("OVERLAP", plain("overlap"), wide=True),
-        console.Column("THREAD", plain("thread_id"), wide=True),
-        console.Column("AGENT", plain("agent"), wide=True),
-        console.Column("JITTER", plain("jitter"), wide=True),
+        *(console.Column(field.column, plain(field.written_as), wide=True) for field in FIELDS if field.column),
         console.Column("LATE-P95", lambda row: format_rough(row["late_p95_s"]), wide=True, right=True),
         console.Column("PROMPT", lambda row: str(row["prompt"])[:_LONGEST_PROMPT], wide=True),
     ]

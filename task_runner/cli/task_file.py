@@ -5,73 +5,40 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model.fields import EXCLUSIONS, FIELDS, JSON, SCHEDULES, given, put
 from turnkeeper.config.toml_file import TomlFile, read_toml
 from turnkeeper.errors import InvalidInput
 
-_SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
-_ORDER = (
-    "id", *_SCHEDULES, "on", "filters", "debounce", "first", "if_silent", "timezone", "category", "channel", "prompt",
-    "payload", "catch_up", "grace", "catch_up_window", "max_catch_up", "overlap", "jitter", "exclude", "start_at",
-    "end_at", "expires_at", "max_fires", "retries", "pause_after_failures", "budget", "thread_id", "agent",
-    "read_only", "ephemeral", "paused", "tags",
-)  # fmt: skip
-_APART = {"tags", "payload", "exclude", "budget", "filters"}
-_UNTOLD = {"agent": "agent0", "read_only": False, "paused": False, "max_catch_up": 1000}
 _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
-
-# What a field of the contract can hold.
+# What a number of the contract can hold.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+_REQUIRED = frozenset({"name", "category", "channel", "prompt"})
+_TYPES: dict[Any, Any] = {
+    str: str | None,
+    bool: bool | None,
+    int: Whole | None,
+    object: dict[str, Any] | str | None,
+    dict[str, int]: dict[str, Whole],
+}
 
 
-class TaskTable(BaseModel):
-    """One `[[task]]`; what its values mean is checked by the runner."""
+def _table_model() -> type[BaseModel]:
+    """Return the model of one `[[task]]`; what its values mean is checked by the runner."""
+    columns: dict[str, Any] = {}
+    for field in FIELDS:
+        kind = _TYPES.get(field.kind.type, field.kind.type)
+        empty = Field(default_factory=get_origin(kind)) if get_origin(kind) in {list, dict} else None
+        columns[field.written_as] = (str, ...) if field.name in _REQUIRED else (kind, empty)
+    return create_model("TaskTable", __config__=ConfigDict(extra="forbid", strict=True), **columns)
 
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
-    name: str
-    id: str | None = None
-    category: str
-    channel: str
-    prompt: str
-    cron: str | None = None
-    every: str | None = None
-    at: str | None = None
-    in_: str | None = Field(None, alias="in")
-    rrule: str | None = None
-    dynamic: bool | None = None
-    on: str | None = None
-    filters: list[str] = Field(default_factory=list)
-    debounce: str | None = None
-    first: str | None = None
-    if_silent: str | None = None
-    exclude: list[str] = Field(default_factory=list)
-    timezone: str | None = None
-    payload: dict[str, Any] | str | None = None
-    catch_up: str | None = None
-    grace: str | None = None
-    catch_up_window: str | None = None
-    max_catch_up: Whole | None = None
-    overlap: str | None = None
-    jitter: str | None = None
-    start_at: str | None = None
-    end_at: str | None = None
-    expires_at: str | None = None
-    max_fires: Whole | None = None
-    retries: Whole | None = None
-    pause_after_failures: Whole | None = None
-    budget: dict[str, Whole] = Field(default_factory=dict)
-    thread_id: str | None = None
-    agent: str | None = None
-    read_only: bool | None = None
-    ephemeral: bool | None = None
-    paused: bool | None = None
-    tags: dict[str, str] = Field(default_factory=dict)
+TaskTable: Any = _table_model()
 
 
 class TaskFile(BaseModel):
@@ -99,7 +66,7 @@ class Declared:
     def where(self, field: str) -> str:
         """Return file, line and key of a field; the task itself where the file does not give that field."""
         table = self.file.data["task"][self.number]
-        key = next((kind for kind in _SCHEDULES if kind in table), "name") if field == "schedule" else field
+        key = next((kind for kind in SCHEDULES if kind in table), "name") if field == "schedule" else field
         return self.file.where(("task", self.number, key if key in table else "name"))
 
 
@@ -132,44 +99,38 @@ def _read(path: Path) -> list[Declared]:
     count = len(file.validate(TaskFile).task)
     tables = [file.validate_at(TaskTable, file.data["task"][number], ("task", number)) for number in range(count)]
     for number, table in enumerate(tables):
-        given = [name for name in _SCHEDULES if getattr(table, "in_" if name == "in" else name) is not None]
-        if len(given) > 1 or not (given or table.on):
-            what = "one of cron, every, at, in, rrule, dynamic is required, or on"
+        schedules = [name for name in SCHEDULES if getattr(table, name) is not None]
+        if len(schedules) > 1 or not (schedules or table.on):
+            what = f"one of {', '.join(SCHEDULES)} is required, or on"
             raise InvalidInput(what, where=file.where(("task", number, "name")))
     specs = [_spec(table, path.parent) for table in tables]
     return [Declared(spec=spec, file=file, number=number) for number, spec in enumerate(specs)]
 
 
-def _spec(table: TaskTable, folder: Path) -> wire.TaskSpec:
+def _spec(table: Any, folder: Path) -> wire.TaskSpec:
     spec = wire.TaskSpec()
-    plain = table.model_dump(by_alias=True, exclude_none=True, exclude=_APART)
-    for name, value in plain.items():
-        setattr(spec, name, value)
-    spec.budget.update(table.budget)
-    spec.filters.extend(table.filters)
-    if table.exclude:
-        # Imported only now: few tasks exclude anything, and reading calendars takes a library.
-        exclusions = importlib.import_module("task_runner.cli.exclusions")
-        spec.exclude.extend(exclusions.read_exclusions(table.exclude, folder))
-    if table.payload is not None:
-        text = table.payload
-        spec.payload_json = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
-    spec.tags.update(table.tags)
+    for field in FIELDS:
+        value = getattr(table, field.written_as)
+        if field.kind is EXCLUSIONS and value:
+            # Imported only now: few tasks exclude anything, and reading calendars takes a library.
+            value = importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, folder)
+        if field.kind is JSON and isinstance(value, dict):
+            value = json.dumps(value, ensure_ascii=False, default=str)
+        if value is not None:
+            put(spec, field.name, value)
     return spec
 
 
 def _table(spec: wire.TaskSpec) -> str:
-    fields: dict[str, Any] = {field.name: value for field, value in spec.ListFields()}
-    fields["tags"], fields["budget"] = dict(spec.tags), dict(spec.budget)
-    fields["exclude"], fields["filters"] = list(spec.exclude), list(spec.filters)
-    if payload := fields.pop("payload_json", ""):
+    values = given(spec)
+    if payload := values.get("payload_json"):
         # TOML has no null: such a payload stays JSON.
-        fields["payload"] = payload if "null" in payload else json.loads(payload)
-    lines = ["[[task]]", f"name = {_value(spec.name)}"]
-    for name in _ORDER:
-        value = fields.get(name)
-        if value not in (None, {}, []) and value != _UNTOLD.get(name):
-            lines.append(f"{name} = {_value(value)}")
+        values["payload_json"] = payload if "null" in payload else json.loads(payload)
+    lines = ["[[task]]"]
+    for field in FIELDS:
+        value = values.get(field.name)
+        if value not in (None, {}, []) and value != field.default:
+            lines.append(f"{field.written_as} = {_value(value)}")
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,33 +14,24 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NameArgument, complete_channel, runner
 from task_runner.cli.rows import events_lines, local, nominal_row, task_row, time
+from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, JSON, SCHEDULES, Field, put
 from turnkeeper import console
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 NONE = "none"
-"""What an option is given to take its value away again."""
-# The fields that may have no value, and those of their options that are called otherwise.
-_OPTIONAL = frozenset(
-    {
-        "exclude", "payload", "catch_up_window", "max_catch_up", "grace", "jitter", "start_at", "end_at", "expires_at",
-        "max_fires", "retries", "pause_after_failures", "budget", "thread_id", "tag", "first", "if_silent", "debounce",
-        "filters",
-    }
-)  # fmt: skip
+"""What an option is given to remove a value."""
 # What fits into a field; `int` reads digits of every script, and as many as there are.
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-_FIELDS = {"payload": "payload_json", "tag": "tags"}
-SCHEDULES = ("cron", "every", "at", "in", "rrule", "dynamic")
 
 
-def _text(flag: str, help_: str) -> Any:
-    return Annotated[str | None, typer.Option(flag, help=help_)]
-
-
-def _number(flag: str, help_: str) -> Any:
-    return Annotated[int | None, typer.Option(flag, help=help_, parser=_number_or_none, metavar="NUMBER")]
+def _option(field: Field) -> Any:
+    if field.kind.type is int:
+        option = typer.Option(field.flag, help=field.help, parser=_number_or_none, metavar="NUMBER")
+        return Annotated[int | None, option]
+    types = {str: str | None, object: str | None, bool: bool | None}
+    return Annotated[types.get(field.kind.type, list[str] | None), typer.Option(field.flag, help=field.help)]
 
 
 def _number_or_none(text: str) -> int | str:
@@ -50,112 +42,68 @@ def _number_or_none(text: str) -> int | str:
     return int(text)
 
 
-def _texts(flag: str, help_: str) -> Any:
-    return Annotated[list[str] | None, typer.Option(flag, help=help_)]
-
-
-# By the field of a task's spec; a trailing _ only keeps off Python's own words.
-_OPTIONS: dict[str, Any] = {
-    "cron": _text("--cron", "A cron expression, in the task's zone."),
-    "every": _text("--every", "An interval: 90s, 15m, 1h30m, 1d."),
-    "at": _text("--at", "Once, at an ISO instant or a local wall time."),
-    "in_": _text("--in", "Once, that long from now."),
-    "rrule": _text("--rrule", "A recurrence rule: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9."),
-    "dynamic": Annotated[bool | None, typer.Option("--dynamic", help="Self-paced: each turn asks for the next.")],
-    "first": _text("--first", "Self-paced: how long until it wakes first; default 25m."),
-    "if_silent": _text("--if-silent", "Self-paced: end, wait or a duration, for a turn that asks for no next one."),
-    "on": _text("--on", "An event it fires for, beside a schedule or without one: turn_end, task.succeeded, your own."),
-    "filters": _texts("--filter", "Only if this holds of the event: key=value or key~=pattern."),
-    "debounce": _text("--debounce", "How long after an event the next ones go into its fire."),
-    "exclude": _texts("--exclude", "A day, days as FROM..TO, or an .ics file: nothing is due then."),
-    "prompt": _text("--prompt", "What the agent is to do."),
-    "prompt_file": _text("--prompt-file", "The prompt's file; - is stdin."),
-    "payload": _text("--payload", "A JSON object, or @FILE."),
-    "timezone": _text("--tz", "IANA zone; default the machine's."),
-    "catch_up": _text("--catch-up", "skip, run-once (default) or run-all."),
-    "catch_up_window": _text("--catch-up-window", "Older misses are skipped."),
-    "max_catch_up": _number("--max-catch-up", "Most fires that catch up."),
-    "grace": _text("--grace", "How late is still on time."),
-    "overlap": _text("--overlap", "coalesce (default), queue, skip or cancel-running."),
-    "jitter": _text("--jitter", "Put each fire off by up to that long."),
-    "start_at": _text("--start", "No nominal time before."),
-    "end_at": _text("--end", "No nominal time after."),
-    "expires_at": _text("--expires", "A time, or how long from now."),
-    "max_fires": _number("--max-fires", "Done after so many fires."),
-    "retries": _number("--retries", "Try a failed turn again, up to 5 times."),
-    "pause_after_failures": _number("--pause-after-failures", "Pause after so many failed fires in a row."),
-    "budget": _texts("--budget", "A limit that pauses it, as tokens_per_day=100000; turns, seconds, tokens."),
-    "thread_id": _text("--thread", "The thread; default the task's own."),
-    "agent": _text("--agent", "Whose inbox; default agent0."),
-    "read_only": Annotated[bool | None, typer.Option("--read-only/--no-read-only", help="Only tools that read.")],
-    "ephemeral": Annotated[bool | None, typer.Option("--ephemeral", help="Gone when the daemon stops.")],
-    "tag": _texts("--tag", "A label, as key=value."),
-}
+def _options() -> dict[str, Any]:
+    """Return the options by the names of their fields; a trailing _ only keeps off Python's own words."""
+    options: dict[str, Any] = {}
+    for field in FIELDS:
+        if field.flag:
+            options[f"{field.name}_" if iskeyword(field.name) else field.name] = _option(field)
+        if field.name == "prompt":
+            help_ = "A file with the prompt; - is stdin."
+            options["prompt_file"] = Annotated[str | None, typer.Option("--prompt-file", help=help_)]
+    return options
 
 
 def takes_task_options(command: F) -> F:
-    """Give a command these options beside its own; they arrive in its `**given`, None where not given."""
-    signature = inspect.signature(command)
+    """Give a command the options of the fields; they arrive in its `**given`, None where not given."""
+    options, signature = _options(), inspect.signature(command)
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in _OPTIONS.items()
+        for name, annotation in options.items()
     ]
     own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     command.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
-    command.__annotations__.update(_OPTIONS)
+    command.__annotations__.update(options)
     return command
 
 
 def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
     """Write the options that were given into a spec. Raises InvalidInput for those that exclude each other."""
-    values = _cleared(spec, {name.rstrip("_"): value for name, value in given.items() if value is not None})
-    if len([name for name in SCHEDULES if name in values]) > 1:
+    values = {name.rstrip("_"): value for name, value in given.items() if value not in (None, [])}
+    if sum(name in values for name in SCHEDULES) > 1:
         raise InvalidInput("give exactly one schedule", where="schedule", hint=f"one of {flags()}")
     if "prompt" in values and "prompt_file" in values:
         raise InvalidInput("give exactly one of --prompt and --prompt-file", where="prompt")
-    if file := values.pop("prompt_file", None):
-        spec.prompt = sys.stdin.read() if file == "-" else _read(file)
-    if payload := values.pop("payload", None):
-        spec.payload_json = _read(payload[1:]) if payload.startswith("@") else payload
-    for field, pairs in (("tags", values.pop("tag", None)), ("budget", values.pop("budget", None))):
-        if pairs:
-            spec.ClearField(field)  # type: ignore[arg-type]
-            getattr(spec, field).update(tags_of(pairs) if field == "tags" else _limits_of(pairs))
-    _fill_on(spec, values)
-    if excluded := values.pop("exclude", None):
-        spec.ClearField("exclude")
-        # Imported only now: few tasks exclude anything, and reading calendars takes a library.
-        spec.exclude.extend(importlib.import_module("task_runner.cli.exclusions").read_exclusions(excluded, Path()))
-    for field, value in values.items():
-        setattr(spec, field, value)
-    if not spec.dynamic and not {"first", "if_silent"} & set(values):
+    if file := values.pop("prompt_file", ""):
+        values["prompt"] = sys.stdin.read() if file == "-" else _read(file)
+    cleared = _clear(spec, values)
+    for name in (field.name for field in FIELDS if field.name in values and field.name not in cleared):
+        put(spec, name, _value(BY_NAME[name], values[name]))
+    if not spec.dynamic and not {"first", "if_silent"} & (values.keys() - cleared):
         spec.ClearField("first")  # what only a self-paced task has
         spec.ClearField("if_silent")
 
 
-def _fill_on(spec: wire.TaskSpec, values: dict[str, Any]) -> None:
-    """Write what is given of events into a spec; none takes them out of it, or leaves it with them alone."""
-    for kind in SCHEDULES:
-        if values.get(kind) == NONE:
-            del values[kind]
-            spec.ClearField(kind)  # type: ignore[arg-type]
-    if values.get("on") in {"", NONE}:
-        del values["on"]
-        spec.ClearField("on")
-        spec.ClearField("filters")
-        spec.ClearField("debounce")
-    if filters := values.pop("filters", None):
-        spec.ClearField("filters")
-        spec.filters.extend(filters)
+def _clear(spec: Any, values: Mapping[str, Any]) -> set[str]:
+    """Remove the fields that are given as none; return which. Without an event a task has no filters either."""
+    cleared = {name for name, value in values.items() if BY_NAME[name].is_clearable and value in (NONE, [NONE])}
+    if values.get("on") == "":
+        cleared.add("on")
+    for name in (*cleared, *(("filters", "debounce") if "on" in cleared else ())):
+        spec.ClearField(name)
+    return cleared
 
 
-def _cleared(spec: wire.TaskSpec, values: dict[str, Any]) -> dict[str, Any]:
-    """Take away what is given as none; return the rest."""
-    gone = {name for name, value in values.items() if name in _OPTIONAL and value in (NONE, [NONE])}
-    for name in gone:
-        spec.ClearField(_FIELDS.get(name, name))  # type: ignore[arg-type]
-    return {name: value for name, value in values.items() if name not in gone}
+def _value(field: Field, value: Any) -> Any:
+    """Return an option's value as a spec has it."""
+    if field.kind is JSON:
+        return _read(value[1:]) if value.startswith("@") else value
+    if field.kind is EXCLUSIONS:
+        # Imported only now: few tasks exclude anything, and reading calendars takes a library.
+        return importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, Path())
+    readers: Mapping[Any, Any] = {dict[str, str]: tags_of, dict[str, int]: _limits_of}
+    return readers[field.kind.type](value, field.flag) if field.kind.type in readers else value
 
 
 def flags() -> str:
@@ -172,11 +120,11 @@ def tags_of(texts: Iterable[str], flag: str = "--tag") -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _limits_of(texts: Iterable[str]) -> dict[str, int]:
+def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:
     limits = {}
-    for key, value in tags_of(texts, "--budget").items():
+    for key, value in tags_of(texts, flag).items():
         if not (value.isascii() and value.isdigit() and len(value) < 16):
-            raise InvalidInput(f"{value[:40]!r} is not a whole number", where="--budget")
+            raise InvalidInput(f"{value[:40]!r} is not a whole number", where=flag)
         limits[key] = int(value)
     return limits
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model.fields import parse_instant
 from task_runner.model.task import (
     OPEN,
     Definition,
@@ -31,7 +32,7 @@ from task_runner.planner.planner import pass_over, plan, withdraw
 from task_runner.planner.schedule import describe, timetable_of
 from task_runner.planner.self_paced import begun, edited, is_self_paced, resumed
 from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, write_plans
-from task_runner.service.task_spec import MOST_PER_AGENT, Defaults, as_loop, parse_instant, parse_spec
+from task_runner.service.task_spec import MOST_PER_AGENT, Defaults, as_loop, parse_spec
 from task_runner.service.views import stamp
 from task_runner.store.store import Session
 from turnkeeper.entropy import Entropy

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import task as model
+from task_runner.model.fields import parse_instant
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
 from task_runner.planner import event_triggers
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.changes import find, in_force
-from task_runner.service.task_spec import parse_instant
 from task_runner.service.views import show_fire, stamp
 from task_runner.store.store import Session
 from task_runner.store.values import Note

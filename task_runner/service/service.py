@@ -11,6 +11,7 @@ from typing import Any
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
+from task_runner.model.fields import parse_instant
 from task_runner.model.task import UNDER_WAY, Task, TaskState, check_request_id
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
@@ -20,7 +21,7 @@ from task_runner.service import changes
 from task_runner.service import simulate as simulating
 from task_runner.service.changes import Changed
 from task_runner.service.explain import explain
-from task_runner.service.task_spec import Defaults, as_loop, parse_instant, parse_spec
+from task_runner.service.task_spec import Defaults, as_loop, parse_spec
 from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
 from task_runner.store.store import Session, Store
 from task_runner.store.values import Glance

@@ -1,12 +1,19 @@
-"""A task as its author wrote it (`TaskSpec`) as a checked definition, and a definition written as a spec. Pure."""
+"""A task as its author wrote it (`TaskSpec`) as a checked definition, and a definition written as a spec. Pure.
+
+Most fields are read and written as :data:`task_runner.model.fields.FIELDS` says; here stands what needs more than the
+field's own value. A loop is a task like any other, with defaults of its own. What an agent's turn made is bounded: it
+expires, has a small random delay so that many of them do not come at once, and an agent has at most so many.
+"""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.events import check_event_name, check_filters
+from task_runner.model.fields import BY_NAME, DIRECT, SCHEDULES, Field, check_label, parse_instant, put
 from task_runner.model.task import (
     CatchUp,
     CreatedBy,
@@ -17,69 +24,27 @@ from task_runner.model.task import (
     ScheduleKind,
     check_name,
 )
+from task_runner.planner import self_paced
 from task_runner.planner.budgets import check_budget
 from task_runner.planner.schedule import timetable_of
-from task_runner.planner.self_paced import DEFAULT_DELAY, END, LONGEST_DELAY, WAIT, check_if_silent, is_self_paced
-from task_runner.timetable import check_excluded, parse_cron, parse_every, parse_rrule, zone
+from task_runner.planner.self_paced import is_self_paced
+from task_runner.timetable import parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.bus.envelope import check_text as check_envelope_text
 from turnkeeper.config.home import check_agent
 from turnkeeper.errors import InvalidInput
-from turnkeeper.times import format_duration, parse_duration, parse_rfc3339, rfc3339
+from turnkeeper.times import format_duration, parse_duration, rfc3339
 
 HYBRID_DEBOUNCE = timedelta(seconds=30)
 LONGEST_DEBOUNCE = timedelta(days=7)
-_TOGETHER = frozenset({ScheduleKind.ON, ScheduleKind.CRON, ScheduleKind.EVERY, ScheduleKind.RRULE})
-_NO_TIME = timedelta(0)
-
-
-def listening(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:
-    """Return a definition with the events it fires for.
-
-    Raises:
-        InvalidInput: no event has that name, a filter that cannot be read, filters without an event, or a schedule
-            that fires once or paces itself beside it.
-    """
-    if not spec.on:
-        given = next((name for name in ("filters", "debounce") if getattr(spec, name)), "")
-        if given:
-            raise InvalidInput("is only for a task that fires for events", where=given, hint="give the event: on")
-        return definition
-    kind = definition.schedule.kind
-    if kind not in _TOGETHER:
-        hint = "leave one of them out; cron, every and rrule go together with on"
-        raise InvalidInput(f"does not go together with {kind}", where="on", hint=hint)
-    event = check_event_name(spec.on)
-    before = previous.on if previous is not None else None
-    on = EventTrigger(
-        event=event,
-        filters=check_filters(spec.filters),
-        debounce=_debounce(spec, kind),
-        since=before.since if before is not None and before.event == event else now,
-    )
-    return replace(definition, on=on)
-
-
-def write_listening(spec: wire.TaskSpec, definition: Definition) -> None:
-    """Write into a spec what :func:`listening` reads."""
-    if (on := definition.on) is not None:
-        spec.on, spec.debounce = on.event, format_duration(on.debounce)
-        spec.filters.extend(on.filters)
-
-
-def _debounce(spec: wire.TaskSpec, kind: ScheduleKind) -> timedelta:
-    if not spec.HasField("debounce"):
-        return _NO_TIME if kind is ScheduleKind.ON else HYBRID_DEBOUNCE
-    span = parse_duration(spec.debounce, field="debounce")
-    if span > LONGEST_DEBOUNCE:
-        raise InvalidInput(f"must be {format_duration(LONGEST_DEBOUNCE)} at most", where="debounce")
-    return span
-
-
 LONGEST_PROMPT = 1 << 20
-_LONGEST_LABEL = 63
-_LARGEST_COUNT = 1_000_000
-MOST_RETRIES = 5
-_CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
+CHANNEL, CATEGORY = "general", "loop"
+MOST_PER_AGENT = 25
+LONGEST_LIFE = timedelta(days=7)
+_LONGEST_JITTER = timedelta(seconds=30)
+_PART_OF_GAP = 10
+_LONGEST_TEXT = 128
+_TOGETHER = frozenset({ScheduleKind.ON, ScheduleKind.CRON, ScheduleKind.EVERY, ScheduleKind.RRULE})
+_ONLY_SELF_PACED = ("first", "if_silent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +58,17 @@ class Defaults:
 
     timezone: str
     grace: timedelta = timedelta(seconds=60)
+
+
+class _Given(NamedTuple):
+    """What an author wrote, and what it is read against."""
+
+    spec: wire.TaskSpec
+    timezone: str
+    defaults: Defaults
+    now: datetime
+    previous: Definition | None
+    own_id: str
 
 
 def parse_spec(
@@ -112,109 +88,64 @@ def parse_spec(
     """
     timezone = spec.timezone if spec.HasField("timezone") else (previous.timezone if previous else defaults.timezone)
     zone(timezone)
-    start_at = _instant(spec, "start_at", timezone)
-    catch_up = _catch_up(spec)
+    given = _Given(spec, timezone, defaults, now, previous, own_id)
+    values = {field.name: _parsed(field, given) for field in DIRECT if _is_read(field, spec)}
     definition = Definition(
-        name=check_name(spec.name, own_id=own_id),
-        schedule=_schedule(spec, timezone, start_at, now, previous),
-        timezone=timezone,
-        category=_label(spec.category, "category"),
-        channel=_label(spec.channel, "channel"),
-        prompt=_prompt(spec.prompt),
-        payload_json=_payload(spec.payload_json),
-        catch_up=catch_up,
-        grace=parse_duration(spec.grace, field="grace") if spec.HasField("grace") else defaults.grace,
-        catch_up_window=_optional_duration(spec, "catch_up_window"),
-        max_catch_up=_count(spec, "max_catch_up") or 1000,
-        overlap=_overlap(spec, catch_up),
-        start_at=start_at,
-        end_at=_instant(spec, "end_at", timezone),
-        expires_at=_expiry(spec, timezone, now, previous),
-        max_fires=_count(spec, "max_fires"),
-        thread_id=_label(spec.thread_id, "thread_id") if spec.thread_id not in {"", own_id} else "",
-        agent=check_agent(spec.agent) if spec.HasField("agent") else "agent0",
-        read_only=spec.read_only,
-        tags=tuple(sorted((_label(key, "tags"), _label(value, "tags")) for key, value in spec.tags.items())),
-        jitter=parse_duration(spec.jitter, field="jitter") if spec.HasField("jitter") else timedelta(0),
-        exclude=check_excluded(spec.exclude, zone(timezone)),
-        retries=_retries(spec),
-        pause_after_failures=_count(spec, "pause_after_failures"),
-        budget=check_budget(spec.budget),
+        schedule=_schedule(spec, timezone, values.get("start_at"), now, previous),
+        created_by=previous.created_by if previous is not None else _maker(spec),
+        **values,
     )
-    definition = listening(completed(definition, spec, now, previous), spec, now, previous)
-    _check_bounds(definition)
+    definition = _with_event(_with_pace(definition, spec), spec, now, previous)
+    if definition.created_by is not None:
+        definition = _bounded(definition, spec, now, previous)
+    if definition.start_at and definition.end_at and definition.end_at <= definition.start_at:
+        raise InvalidInput("must be later than start_at", where="end_at")
+    timetable_of(definition)
     return definition
 
 
 def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec:
     """Return a spec that :func:`parse_spec` reads back as the same definition."""
-    schedule = definition.schedule
-    spec = wire.TaskSpec(
-        name=definition.name,
-        timezone=definition.timezone,
-        category=definition.category,
-        channel=definition.channel,
-        prompt=definition.prompt,
-        payload_json=definition.payload_json,
-        catch_up=definition.catch_up.value,
-        grace=format_duration(definition.grace),
-        max_catch_up=definition.max_catch_up,
-        overlap=definition.overlap.value,
-        agent=definition.agent,
-        read_only=definition.read_only,
-        tags=dict(definition.tags),
-        paused=paused,
-        exclude=definition.exclude,
-        budget=dict(definition.budget),
-    )
-    if schedule.kind is ScheduleKind.DYNAMIC:
-        spec.dynamic = True
-    elif schedule.kind is not ScheduleKind.ON:
-        setattr(spec, schedule.kind.value, schedule.text)
-    _write_what_is_given(spec, definition)
+    spec, schedule = wire.TaskSpec(paused=paused), definition.schedule
+    for field in DIRECT:
+        if (value := getattr(definition, field.name)) is not None:
+            written = field.kind.write(value)
+            if not (field.is_sparse and written in {"", field.default}):
+                put(spec, field.name, written)
+    if schedule.kind is not ScheduleKind.ON:
+        setattr(spec, schedule.kind.value, schedule.text or True)
+    if (on := definition.on) is not None:
+        spec.on, spec.debounce = on.event, format_duration(on.debounce)
+        spec.filters.extend(on.filters)
+    if (by := definition.created_by) is not None:
+        spec.created_by.CopyFrom(wire.CreatedBy(turn_id=by.turn_id, category=by.category, agent=by.agent))
     return spec
 
 
-def _write_what_is_given(spec: wire.TaskSpec, definition: Definition) -> None:
-    """Write the fields that a spec leaves out where there is nothing to say."""
-    write_loop(spec, definition)
-    write_listening(spec, definition)
-    for field in ("start_at", "end_at", "expires_at"):
-        if (at := getattr(definition, field)) is not None:
-            setattr(spec, field, rfc3339(at))
-    if definition.catch_up_window is not None:
-        spec.catch_up_window = format_duration(definition.catch_up_window)
-    if definition.max_fires is not None:
-        spec.max_fires = definition.max_fires
-    if definition.jitter:
-        spec.jitter = format_duration(definition.jitter)
-    if definition.retries:
-        spec.retries = definition.retries
-    if definition.pause_after_failures is not None:
-        spec.pause_after_failures = definition.pause_after_failures
-    if definition.thread_id:
-        spec.thread_id = definition.thread_id
+def as_loop(spec: wire.TaskSpec, own_id: str) -> wire.TaskSpec:
+    """Return a spec with a loop's defaults where its author says nothing: name, channel, category, pace."""
+    loop = wire.TaskSpec()
+    loop.CopyFrom(spec)
+    loop.name = loop.name or own_id
+    loop.channel, loop.category = loop.channel or CHANNEL, loop.category or CATEGORY
+    if loop.dynamic:
+        loop.first = loop.first if loop.HasField("first") else "0s"
+        loop.if_silent = loop.if_silent if loop.HasField("if_silent") else self_paced.END
+    return loop
 
 
-def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
-    """Return the instant of an ISO time; one without an offset is wall time in `timezone`, in an overlap the first.
+def _is_read(field: Field, spec: Any) -> bool:
+    """Tell whether a field is read from the spec; one that is not has the model's default."""
+    if field.name in _ONLY_SELF_PACED:
+        return False
+    has_presence = wire.TaskSpec.DESCRIPTOR.fields_by_name[field.name].has_presence
+    return field.name in _PARSERS or not has_presence or spec.HasField(field.name)
 
-    Raises:
-        InvalidInput: not an ISO time, or a wall time that the zone skips.
-    """
-    try:
-        at = datetime.fromisoformat(text.strip())
-        if at.tzinfo is not None:
-            return parse_rfc3339(text.strip())
-        local = at.replace(tzinfo=zone(timezone))
-        instant = parse_rfc3339(local.isoformat())
-        skipped = instant.astimezone(zone(timezone)).replace(tzinfo=None) != at
-    except (ValueError, OverflowError) as error:
-        hint = "write for example 2026-11-21T09:00:00Z, or 2026-11-21T09:00 for local time"
-        raise InvalidInput(f"{text[:60]!r} is not a time", where=field, hint=hint) from error
-    if skipped:
-        raise InvalidInput(f"{text!r} does not exist in {timezone}: the clocks skip it", where=field)
-    return instant
+
+def _parsed(field: Field, given: _Given) -> Any:
+    if field.name in _PARSERS:
+        return _PARSERS[field.name](given)
+    return field.kind.parse(getattr(given.spec, field.name), field.name, given.timezone)
 
 
 def _schedule(
@@ -242,7 +173,7 @@ def _schedule(
         case _ if spec.on:
             return Schedule(kind=ScheduleKind.ON, text="")
         case _:
-            raise InvalidInput("one of cron, every, at, in, rrule, dynamic, on is required", where="schedule")
+            raise InvalidInput(f"one of {', '.join(SCHEDULES)}, on is required", where="schedule")
 
 
 def _once(spec: wire.TaskSpec, timezone: str, kept: Schedule | None, now: datetime) -> Schedule:
@@ -266,32 +197,37 @@ def _at(at: datetime, kept: Schedule | None, now: datetime, *, declared_in: str)
     return Schedule(kind=ScheduleKind.AT, text=text, declared_in=declared_in)
 
 
-def _catch_up(spec: wire.TaskSpec) -> CatchUp:
-    if not spec.HasField("catch_up"):
-        return CatchUp.RUN_ONCE
-    if spec.catch_up in _CATCH_UP_ALIASES:
-        return _CATCH_UP_ALIASES[spec.catch_up]
-    if spec.catch_up not in set(CatchUp):
-        raise InvalidInput(
-            f"unknown policy {spec.catch_up[:40]!r}", where="catch_up", hint=f"one of {', '.join(CatchUp)}"
-        )
-    return CatchUp(spec.catch_up)
+def _grace(given: _Given) -> timedelta:
+    spec = given.spec
+    return parse_duration(spec.grace, field="grace") if spec.HasField("grace") else given.defaults.grace
 
 
-def _overlap(spec: wire.TaskSpec, catch_up: CatchUp) -> Overlap:
-    text = spec.overlap if spec.HasField("overlap") else ""
-    if text and text not in set(Overlap):
-        raise InvalidInput(f"unknown policy {text[:40]!r}", where="overlap", hint=f"one of {', '.join(Overlap)}")
-    if catch_up is CatchUp.RUN_ALL:
-        if text and text != Overlap.QUEUE:
+def _overlap(given: _Given) -> Overlap:
+    spec = given.spec
+    asked = Overlap(BY_NAME["overlap"].kind.parse(spec.overlap, "overlap", "")) if spec.overlap else None
+    if spec.HasField("catch_up") and BY_NAME["catch_up"].kind.parse(spec.catch_up, "catch_up", "") is CatchUp.RUN_ALL:
+        if asked not in {None, Overlap.QUEUE}:
             raise InvalidInput("catch-up run-all implies overlap queue", where="overlap", hint="leave overlap out")
         return Overlap.QUEUE
-    return Overlap(text) if text else Overlap.COALESCE
+    return asked or Overlap.COALESCE
 
 
-def _prompt(text: str) -> str:
+def _expiry(given: _Given) -> datetime | None:
+    """Return when a task expires: a time, or a duration that counts from when it was first declared."""
+    text, previous = given.spec.expires_at, given.previous
+    if not given.spec.HasField("expires_at"):
+        return None
+    if "-" in text:
+        return parse_instant(text, given.timezone, field="expires_at")
+    if previous is not None and previous.expires_at is not None:
+        return previous.expires_at
+    return given.now.replace(microsecond=0) + parse_duration(text, field="expires_at")
+
+
+def _prompt(given: _Given) -> str:
+    text = given.spec.prompt
     if not text.strip():
-        raise InvalidInput("is required", where="prompt", hint="say what the agent is to do")
+        raise InvalidInput("is required", where="prompt", hint="say what the agent must do")
     if len(text.encode("utf-8", errors="replace")) > LONGEST_PROMPT:
         raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where="prompt")
     if "\0" in text:
@@ -300,11 +236,11 @@ def _prompt(text: str) -> str:
     return text
 
 
-def _payload(text: str) -> str:
-    if not text:
+def _payload(given: _Given) -> str:
+    if not given.spec.payload_json:
         return ""
     try:
-        payload: Any = json.loads(text, parse_constant=_not_json)
+        payload: Any = json.loads(given.spec.payload_json, parse_constant=_not_json)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", where="payload") from error
     if not isinstance(payload, dict):
@@ -319,104 +255,32 @@ def _not_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _label(text: str, field: str) -> str:
-    if not text:
-        raise InvalidInput("is required", where=field)
-    if len(text) > _LONGEST_LABEL or not text.isascii() or not text.isprintable() or text != text.strip():
-        raise InvalidInput(f"{text[:70]!r} must be 1 to {_LONGEST_LABEL} printable ASCII characters", where=field)
-    if "/" in text or ".." in text:
-        raise InvalidInput(f"{text!r} must not look like a path", where=field)
-    return text
+def _thread(given: _Given) -> str:
+    thread_id = given.spec.thread_id
+    return "" if thread_id in {"", given.own_id} else check_label(thread_id, "thread_id")
 
 
-def _count(spec: Any, field: str) -> int | None:
-    if not spec.HasField(field):
-        return None
-    value = int(getattr(spec, field))
-    if not 1 <= value <= _LARGEST_COUNT:
-        raise InvalidInput(f"must be from 1 to {_LARGEST_COUNT}, not {value}", where=field)
-    return value
+# The fields whose value depends on more than what the spec says of them.
+_PARSERS: Mapping[str, Callable[[_Given], Any]] = {
+    "name": lambda given: check_name(given.spec.name, own_id=given.own_id),
+    "timezone": lambda given: given.timezone,
+    "prompt": _prompt,
+    "payload_json": _payload,
+    "grace": _grace,
+    "overlap": _overlap,
+    "expires_at": _expiry,
+    "budget": lambda given: check_budget(given.spec.budget),
+    "thread_id": _thread,
+    "agent": lambda given: check_agent(given.spec.agent) if given.spec.HasField("agent") else "agent0",
+}
 
 
-def _retries(spec: wire.TaskSpec) -> int:
-    if not 0 <= spec.retries <= MOST_RETRIES:
-        raise InvalidInput(f"must be from 0 to {MOST_RETRIES}, not {spec.retries}", where="retries")
-    return int(spec.retries)
-
-
-def _optional_duration(spec: Any, field: str) -> timedelta | None:
-    if not spec.HasField(field):
-        return None
-    span = parse_duration(getattr(spec, field), field=field)
-    if not span:
-        raise InvalidInput("must be longer than 0 s", where=field)
-    return span
-
-
-def _instant(spec: Any, field: str, timezone: str) -> datetime | None:
-    return parse_instant(getattr(spec, field), timezone, field=field) if spec.HasField(field) else None
-
-
-def _expiry(spec: wire.TaskSpec, timezone: str, now: datetime, previous: Definition | None) -> datetime | None:
-    """Return when a task expires: a time, or a duration that counts from when it was first declared."""
-    if not spec.HasField("expires_at"):
-        return None
-    if "-" in spec.expires_at:
-        return parse_instant(spec.expires_at, timezone, field="expires_at")
-    if previous is not None and previous.expires_at is not None:
-        return previous.expires_at
-    return now.replace(microsecond=0) + parse_duration(spec.expires_at, field="expires_at")
-
-
-def _check_bounds(definition: Definition) -> None:
-    if definition.start_at and definition.end_at and definition.end_at <= definition.start_at:
-        raise InvalidInput("must be later than start_at", where="end_at")
-    timetable_of(definition)
-
-
-CHANNEL, CATEGORY = "general", "loop"
-MOST_PER_AGENT = 25
-LONGEST_LIFE = timedelta(days=7)
-_LONGEST_JITTER = timedelta(seconds=30)
-_PART_OF_GAP = 10
-_LONGEST_TEXT = 128
-
-
-def as_loop(spec: wire.TaskSpec, own_id: str) -> wire.TaskSpec:
-    """Return a spec with a loop's defaults where its author says nothing: name, channel, category, pace."""
-    loop = wire.TaskSpec()
-    loop.CopyFrom(spec)
-    loop.name = loop.name or own_id
-    loop.channel, loop.category = loop.channel or CHANNEL, loop.category or CATEGORY
-    if loop.dynamic:
-        loop.first = loop.first if loop.HasField("first") else "0s"
-        loop.if_silent = loop.if_silent if loop.HasField("if_silent") else END
-    return loop
-
-
-def completed(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:
-    """Return a definition with what makes it self-paced, and with what bounds an agent's. Raises InvalidInput."""
-    made_by = previous.created_by if previous is not None else _maker(spec)
-    definition = replace(definition, created_by=made_by, ephemeral=spec.ephemeral)
-    if is_self_paced(definition):
-        definition = _paced(definition, spec, made_by)
-    elif spec.HasField("first") or spec.HasField("if_silent"):
-        where = "first" if spec.HasField("first") else "if_silent"
-        raise InvalidInput("is only for a self-paced task", where=where, hint="leave it out, or use dynamic")
-    return definition if made_by is None else _bounded(definition, spec, now, previous)
-
-
-def write_loop(spec: wire.TaskSpec, definition: Definition) -> None:
-    """Write into a spec what :func:`completed` reads."""
-    if is_self_paced(definition):
-        spec.first, spec.if_silent = format_duration(definition.first or timedelta(0)), definition.if_silent
-    if definition.ephemeral:
-        spec.ephemeral = True
-    if (by := definition.created_by) is not None:
-        spec.created_by.CopyFrom(wire.CreatedBy(turn_id=by.turn_id, category=by.category, agent=by.agent))
-
-
-def _paced(definition: Definition, spec: wire.TaskSpec, made_by: CreatedBy | None) -> Definition:
+def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
+    """Return a definition with what makes it self-paced, if it is. Raises InvalidInput."""
+    if not is_self_paced(definition):
+        if given := next((name for name in _ONLY_SELF_PACED if spec.HasField(name)), ""):  # type: ignore[arg-type]
+            raise InvalidInput("is only for a self-paced task", where=given, hint="leave it out, or use dynamic")
+        return definition
     if definition.catch_up is not CatchUp.RUN_ONCE or definition.catch_up_window is not None:
         where = "catch_up_window" if definition.catch_up_window is not None else "catch_up"
         raise InvalidInput("a missed wake of a self-paced task always runs, once", where=where, hint="leave it out")
@@ -425,11 +289,13 @@ def _paced(definition: Definition, spec: wire.TaskSpec, made_by: CreatedBy | Non
         raise InvalidInput(what, where="overlap", hint="leave it out")
     if definition.exclude:
         raise InvalidInput("a self-paced task names no times to exclude", where="exclude", hint="leave it out")
-    first = parse_duration(spec.first, field="first") if spec.HasField("first") else DEFAULT_DELAY
-    if first > LONGEST_DELAY:
-        raise InvalidInput(f"must be at most {format_duration(LONGEST_DELAY)}", where="first")
-    silent = spec.if_silent if spec.HasField("if_silent") else (WAIT if made_by is None else END)
-    return replace(definition, first=first, if_silent=check_if_silent(silent))
+    first = parse_duration(spec.first, field="first") if spec.HasField("first") else self_paced.DEFAULT_DELAY
+    if first > self_paced.LONGEST_DELAY:
+        raise InvalidInput(f"must be at most {format_duration(self_paced.LONGEST_DELAY)}", where="first")
+    silent = self_paced.WAIT if definition.created_by is None else self_paced.END
+    if spec.HasField("if_silent"):
+        silent = spec.if_silent
+    return replace(definition, first=first, if_silent=self_paced.check_if_silent(silent))
 
 
 def _bounded(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:
@@ -465,3 +331,39 @@ def _maker(spec: wire.TaskSpec) -> CreatedBy | None:
         if not said or len(said) > _LONGEST_TEXT or not said.isprintable():
             raise InvalidInput("must name a turn, its category and its agent", where="created_by")
     return CreatedBy(turn_id=by.turn_id, category=by.category, agent=by.agent)
+
+
+def _with_event(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:
+    """Return a definition with the events it fires for.
+
+    Raises:
+        InvalidInput: no event has that name, a filter that cannot be read, filters without an event, or a schedule
+            that fires once or paces itself beside it.
+    """
+    if not spec.on:
+        given = next((name for name in ("filters", "debounce") if getattr(spec, name)), "")
+        if given:
+            raise InvalidInput("is only for a task that fires for events", where=given, hint="give the event: on")
+        return definition
+    kind = definition.schedule.kind
+    if kind not in _TOGETHER:
+        hint = "leave one of them out; cron, every and rrule go together with on"
+        raise InvalidInput(f"does not go together with {kind}", where="on", hint=hint)
+    event = check_event_name(spec.on)
+    before = previous.on if previous is not None else None
+    on = EventTrigger(
+        event=event,
+        filters=check_filters(spec.filters),
+        debounce=_debounce(spec, kind),
+        since=before.since if before is not None and before.event == event else now,
+    )
+    return replace(definition, on=on)
+
+
+def _debounce(spec: wire.TaskSpec, kind: ScheduleKind) -> timedelta:
+    if not spec.HasField("debounce"):
+        return timedelta(0) if kind is ScheduleKind.ON else HYBRID_DEBOUNCE
+    span = parse_duration(spec.debounce, field="debounce")
+    if span > LONGEST_DEBOUNCE:
+        raise InvalidInput(f"must be {format_duration(LONGEST_DEBOUNCE)} at most", where="debounce")
+    return span

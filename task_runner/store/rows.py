@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from task_runner.model.fields import DIRECT
 from task_runner.model.task import (
     OPEN,
     CatchUp,
@@ -17,7 +18,6 @@ from task_runner.model.task import (
     Fire,
     FireKind,
     Outcome,
-    Overlap,
     Pacing,
     Schedule,
     ScheduleKind,
@@ -237,57 +237,35 @@ def _us(at: datetime | None) -> int | None:
     return None if at is None else to_us(at)
 
 
-_INSTANTS = ("start_at", "end_at", "expires_at")
-_DURATIONS = ("grace", "catch_up_window", "jitter", "first")
-_SAME = (
-    "name",
-    "timezone",
-    "category",
-    "channel",
-    "prompt",
-    "payload_json",
-    "max_catch_up",
-    "max_fires",
-    "thread_id",
-    "agent",
-    "read_only",
-)
-# What the first schema did not have yet: absent there, and where it says nothing.
-_LATER = ("retries", "pause_after_failures", "if_silent", "ephemeral")
-
-
 def encode_definition(definition: Definition) -> str:
     """Return the definition as one line of JSON, the same line for equal definitions."""
+    stored: dict[str, Any] = {}
+    for field in DIRECT:
+        value = getattr(definition, field.name)
+        stored[field.name] = None if value is None else field.kind.store(value)
     schedule = definition.schedule
-    fields: dict[str, Any] = {name: getattr(definition, name) for name in _SAME + _LATER}
-    for name in _INSTANTS:
-        at = getattr(definition, name)
-        fields[name] = None if at is None else to_us(at)
-    for name in _DURATIONS:
-        span = getattr(definition, name)
-        fields[name] = None if span is None else span // timedelta(microseconds=1)
-    fields["schedule"] = {
+    stored["schedule"] = {
         "kind": schedule.kind.value,
         "text": schedule.text,
-        "anchor_at": None if schedule.anchor_at is None else to_us(schedule.anchor_at),
+        "anchor_at": _us(schedule.anchor_at),
         "declared_in": schedule.declared_in,
     }
-    fields["catch_up"], fields["overlap"] = definition.catch_up.value, definition.overlap.value
-    fields["tags"], fields["budget"] = dict(definition.tags), dict(definition.budget)
-    fields["exclude"] = list(definition.exclude)
     if (by := definition.created_by) is not None:
-        fields["created_by"] = [by.turn_id, by.category, by.agent]
+        stored["created_by"] = [by.turn_id, by.category, by.agent]
     if (on := definition.on) is not None:
-        debounce_us = on.debounce // timedelta(microseconds=1)
-        fields["on"] = [on.event, list(on.filters), debounce_us, to_us(on.since)]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        stored["on"] = [on.event, list(on.filters), on.debounce // _MICROSECOND, to_us(on.since)]
+    return json.dumps(stored, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 @lru_cache(maxsize=8192)
 def decode_definition(text: str) -> Definition:
-    """Return the definition that :func:`encode_definition` wrote. Raises KeyError or ValueError for anything else."""
-    fields: dict[str, Any] = json.loads(text)
-    schedule = fields["schedule"]
+    """Return the definition that :func:`encode_definition` wrote; what it lacks has its default.
+
+    Raises:
+        KeyError, TypeError or ValueError: anything else.
+    """
+    stored: dict[str, Any] = json.loads(text)
+    schedule = stored["schedule"]
     return Definition(
         schedule=Schedule(
             kind=ScheduleKind(schedule["kind"]),
@@ -295,22 +273,9 @@ def decode_definition(text: str) -> Definition:
             anchor_at=_at(schedule["anchor_at"]),
             declared_in=schedule["declared_in"],
         ),
-        catch_up=CatchUp(fields["catch_up"]),
-        overlap=Overlap(fields["overlap"]),
-        tags=tuple(sorted(fields["tags"].items())),
-        budget=tuple(sorted(fields.get("budget", {}).items())),
-        exclude=tuple(fields.get("exclude", ())),
-        jitter=timedelta(microseconds=fields.get("jitter") or 0),
-        grace=timedelta(microseconds=fields["grace"]),
-        catch_up_window=_span(fields["catch_up_window"]),
-        first=_span(fields.get("first")),
-        created_by=_maker(fields.get("created_by")),
-        on=_trigger(fields.get("on")),
-        start_at=_at(fields["start_at"]),
-        end_at=_at(fields["end_at"]),
-        expires_at=_at(fields["expires_at"]),
-        **{name: fields[name] for name in _SAME},
-        **{name: fields[name] for name in _LATER if name in fields},
+        created_by=_maker(stored.get("created_by")),
+        on=_trigger(stored.get("on")),
+        **{field.name: field.kind.load(stored[field.name]) for field in DIRECT if stored.get(field.name) is not None},
     )
 
 
@@ -322,9 +287,5 @@ def _trigger(said: list[Any] | None) -> EventTrigger | None:
     if said is None:
         return None
     event, filters, debounce_us, since_us = said
-    debounce = timedelta(microseconds=debounce_us)
+    debounce = debounce_us * _MICROSECOND
     return EventTrigger(event=event, filters=tuple(filters), debounce=debounce, since=from_us(since_us))
-
-
-def _span(us: int | None) -> timedelta | None:
-    return None if us is None else timedelta(microseconds=us)

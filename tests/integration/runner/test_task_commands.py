@@ -57,7 +57,7 @@ def test_the_table_shows_what_people_look_for(command) -> None:
     ]  # fmt: skip
     assert err.startswith("1 task · task-runner is not running")
     assert command("list", "-o", "wide")[1].splitlines()[0].split()[12:] == [
-        "ID", "TZ", "OVERLAP", "THREAD", "AGENT", "JITTER", "LATE-P95", "PROMPT",
+        "ID", "TZ", "OVERLAP", "JITTER", "THREAD", "AGENT", "LATE-P95", "PROMPT",
     ]  # fmt: skip
 
 

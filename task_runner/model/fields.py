@@ -1,0 +1,283 @@
+"""The fields that an author declares of a task, each described once.
+
+Everything that handles a declared task is derived from :data:`FIELDS`: the options of `create` and `edit`, the keys of
+task files and of JSON output, the columns of `list -o wide`, a `TaskSpec` as a definition and back, and the definition
+as the store keeps it. A new field needs a line here, a field of `TaskSpec` in `schedules.proto`, and an attribute of
+:class:`task_runner.model.task.Definition`, all of the same name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, get_origin
+
+from task_runner.model.task import CatchUp, Overlap
+from task_runner.timetable import check_excluded, zone
+from turnkeeper.errors import InvalidInput
+from turnkeeper.times import format_duration, from_us, parse_duration, parse_rfc3339, rfc3339, to_us
+
+_MICROSECOND = timedelta(microseconds=1)
+_LONGEST_LABEL = 63
+_LARGEST_COUNT = 1_000_000
+MOST_RETRIES = 5
+_CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How the values of a field are written.
+
+    Attributes:
+        type: of a value in a spec, in a task file and in JSON; `object` for a JSON object.
+        parse: returns a spec's value as the model's; takes the value, the field's name and the task's time zone, and
+            raises InvalidInput.
+        write: returns the model's value as a spec's, which `parse` reads back.
+        store, load: return the model's value as JSON in the store, and back.
+    """
+
+    type: Any
+    parse: Callable[[Any, str, str], Any] = lambda value, _name, _timezone: value
+    write: Callable[[Any], Any] = _same
+    store: Callable[[Any], Any] = _same
+    load: Callable[[Any], Any] = _same
+
+
+def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
+    """Return the instant of an ISO time; one without an offset is wall time in `timezone`, in an overlap the first.
+
+    Raises:
+        InvalidInput: not an ISO time, or a wall time that the zone skips.
+    """
+    try:
+        at = datetime.fromisoformat(text.strip())
+        if at.tzinfo is not None:
+            return parse_rfc3339(text.strip())
+        local = at.replace(tzinfo=zone(timezone))
+        instant = parse_rfc3339(local.isoformat())
+        skipped = instant.astimezone(zone(timezone)).replace(tzinfo=None) != at
+    except (ValueError, OverflowError) as error:
+        hint = "write for example 2026-11-21T09:00:00Z, or 2026-11-21T09:00 for local time"
+        raise InvalidInput(f"{text[:60]!r} is not a time", where=field, hint=hint) from error
+    if skipped:
+        raise InvalidInput(f"{text!r} does not exist in {timezone}: the clocks skip it", where=field)
+    return instant
+
+
+def check_label(text: str, field: str) -> str:
+    """Return a label if it is one. Raises InvalidInput."""
+    if not text:
+        raise InvalidInput("is required", where=field)
+    if len(text) > _LONGEST_LABEL or not text.isascii() or not text.isprintable() or text != text.strip():
+        raise InvalidInput(f"{text[:70]!r} must be 1 to {_LONGEST_LABEL} printable ASCII characters", where=field)
+    if "/" in text or ".." in text:
+        raise InvalidInput(f"{text!r} must not look like a path", where=field)
+    return text
+
+
+def _count(least: int, most: int) -> Kind:
+    def parse(value: int, name: str, _timezone: str) -> int:
+        if not least <= value <= most:
+            raise InvalidInput(f"must be from {least} to {most}, not {value}", where=name)
+        return int(value)
+
+    return Kind(type=int, parse=parse)
+
+
+def _duration(least: timedelta) -> Kind:
+    def parse(text: str, name: str, _timezone: str) -> timedelta:
+        span = parse_duration(text, field=name)
+        if span < least:
+            raise InvalidInput("must be longer than 0 s", where=name)
+        return span
+
+    return Kind(
+        type=str,
+        parse=parse,
+        write=format_duration,
+        store=lambda span: span // _MICROSECOND,
+        load=lambda us: us * _MICROSECOND,
+    )
+
+
+def _policy(policies: type[StrEnum], aliases: Mapping[str, StrEnum]) -> Kind:
+    def parse(text: str, name: str, _timezone: str) -> StrEnum:
+        if text in aliases:
+            return aliases[text]
+        if text not in set(policies):
+            hint = f"one of {', '.join(policies)}"
+            raise InvalidInput(f"unknown policy {text[:40]!r}", where=name, hint=hint)
+        return policies(text)
+
+    return Kind(type=str, parse=parse, write=str, store=str, load=policies)
+
+
+def _pairs(value_type: type, parse: Callable[[Any, str, str], Any] = lambda pairs, _name, _timezone: pairs) -> Kind:
+    return Kind(
+        type=dict[str, value_type],  # type: ignore[valid-type]
+        parse=lambda pairs, name, timezone: tuple(sorted(parse(dict(pairs), name, timezone).items())),
+        write=dict,
+        store=dict,
+        load=lambda pairs: tuple(sorted(pairs.items())),
+    )
+
+
+def _labels(pairs: dict[str, str], name: str, _timezone: str) -> dict[str, str]:
+    return {check_label(key, name): check_label(value, name) for key, value in pairs.items()}
+
+
+TEXT = Kind(type=str)
+LABEL = Kind(type=str, parse=lambda text, name, _timezone: check_label(text, name))
+FLAG = Kind(type=bool)
+NUMBER = _count(1, _LARGEST_COUNT)
+DURATION = _duration(timedelta(0))
+POSITIVE_DURATION = _duration(_MICROSECOND)
+INSTANT = Kind(
+    type=str,
+    parse=lambda text, name, timezone: parse_instant(text, timezone, field=name),
+    write=rfc3339,
+    store=to_us,
+    load=from_us,
+)
+TEXTS = Kind(type=list[str], parse=lambda texts, _name, _timezone: tuple(texts), write=list, store=list, load=tuple)
+EXCLUSIONS = Kind(
+    type=list[str],
+    parse=lambda texts, _name, timezone: check_excluded(texts, zone(timezone)),
+    write=list,
+    store=list,
+    load=tuple,
+)
+LIMITS = _pairs(int)
+LABELS = _pairs(str, _labels)
+JSON = Kind(type=object)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field.
+
+    Attributes:
+        name: in `TaskSpec`.
+        kind: how its values are written.
+        flag: its option; empty where the commands declare it themselves, or it has none.
+        help: what the option's help says.
+        key: in task files and JSON output, where it is not `name`.
+        attribute: of a definition, where it is not `name`; empty where a definition does not hold the field.
+        default: what JSON output shows where a spec does not give it, unless it is a list or a table; `export` leaves
+            this value out.
+        is_clearable: whether `none` as the option's value removes it.
+        is_sparse: whether a spec leaves it out where it says nothing.
+        column: its heading in `list -o wide`.
+    """
+
+    name: str
+    kind: Kind
+    flag: str = ""
+    help: str = ""
+    key: str = ""
+    attribute: str | None = None
+    default: Any = None
+    is_clearable: bool = True
+    is_sparse: bool = False
+    column: str = ""
+
+    @property
+    def written_as(self) -> str:
+        """Its key in task files and JSON output."""
+        return self.key or self.name
+
+    @property
+    def absent(self) -> Any:
+        """What JSON output shows where a spec does not give it."""
+        container = get_origin(self.kind.type)
+        return container() if container else self.default
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a definition has an attribute of this name."""
+        return self.attribute is None
+
+
+# In the order in which task files and listings give them.
+FIELDS = (
+    Field("name", TEXT, default=""),
+    Field("id", TEXT, attribute=""),
+    Field("cron", TEXT, "--cron", "A cron expression, in the task's time zone.", attribute="schedule"),
+    Field("every", TEXT, "--every", "An interval: 90s, 15m, 1h30m, 1d.", attribute="schedule"),
+    Field("at", TEXT, "--at", "Once, at an ISO instant or a local wall time.", attribute="schedule"),
+    Field("in", TEXT, "--in", "Once, after this duration.", attribute="schedule"),
+    Field("rrule", TEXT, "--rrule", "A recurrence rule: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9.", attribute="schedule"),
+    Field("dynamic", FLAG, "--dynamic", "Self-paced: each turn asks for the next one.", attribute="schedule"),
+    Field(
+        "on", TEXT, "--on", "Fire for this event, with or without a schedule: turn_end, task.succeeded, your own.",
+        attribute="on",
+    ),
+    Field(
+        "filters", TEXTS, "--filter", "Fire only if this holds for the event: key=value or key~=pattern.",
+        attribute="on",
+    ),
+    Field("debounce", TEXT, "--debounce", "How long after an event further events join its fire.", attribute="on"),
+    Field("first", DURATION, "--first", "Self-paced: the time until the first wake; default 25m."),
+    Field(
+        "if_silent", TEXT, "--if-silent", "Self-paced: end, wait or a duration, for a turn that asks for no next one.",
+        is_sparse=True,
+    ),
+    Field("timezone", TEXT, "--tz", "IANA time zone; default the machine's.", default="", is_clearable=False,
+          column="TZ"),
+    Field("category", LABEL, default=""),
+    Field("channel", LABEL, default=""),
+    Field("prompt", TEXT, "--prompt", "What the agent must do.", default="", is_clearable=False),
+    Field("payload_json", JSON, "--payload", "A JSON object, or @FILE.", key="payload"),
+    Field("catch_up", _policy(CatchUp, _CATCH_UP_ALIASES), "--catch-up",
+          "Policy for missed times: skip, run-once (default) or run-all.", default="", is_clearable=False),
+    Field("grace", DURATION, "--grace", "How late a fire still counts as on time.", default=""),
+    Field("catch_up_window", POSITIVE_DURATION, "--catch-up-window", "Skip what was missed longer ago than this."),
+    Field("max_catch_up", NUMBER, "--max-catch-up", "The most fires that catch up; default 1000.", default=1000),
+    Field("overlap", _policy(Overlap, {}), "--overlap",
+          "Policy while the last fire runs: coalesce (default), queue, skip or cancel-running.", default="",
+          is_clearable=False, column="OVERLAP"),
+    Field("jitter", DURATION, "--jitter", "Random delay, up to this long.", default="0s", is_sparse=True,
+          column="JITTER"),
+    Field("exclude", EXCLUSIONS, "--exclude", "A day, days as FROM..TO, or an .ics file, on which nothing is due."),
+    Field("start_at", INSTANT, "--start", "No scheduled time before this."),
+    Field("end_at", INSTANT, "--end", "No scheduled time after this."),
+    Field("expires_at", INSTANT, "--expires", "When the task ends: a time, or a duration from now."),
+    Field("max_fires", NUMBER, "--max-fires", "End the task after this many fires."),
+    Field("retries", _count(0, MOST_RETRIES), "--retries", "How often to retry a failed turn, up to 5 times.",
+          default=0, is_sparse=True),
+    Field("pause_after_failures", NUMBER, "--pause-after-failures",
+          "Pause the task after this many failed fires in a row."),
+    Field("budget", LIMITS, "--budget",
+          "A limit that pauses the task, such as tokens_per_day=100000; turns, seconds or tokens."),
+    Field("thread_id", LABEL, "--thread", "The thread to run on; default the task's own.", default="",
+          is_sparse=True, column="THREAD"),
+    Field("agent", TEXT, "--agent", "The agent that runs it; default agent0.", default="agent0",
+          is_clearable=False, column="AGENT"),
+    Field("read_only", FLAG, "--read-only/--no-read-only", "Allow only tools that read.", default=False),
+    Field("ephemeral", FLAG, "--ephemeral", "Delete the task when the daemon stops.", default=False, is_sparse=True),
+    Field("paused", FLAG, attribute="", default=False),
+    Field("tags", LABELS, "--tag", "A label, as key=value."),
+)  # fmt: skip
+BY_NAME: Mapping[str, Field] = {field.name: field for field in FIELDS}
+DIRECT = tuple(field for field in FIELDS if field.is_direct)
+SCHEDULES = tuple(field.name for field in FIELDS if field.attribute == "schedule")
+
+
+def put(spec: Any, name: str, value: Any) -> None:
+    """Set a field of a `TaskSpec`, in place of what it held."""
+    if isinstance(value, dict | list):
+        spec.ClearField(name)
+        held = getattr(spec, name)
+        (held.update if isinstance(value, dict) else held.extend)(value)
+    else:
+        setattr(spec, name, value)
+
+
+def given(spec: Any) -> dict[str, Any]:
+    """Return the fields that a `TaskSpec` gives, by name."""
+    values = {descriptor.name: value for descriptor, value in spec.ListFields() if descriptor.name in BY_NAME}
+    return {name: (get_origin(BY_NAME[name].kind.type) or _same)(value) for name, value in values.items()}
