@@ -1,10 +1,8 @@
 """Memory as LangGraph's store: what a graph gets as `runtime.store`, or a tool as `InjectedStore`.
 
-The entries are those of our own tools, in the same table, behind the same scopes: each operation is put to the gate, as
-a tool call is, and asked again where it is carried out. A write of a node that is run again happens once. Without a
-turn around it there is nothing to read and nothing to write.
-
-What LangGraph's stores mean by a filter and by conditions on namespaces. Pure.
+The entries are those of our own tools, in the same table, behind the same scopes. The gate decides about each
+operation, as about a tool call, and the scope is checked again where the operation is carried out. A write of a node
+that is run again happens once. Outside a turn there is nothing to read and nothing to write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,18 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from langgraph.pregel import Pregel
-from langgraph.store.base import (
-    BaseStore,
-    GetOp,
-    Item,
-    ListNamespacesOp,
-    MatchCondition,
-    Op,
-    PutOp,
-    Result,
-    SearchItem,
-    SearchOp,
-)
+from langgraph.store import base
 from sqlalchemy import Connection
 
 from agent_runtime.graph.guard.binding import RepeatedCalls, made_id, place
@@ -32,21 +19,15 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome
 from agent_runtime.workspace import memory as entries
+from agent_runtime.workspace import namespaces
 from agent_runtime.workspace.memory import Shelf
 from agent_runtime.workspace.model import MemoryEntry
-from agent_runtime.workspace.namespaces import (
-    Spot,
-    args_of,
-    key_of,
-    namespace_of,
-    reached,
-    spot_of,
-    text_of,
-    value_of,
-)
+from agent_runtime.workspace.namespaces import Spot
 from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.errors import Denied, InvalidInput
 
+Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
+READ, SEARCH, PUT, FORGET = "memory.read", "memory.search", "memory.put", "memory.forget"
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "$eq": lambda held, wanted: bool(held == wanted),
     "$ne": lambda held, wanted: bool(held != wanted),
@@ -66,7 +47,7 @@ def holds(value: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
     return all(_fits(value.get(field), want) for field, want in (wanted or {}).items())
 
 
-def listed(op: ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def listed(op: base.ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the namespaces that an operation asks for, in their order, cut to its depth."""
     fitting = {one for one in namespaces if all(_matches(condition, one) for condition in op.match_conditions or ())}
     cut = {one[: op.max_depth] for one in fitting} if op.max_depth is not None else fitting
@@ -95,16 +76,12 @@ def _compare(held: Any, operator: str, wanted: Any) -> bool:
         raise InvalidInput(f"{operator} compares numbers: {error}", where="filter") from error
 
 
-def _matches(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
+def _matches(condition: base.MatchCondition, namespace: tuple[str, ...]) -> bool:
     path = condition.path
     if len(namespace) < len(path):
         return False
     part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[len(namespace) - len(path) :]
     return all(want in {"*", held} for held, want in zip(part, path, strict=True))
-
-
-Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
-READ, SEARCH, PUT, FORGET = "memory.read", "memory.search", "memory.put", "memory.forget"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +105,8 @@ _Admitted = _Reading | _Writing
 _Written = list[tuple[_Writing, Outcome]]
 
 
-class MemoryStore(BaseStore):
-    """See the module. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.namespaces`)."""
+class MemoryStore(base.BaseStore):
+    """Memory behind the guard. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.namespaces`)."""
 
     supports_ttl = False
 
@@ -138,7 +115,7 @@ class MemoryStore(BaseStore):
         self._gate = gate
         self._repeated = RepeatedCalls()
 
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
+    def batch(self, ops: Iterable[base.Op]) -> list[base.Result]:
         """Carry out operations in one transaction: first those that read, then the last write to each entry.
 
         Raises:
@@ -149,42 +126,43 @@ class MemoryStore(BaseStore):
         admitted = self._admit(ops)
         return self._told(*self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result())
 
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+    async def abatch(self, ops: Iterable[base.Op]) -> list[base.Result]:
         """As `batch`, without blocking the loop."""
         admitted = self._admit(ops)
         return self._told(*await self._workspace.write(lambda connection: _carry_out(connection, admitted)))
 
-    def _told(self, results: list[Result], written: _Written) -> list[Result]:
+    def _told(self, results: list[base.Result], written: _Written) -> list[base.Result]:
         for one, outcome in written:
             self._workspace.wrote(one.call, one.scope, outcome)
         return results
 
-    def _admit(self, ops: Iterable[Op]) -> list[_Admitted]:
+    def _admit(self, ops: Iterable[base.Op]) -> list[_Admitted]:
         turn = self._gate.turn()
         if turn is None:
             raise Denied("memory belongs to turns: there is none here", where="memory")
         return [self._one(op, turn) for op in ops]
 
-    def _one(self, op: Op, turn: TurnContext) -> _Admitted:
-        if isinstance(op, GetOp):
-            spot = spot_of(op.namespace, turn)
-            _, _, args = self._ask(READ, "read", args_of(spot.shelf) | {"key": key_of(spot.below, op.key)}, turn)
+    def _one(self, op: base.Op, turn: TurnContext) -> _Admitted:
+        if isinstance(op, base.GetOp):
+            spot = namespaces.spot_of(op.namespace, turn)
+            asked = namespaces.args_of(spot.shelf) | {"key": namespaces.key_of(spot.below, op.key)}
+            _, _, args = self._ask(READ, "read", asked, turn)
             shelf, key = _shelf(args), str(args.get("key", ""))
             return _Reading(run=lambda connection: _item(entries.find(connection, shelf, key)))
-        if isinstance(op, PutOp):
+        if isinstance(op, base.PutOp):
             return self._write(op, turn)
-        if isinstance(op, SearchOp):
+        if isinstance(op, base.SearchOp):
             return self._search(op, turn)
-        if isinstance(op, ListNamespacesOp):
+        if isinstance(op, base.ListNamespacesOp):
             spots = [spot for spot, _ in self._reached((), READ, {}, turn)]
             return _Reading(run=lambda connection: listed(op, _namespaces(connection, spots)))
         raise InvalidInput(f"a memory store does not know {type(op).__name__}", where="memory")
 
-    def _search(self, op: SearchOp, turn: TurnContext) -> _Admitted:
+    def _search(self, op: base.SearchOp, turn: TurnContext) -> _Admitted:
         scope = SEARCH if op.query else READ
         asked = self._reached(op.namespace_prefix, scope, {"query": op.query} if op.query else {}, turn)
 
-        def run(connection: Connection) -> list[SearchItem]:
+        def run(connection: Connection) -> list[base.SearchItem]:
             found = [pair for spot, query in asked for pair in _under(connection, spot, query)]
             if op.query:
                 found.sort(key=lambda pair: -(pair[0] or 0))
@@ -198,25 +176,25 @@ class MemoryStore(BaseStore):
     ) -> list[tuple[Spot, str | None]]:
         """Return where to look and for which words, as admitted: the author may have named another place or words."""
         found = list[tuple[Spot, str | None]]()
-        for spot in reached(tuple(prefix), turn):
-            _, _, args = self._ask(scope, "read", {**args_of(spot.shelf), **more}, turn)
+        for spot in namespaces.reached(tuple(prefix), turn):
+            _, _, args = self._ask(scope, "read", {**namespaces.args_of(spot.shelf), **more}, turn)
             query = None if scope == READ else str(args.get("query") or "")
             if query == "":  # would give all there is, which is another scope
                 raise InvalidInput("a search wants words", where="query")
             found.append((replace(spot, shelf=_shelf(args)), query))
         return found
 
-    def _write(self, op: PutOp, turn: TurnContext) -> _Writing:
-        spot = spot_of(op.namespace, turn)
-        key, scope = entries.check_key(key_of(spot.below, op.key)), FORGET if op.value is None else PUT
-        said = None if op.value is None else text_of(op.value)
+    def _write(self, op: base.PutOp, turn: TurnContext) -> _Writing:
+        spot = namespaces.spot_of(op.namespace, turn)
+        key, scope = entries.check_key(namespaces.key_of(spot.below, op.key)), FORGET if op.value is None else PUT
+        said = None if op.value is None else namespaces.text_of(op.value)
         wanted = {"key": key} | ({} if op.value is None else {"value": dict(op.value)})
-        name, context, args = self._ask(scope, "write", args_of(spot.shelf) | wanted, turn)
+        name, context, args = self._ask(scope, "write", namespaces.args_of(spot.shelf) | wanted, turn)
         shelf = _shelf(args)
-        if {**args} != args_of(spot.shelf) | wanted:  # the author edited it
+        if {**args} != namespaces.args_of(spot.shelf) | wanted:  # the author edited it
             key, value = entries.check_key(str(args.get("key", ""))), args.get("value")
             if said is not None:
-                said = text_of(_object(value))
+                said = namespaces.text_of(_object(value))
         text, form = said or (None, "text")
         call = Call(context=context, key=name)
         run = self._workspace.memory.graph_writes(call, shelf, key=key, text=text, form=form)
@@ -237,15 +215,15 @@ class MemoryStore(BaseStore):
         return call, decided.context, decided.args
 
 
-def lend(graph: Graph, store: BaseStore) -> Graph:
+def lend(graph: Graph, store: base.BaseStore) -> Graph:
     """Return the graph with memory as its store; one that its author gave a store of his own keeps that."""
     if graph.store is None:
         graph.store = store
     return graph
 
 
-def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[list[Result], _Written]:
-    results: list[Result] = [one.run(connection) if isinstance(one, _Reading) else None for one in admitted]
+def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[list[base.Result], _Written]:
+    results: list[base.Result] = [one.run(connection) if isinstance(one, _Reading) else None for one in admitted]
     last = {one.entry: one for one in admitted if isinstance(one, _Writing)}
     return results, [(one, one.run(connection)) for one in last.values()]
 
@@ -270,28 +248,29 @@ def _under(connection: Connection, spot: Spot, query: str | None) -> list[tuple[
         found = entries.ranked(connection, spot.shelf, query)
     else:
         found = [(None, entry) for entry in entries.whole(connection, spot.shelf)]
-    root = len(namespace_of(spot.shelf, "")[0])
+    root = len(namespaces.namespace_of(spot.shelf, "")[0])
     depth = len(spot.below)
     return [
         (points, entry)
         for points, entry in found
-        if namespace_of(spot.shelf, entry.key)[0][root : root + depth] == spot.below
+        if namespaces.namespace_of(spot.shelf, entry.key)[0][root : root + depth] == spot.below
     ]
 
 
 def _namespaces(connection: Connection, spots: Sequence[Spot]) -> set[tuple[str, ...]]:
-    return {namespace_of(spot.shelf, entry.key)[0] for spot in spots for entry in entries.whole(connection, spot.shelf)}
+    held = [(spot.shelf, entry.key) for spot in spots for entry in entries.whole(connection, spot.shelf)]
+    return {namespaces.namespace_of(shelf, key)[0] for shelf, key in held}
 
 
-def _item(entry: MemoryEntry | None) -> Item | None:
-    if entry is None:
-        return None
-    namespace, key = namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
-    value, made, changed = value_of(entry), entry.created_at, entry.updated_at
-    return Item(value=value, key=key, namespace=namespace, created_at=made, updated_at=changed)
+def _item(entry: MemoryEntry | None) -> base.Item | None:
+    return base.Item(**_fields(entry)) if entry is not None else None
 
 
-def _found(entry: MemoryEntry, points: float | None) -> SearchItem:
-    namespace, key = namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
-    value, made, changed = value_of(entry), entry.created_at, entry.updated_at
-    return SearchItem(namespace, key, value, made, changed, score=points)
+def _found(entry: MemoryEntry, points: float | None) -> base.SearchItem:
+    return base.SearchItem(**_fields(entry), score=points)
+
+
+def _fields(entry: MemoryEntry) -> dict[str, Any]:
+    namespace, key = namespaces.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
+    times = {"created_at": entry.created_at, "updated_at": entry.updated_at}
+    return {"namespace": namespace, "key": key, "value": namespaces.value_of(entry), **times}

@@ -1,7 +1,7 @@
-"""What tools a graph reaches, and what in it the guard cannot stand before.
+"""Which tools a graph reaches, and which of its tool calls the guard cannot judge.
 
-The guard stands under every tool call of the process (:mod:`agent_runtime.graph.guard.hooks`), so a graph needs no
-change. This module looks at one before it runs: over its nodes and subgraphs, and over what their functions hold on to.
+The guard judges every tool call of the process (:mod:`agent_runtime.graph.guard.hooks`), so a graph needs no change.
+This module looks at a graph before it runs: at its nodes and subgraphs, and at what their functions refer to.
 """
 
 import functools
@@ -12,14 +12,9 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from langchain_core.runnables import (
-    RunnableBinding,
-    RunnableLambda,
-    RunnableParallel,
-    RunnableSequence,
-)
+from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableParallel, RunnableSequence
 from langchain_core.tools import BaseTool
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.prebuilt import ToolNode
@@ -27,9 +22,6 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._utils import get_function_nonlocals
 from langgraph.pregel.remote import RemoteGraph
 
-from agent_runtime.graph.guard import watched
-
-Graph = TypeVar("Graph", bound=Pregel[Any, Any, Any, Any])
 MOST_LOOKED_AT = 100_000  # objects; a graph that holds on to more is not called guarded
 _LIBRARIES = sys.stdlib_module_names | {
     *("langchain", "langchain_core", "langchain_classic", "langchain_openai", "langgraph", "langgraph_sdk"),
@@ -76,17 +68,6 @@ class Inspection:
 
     tools: tuple[str, ...]
     unguardable: tuple[Unguardable, ...]
-
-
-def guard_graph(graph: Graph) -> Graph:
-    """Return the graph as it may run: itself, as every tool call of a process that watches is guarded.
-
-    Raises:
-        RuntimeError: the process does not watch; a graph must not run in it.
-    """
-    if not watched():
-        raise RuntimeError("no guard watches the tool calls of this process")
-    return graph
 
 
 def inspect(graph: Pregel[Any, Any, Any, Any]) -> Inspection:

@@ -1,11 +1,9 @@
-"""Making an author's graph: import its module, and take whatever form LangGraph projects give a graph.
+"""Finding and making an author's graph, in any form that LangGraph projects give a graph.
 
-What goes wrong in the author's code becomes one InvalidInput that says where in it; nothing of ours is half started.
-
-Where an author's graph lies: `langgraph.json:name`, `file.py:attribute` or `module:attribute`, read and checked.
-
-A `langgraph.json` is LangGraph's own project file: its `graphs` name files, its `dependencies` that begin with a dot
-are folders to import from, its `env` is a file or a table of variables. Nothing is imported here.
+A reference is `langgraph.json:name`, `file.py:attribute` or `module:attribute`. A `langgraph.json` is LangGraph's own
+project file: its `graphs` name files, its `dependencies` that begin with a dot are folders to import from, its `env` is
+a file or a table of variables. Finding imports nothing. What goes wrong in the author's code becomes one InvalidInput
+that says where in it.
 """
 
 import importlib
@@ -31,6 +29,9 @@ from langgraph.pregel import Pregel
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput, NotFound
 
+MOST_LAYERS = 4  # a factory may give a coroutine that gives a context manager that gives a builder
+WANTED = "a StateGraph, a compiled one, a factory or an async context manager of one is wanted"
+Graph = CompiledStateGraph[Any, Any, Any, Any]
 FORMS = "write ./langgraph.json:NAME, path/to/file.py:ATTRIBUTE or module:ATTRIBUTE"
 
 
@@ -173,11 +174,6 @@ def _absolute(place: str, base: Path) -> Path:
     return (base / Path(place).expanduser()).resolve()
 
 
-MOST_LAYERS = 4  # a factory may give a coroutine that gives a context manager that gives a builder
-WANTED = "a StateGraph, a compiled one, a factory or an async context manager of one is wanted"
-Graph = CompiledStateGraph[Any, Any, Any, Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """An author's graph, made.
@@ -277,7 +273,11 @@ def _attribute(reference: Reference) -> Any:
     try:
         module = _import(reference)
     except (Exception, SystemExit) as error:
-        hint = "install what the project needs where turnkeeper is installed" if _is_missing(error) else ""
+        hint = (
+            "install what the project needs where turnkeeper is installed"
+            if isinstance(error, ModuleNotFoundError)
+            else ""
+        )
         what = f"cannot be imported: {_sentence(error)}"
         raise InvalidInput(what, where=_place(error, reference), hint=hint) from error
     if not hasattr(module, reference.attribute):
@@ -346,10 +346,6 @@ def _place(error: BaseException, reference: Reference) -> str:
         if any(Path(frame.filename).is_relative_to(root) for root in roots) and "site-packages" not in frame.filename
     ]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else reference.text
-
-
-def _is_missing(error: BaseException) -> bool:
-    return isinstance(error, ModuleNotFoundError)
 
 
 def _sentence(error: BaseException) -> str:

@@ -1,6 +1,6 @@
-"""An author's graph put under the engine: loaded, looked at, refused or guarded, and bound to our checkpoints.
+"""An author's graph put under the engine: loaded, inspected, refused or guarded, and bound to our checkpoints.
 
-What `agent-runtime graph check` tells of a graph, as JSON that every form of output is made from. Pure.
+Also what `agent-runtime graph check` reports of it.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -13,8 +13,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import is_typeddict
 
 from agent_runtime.graph.engine.inputs import read_schema
-from agent_runtime.graph.foreign.inspect import Inspection, guard_graph, inspect
+from agent_runtime.graph.foreign.inspect import Inspection, inspect
 from agent_runtime.graph.foreign.load import Graph, Loaded, absolute_text, find_graph, load
+from agent_runtime.graph.guard import watched
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
 from turnkeeper.errors import InvalidInput, TurnkeeperError
@@ -66,12 +67,14 @@ class Opened:
 
         Raises:
             InvalidInput: it must not run.
+            RuntimeError: no guard watches the tool calls of this process.
         """
         self.require()
-        guarded = guard_graph(self.loaded.graph)
+        if not watched():
+            raise RuntimeError("no guard watches the tool calls of this process")
         # A copied graph loses the list of types that its state declares; a saver that was compiled with has it.
         knowing = self.loaded.graph.builder.compile(checkpointer=saver).checkpointer
-        return guarded.copy(update={"checkpointer": knowing})
+        return self.loaded.graph.copy(update={"checkpointer": knowing})
 
 
 @asynccontextmanager
@@ -117,9 +120,6 @@ def _context_lacks(schema: Any) -> str:
     return ""
 
 
-HIDDEN = "__start__"
-
-
 def report(opened: Opened, categories: Sequence[Category], absolute: str) -> dict[str, Any]:
     """Return what was loaded, what its tools need and who grants it, what cannot be guarded, and the verdict.
 
@@ -135,7 +135,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str) -> dic
         "absolute": absolute,
         "target": loaded.reference.target,
         "kind": loaded.kind,
-        "nodes": [name for name in loaded.graph.nodes if name != HIDDEN],
+        "nodes": [name for name in loaded.graph.nodes if name != "__start__"],
         "subgraphs": [name for name, _ in loaded.graph.get_subgraphs(recurse=True)],
         "prompt_goes_to": schema.prompt_field,
         "input_schema": schema.json_schema(),

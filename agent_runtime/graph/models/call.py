@@ -1,20 +1,14 @@
-"""The day's tokens: how many all turns together may use, counted in the turn table.
+"""Calling a model: within the day's token budget, again if that may help, and its answer examined before it is used.
 
-A day is a day in UTC. Each turn's row says how many of its tokens fall on the day it was last counted on, so the sum is
-exact across restarts, across midnight, and for a turn that is resumed days later. The sum is read before each model
-call; calls that are under way at once may together go past the cap by what they are using.
-
-Calling a model: within the day's cap, again when that may help, and its answer examined before anything acts on it.
-
-The one layer that retries. It waits on the runtime's clock, so that a cancel, a drain and the category's time limit
-reach it at once, and each try is in the trail: which, why, how long it waits. Errors leave here in words of ours, with
-no key in them; what a provider raised would be stored in the checkpoint as it is.
+This is the only layer that retries. It waits on the runtime's clock, so that a cancel, a drain and the category's time
+limit reach it at once, and it logs each try: which, why, how long it waits. Errors leave here in our own words, without
+keys; an error as a provider raised it would be stored in the checkpoint.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from langchain_core.messages import AIMessage
@@ -37,10 +31,14 @@ from turnkeeper.times import rfc3339
 
 
 class TokenBudget:
-    """A daily cap on tokens."""
+    """The most tokens that all turns together may use in a day in UTC, as the turn table counts them.
+
+    Each turn's row says how many of its tokens fall on the day on which it was last counted, so the sum is exact across
+    restarts, across midnight, and for a turn that is resumed days later. The sum is read before each model call; calls
+    that are under way at once may together exceed the budget by what they are using.
+    """
 
     def __init__(self, cap: int, store: Store, clock: Clock) -> None:
-        """Take the most tokens a day; 0 is no cap."""
         self._cap = cap
         self._store = store
         self._clock = clock
@@ -72,13 +70,6 @@ Response = ModelResponse[Any]
 _GENERAL = "see whether its server runs and answers; the next fire or message tries again"
 
 
-class Cap(Protocol):
-    """What the day still allows."""
-
-    async def check(self) -> None:
-        """Raise Exhausted when the day's tokens are used up."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CallEnvironment:
     """What model calls need besides the model.
@@ -87,11 +78,11 @@ class CallEnvironment:
         cap: asked before each call.
         clock: waits between tries.
         entropy: spreads the waits.
-        log: the trail.
+        log: the event log.
         secrets: what no error may show.
     """
 
-    cap: Cap
+    cap: TokenBudget
     clock: Clock
     entropy: Entropy
     log: EventLog
@@ -144,7 +135,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             await self._around.cap.check()
             this = _Try(number=number, began=self._around.clock.monotonic(), pieces=Pieces())
             try:
-                response = await handler(_overheard(request, this.pieces))
+                response = await handler(_with_pieces(request, this.pieces))
                 return self._answered(request, response, this, lost, turn_id)
             except GraphBubbleUp:
                 raise
@@ -197,8 +188,8 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         return ModelFailed(redact(what, secrets), where=redact(self._where, secrets), hint=fault.hint or _GENERAL)
 
 
-def _overheard(request: Request, pieces: Pieces) -> Request:
-    """Return the request with a copy of its model that tells each piece of its answer."""
+def _with_pieces(request: Request, pieces: Pieces) -> Request:
+    """Return the request with a copy of its model that hands over each piece of its answer."""
     return request.override(model=request.model.model_copy(update={"callbacks": [pieces]}))
 
 

@@ -10,12 +10,15 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableParallel
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 
 from agent_runtime.graph.foreign import inspect as toolnodes
-from agent_runtime.graph.foreign.inspect import Unguardable, guard_graph, inspect
+from agent_runtime.graph.foreign.inspect import Unguardable, inspect
+from agent_runtime.graph.foreign.load import Loaded, Reference
+from agent_runtime.graph.foreign.open import Opened
 from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.permissions.judge import judge
 from tests.support.scripted import ScriptedModel
@@ -233,7 +236,9 @@ def test_a_problem_in_a_subgraph_is_found_under_its_path() -> None:
 
 def test_no_graph_is_made_ready_while_nobody_watches() -> None:
     made = graph(ToolNode([one]))
+    loaded = Loaded(reference=Reference(text="a:b", file=None, module="a", attribute="b"), kind="", graph=made)
+    opened = Opened(loaded=loaded, inspection=inspect(made), trusted=False)
     with pytest.raises(RuntimeError, match="no guard watches"):
-        guard_graph(made)
+        opened.bind(InMemorySaver())
     with watching(Gate({}, judge)):
-        assert guard_graph(made) is made
+        assert opened.bind(InMemorySaver()).nodes == made.nodes
