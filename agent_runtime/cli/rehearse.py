@@ -24,7 +24,8 @@ from agent_runtime.permissions.rehearsal import (
     rehearse,
     to_toml,
 )
-from agent_runtime.store.schema import open_database, turns
+from agent_runtime.store.database import open_database
+from agent_runtime.store.schema import turns
 from agent_runtime.store.turn_reads import interrupts_of, messages_of
 from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import loop_tools

@@ -37,7 +37,7 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.runtime import Runtime
 from agent_runtime.service.servicer import Servicer
-from agent_runtime.store.schema import open_database
+from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import Loops, loop_tools

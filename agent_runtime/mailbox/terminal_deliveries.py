@@ -129,10 +129,5 @@ class TerminalDeliveries:
         self._mailboxes.forget(item.key)
         self._missing.discard(item.key)
         if first:
-            where: dict[str, Any] = {
-                "turn_id": item.turn_id,
-                "fire_id": item.fire_id,
-                "attempt": item.attempt,
-                "agent": item.agent,
-            }
+            where: dict[str, Any] = {name: getattr(item, name) for name in ("turn_id", "fire_id", "attempt", "agent")}
             self._log.emit(f"fire.{state}", **where)

@@ -26,7 +26,7 @@ _LOOP = "loop-"  # begins the id of a task that is a loop
 # What a message between agents is called in its turn's row, by what began the exchange.
 AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
-_INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
+INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
 _OF_AGENTS = frozenset({"sender", "parent", "hops"})  # said only where an agent sent it; absent in older envelopes
@@ -122,7 +122,7 @@ class Trigger:
     @cached_property
     def _meta(self) -> dict[str, Any]:
         meta = dict(zip(_TYPES, _read(self), strict=True))
-        for name in _INSTANTS:
+        for name in INSTANTS:
             meta[name] = rfc3339(meta[name]) if meta[name] else ""
         meta["grant"] = _grant(self.grant)
         return meta
@@ -283,7 +283,7 @@ def from_meta(meta: Mapping[str, Any]) -> Trigger:
 def _value(name: str, kind: object, value: object) -> object:
     if name == "grant" and isinstance(value, dict):
         return Category.from_dict(value)
-    if name in _INSTANTS and isinstance(value, str):
+    if name in INSTANTS and isinstance(value, str):
         return parse_rfc3339(value) if value else None
     if isinstance(kind, type) and type(value) is not kind:
         raise TypeError(f"{name} is not a {kind.__name__}")

@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_origin
 
 Outside = Literal["ask", "hide"]
+GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # a category's sets
+LIMITS = ("seconds", "tool_calls", "tokens")
 Effect = Literal["read", "external-read", "write"]
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent_runtime.model.turn import ALLOWED, Category, TurnContext, Verdict
+from agent_runtime.model.turn import ALLOWED, GRANTS, LIMITS, Category, TurnContext, Verdict
 from turnkeeper.errors import Denied, InvalidInput, NotFound
 
 GetCategory = Callable[[str], Category]
@@ -123,23 +123,12 @@ def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: Turn
 
     For the one tool call only: the turn itself goes on under its own category.
     """
-    added = {
-        field: set[str]()
-        for field in ("tools", "recurring", "effect", "writes", "memory", "channel", "network", "subagents")
-    }
+    added: dict[str, set[str]] = {name: set() for name in (*GRANTS, "recurring", "effect")}
     for lack in _lacks(scope, effect, args, context):
-        added[lack.field].add(lack.value)
+        added["channels" if lack.field == "channel" else lack.field].add(lack.value)
     now = context.category
-    category = replace(
-        now,
-        tools=now.tools | added["tools"],
-        writes=now.writes | added["writes"],
-        memory=now.memory | added["memory"],
-        channels=now.channels | added["channel"],
-        network=now.network | added["network"],
-        recurring=now.recurring or bool(added["recurring"]),
-        subagents=now.subagents | added["subagents"],
-    )
+    grants: dict[str, Any] = {name: getattr(now, name) | added[name] for name in GRANTS}
+    category = replace(now, recurring=now.recurring or bool(added["recurring"]), **grants)
     return replace(context, category=category, read_only=context.read_only and not added["effect"])
 
 
@@ -160,21 +149,17 @@ def intersect(grant: Category, now: Category | None) -> Category:
     """
     if now is None:
         now = Category(name=grant.name, outside=grant.outside, seconds=grant.seconds)
+    common: dict[str, Any] = {name: getattr(grant, name) & getattr(now, name) for name in GRANTS if name != "network"}
+    limits: dict[str, Any] = {name: min(getattr(grant, name), getattr(now, name)) for name in LIMITS}
     return replace(
         grant,
         autonomous=grant.autonomous and now.autonomous,
         silent=grant.silent and now.silent,
         outside="hide" if "hide" in {grant.outside, now.outside} else "ask",
-        tools=grant.tools & now.tools,
-        writes=grant.writes & now.writes,
-        memory=grant.memory & now.memory,
-        channels=grant.channels & now.channels,
-        subagents=grant.subagents & now.subagents,
         network=_common_hosts(grant.network, now.network),
         recurring=grant.recurring and now.recurring,
-        seconds=min(grant.seconds, now.seconds),
-        tool_calls=min(grant.tool_calls, now.tool_calls),
-        tokens=min(grant.tokens, now.tokens),
+        **common,
+        **limits,
     )
 
 
@@ -189,7 +174,7 @@ def beyond(asked: Category, turn: TurnContext) -> str:
     'category y grants tools web.fetch, which the turn under category x does not have'
     """
     own = turn.category
-    for name in ("tools", "writes", "memory", "channels", "subagents", "network"):
+    for name in GRANTS:
         theirs, mine = getattr(asked, name), getattr(own, name)
         more = theirs - mine - ({turn.channel} if name == "channels" else set())
         if more and not (name == "network" and ANY_HOST in mine):
@@ -197,7 +182,7 @@ def beyond(asked: Category, turn: TurnContext) -> str:
             return (
                 f"category {asked.name} grants {name} {named}, which the turn under category {own.name} does not have"
             )
-    for name in ("seconds", "tool_calls", "tokens"):
+    for name in LIMITS:
         if getattr(asked, name) > getattr(own, name):
             return f"category {asked.name} allows more {name} than the turn under category {own.name} has"
     free = turn.started_by == "author" or own.autonomous

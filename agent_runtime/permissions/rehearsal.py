@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from agent_runtime.model.turn import Category, Effect, TurnContext
+from agent_runtime.model.turn import GRANTS, LIMITS, Category, Effect, TurnContext
 from agent_runtime.permissions.judge import approve_once, judge, needs_proposal
 
 Would = Literal["pass", "ask", "propose", "refuse"]
 Limit = Literal["tokens", "seconds"]
-GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")
 LONGEST_NAME = 256  # that a category file may hold
 MOST_CALLS, MOST_TOKENS, MOST_SECONDS = 10_000, 1_000_000_000, 86_400
 _REQUEST = "permission_request"  # the tool whose call is the one that it names
@@ -168,11 +167,11 @@ def to_toml(category: Category, *, comment: str = "") -> str:
     tokens = 200_000
     """
     head = [f"# {line}" for line in comment.splitlines()]
-    own = [f"{key} = {_toml(getattr(category, key))}" for key in ("name", "description")]
-    own += [f"{key} = {_toml(getattr(category, key))}" for key in ("autonomous", "silent", "outside")]
+    names = ("name", "description", "autonomous", "silent", "outside")
+    own = [f"{key} = {_toml(getattr(category, key))}" for key in names]
     scopes = [f"{key} = [{', '.join(map(_toml, sorted(getattr(category, key))))}]" for key in GRANTS]
     scopes += ["recurring = true"] if category.recurring else []
-    limits = [f"{key} = {_toml(getattr(category, key))}" for key in ("seconds", "tool_calls", "tokens")]
+    limits = [f"{key} = {_toml(getattr(category, key))}" for key in LIMITS]
     return "\n".join([*head, *own, "", "[scopes]", *scopes, "", "[limits]", *limits])
 
 

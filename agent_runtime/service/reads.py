@@ -15,7 +15,8 @@ from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import AGENT_KINDS
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store import turn_reads
-from agent_runtime.store.schema import interrupts, open_database, turns
+from agent_runtime.store.database import open_database
+from agent_runtime.store.schema import interrupts, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, bearing_on_thread
 from agent_runtime.store.workspace_schema import candidates, deviations
 from agent_runtime.workspace import attachments, memory, pages, revalidation

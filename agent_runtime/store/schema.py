@@ -1,4 +1,4 @@
-"""`agent.db`: opening it, and the runtime's own tables.
+"""The runtime's own tables in `agent.db`.
 
 Instants are integer microseconds since 1970 in UTC. JSON is text with sorted keys. Empty strings stand for "none", so
 that no column of text is null. The tables of pages and memory stand in `agent_runtime/store/workspace_schema.py`.
@@ -6,11 +6,6 @@ that no column of text is null. The tables of pages and memory stand in `agent_r
 
 from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, Integer, MetaData, String, Table, Text
 
-from turnkeeper.config.home import Home
-from turnkeeper.errors import NotFound
-from turnkeeper.storage.database import Database
-
-MIGRATIONS = "agent_runtime.store:migrations"
 metadata = MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
 
@@ -255,10 +250,3 @@ handoffs = Table(
     Index("handoffs_waiting", "agent", sqlite_where=Column("turn_id") == ""),
     Index("handoffs_by_turn", "turn_id"),
 )
-
-
-def open_database(home: Home, *, read_only: bool = False) -> Database:
-    """Open the runtime's store and bring its schema up to date. Raises Corrupt; NotFound if there is none to read."""
-    if read_only and not home.agent_db.exists():
-        raise NotFound("nothing has run here yet", where=str(home.agent_db), hint="start the daemon: turnkeeper up")
-    return Database(home.agent_db, migrations=MIGRATIONS, read_only=read_only)

@@ -27,7 +27,7 @@ from agent_runtime.model.decide import FINISHED, UNFINISHED
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
-from agent_runtime.store.lease import get_meta, set_meta
+from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
 from turnkeeper.storage.statements import Statement, among, listed, upsert
 from turnkeeper.times import from_us, to_us

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 from sqlalchemy.sql import Select
 
 from agent_runtime.model.decide import UNFINISHED, Facts, Incoming, Question, TurnFacts
+from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import (
     Category,
     ChannelRecord,
@@ -31,8 +32,7 @@ Row = RowMapping | Mapping[str, Any]
 
 def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
     """Return a turn by its id."""
-    row = _TURN.first_dict(connection, turn_id=turn_id)
-    return _turn(row) if row is not None else None
+    return _turn_or_none(_TURN.first_dict(connection, turn_id=turn_id))
 
 
 def list_turns(
@@ -53,8 +53,7 @@ def unfinished_turns(connection: Connection) -> list[TurnRecord]:
 
 def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
     """Return the newest turn on a thread."""
-    row = _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides)
-    return _turn(row) if row is not None else None
+    return _turn_or_none(_NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
 def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
@@ -63,15 +62,14 @@ def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = 
     A turn that was cancelled before it began may have a later row than one that waits for its author.
     """
     row = _UNFINISHED_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides)
-    row = row or _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides)
-    return _turn(row) if row is not None else None
+    return _turn_or_none(row or _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
 def newest_visible(connection: Connection, channel: str) -> TurnRecord | None:
     """Return the newest turn of a channel's conversation that an author can reply to: no worker's for its sender."""
     delegated = select(delegations.c.turn_id).where(delegations.c.state != "none")
     query = select(turns).where(turns.c.channel == channel, turns.c.visible, turns.c.turn_id.not_in(delegated))
-    return _one_turn(connection, query.order_by(turns.c.number.desc()).limit(1))
+    return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
 
 
 def conversation(connection: Connection, channel: str, *, limit: int = 50) -> list[TurnRecord]:
@@ -94,7 +92,7 @@ def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, 
     """Return what turns asked, in order, by turn; a turn that asked nothing has an empty list."""
     found: dict[str, list[InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
     for row in _INTERRUPTS_OF.dicts(connection, wanted=listed(turn_ids)):
-        found[row["turn_id"]].append(_interrupt(row))
+        found[row["turn_id"]].append(from_row(InterruptRecord, row))
     return found
 
 
@@ -115,18 +113,18 @@ def list_interrupts(
     query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
     query = query.where(interrupts.c.channel == channel) if channel else query
     query = query if include_settled else query.where(interrupts.c.status == "pending")
-    return [_interrupt(row) for row in connection.execute(query.limit(LARGEST_PAGE)).mappings()]
+    return [from_row(InterruptRecord, row) for row in connection.execute(query.limit(LARGEST_PAGE)).mappings()]
 
 
 def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord | None:
     """Return an interrupt by its id."""
-    row = connection.execute(_interrupts().where(interrupts.c.interrupt_id == interrupt_id)).mappings().one_or_none()
-    return _interrupt(row) if row is not None else None
+    row = _first(connection, _interrupts().where(interrupts.c.interrupt_id == interrupt_id))
+    return from_row(InterruptRecord, row) if row is not None else None
 
 
 def open_interrupts(connection: Connection, thread_id: str) -> list[InterruptRecord]:
     """Return a thread's interrupts that are pending, or decided and not yet given to the graph, oldest first."""
-    return [_interrupt(row) for row in _OPEN_INTERRUPTS.dicts(connection, thread_id=thread_id)]
+    return [from_row(InterruptRecord, row) for row in _OPEN_INTERRUPTS.dicts(connection, thread_id=thread_id)]
 
 
 def list_channels(connection: Connection) -> list[ChannelRecord]:
@@ -147,13 +145,13 @@ def list_channels(connection: Connection) -> list[ChannelRecord]:
 
 def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
     """Return what these keys became, by key; one that has not been taken is left out."""
-    return {row["key"]: key_record(row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
+    return {row["key"]: from_row(KeyRecord, row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
 
 
 def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
     """Return the key whose turn id this is, whether or not it became a turn of its own."""
-    row = connection.execute(select(keys).where(keys.c.turn_id == turn_id)).mappings().one_or_none()
-    return key_record(row) if row is not None else None
+    row = _first(connection, select(keys).where(keys.c.turn_id == turn_id))
+    return from_row(KeyRecord, row) if row is not None else None
 
 
 def is_cancelled(connection: Connection, turn_id: str) -> bool:
@@ -179,22 +177,20 @@ def newest_sequence(connection: Connection) -> int:
 def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
     """Return the newest event of a turn, or of a held fire that has none."""
     query = select(turn_events).where(turn_events.c.turn_id == turn_id).order_by(turn_events.c.sequence.desc())
-    row = connection.execute(query.limit(1)).mappings().one_or_none()
+    row = _first(connection, query)
     return _event(row) if row is not None else None
 
 
-def _one_turn(connection: Connection, query: Select[Any]) -> TurnRecord | None:
-    row = connection.execute(query).mappings().one_or_none()
+def _first(connection: Connection, query: Select[Any]) -> Row | None:
+    return connection.execute(query.limit(1)).mappings().one_or_none()
+
+
+def _turn_or_none(row: Row | None) -> TurnRecord | None:
     return _turn(row) if row is not None else None
 
 
 def _turn(row: Row) -> TurnRecord:
-    values = _instants(row)
-    values["grant"] = _grant(values.pop("grant_json"))
-    values["answers"] = json.loads(values.pop("answers_json") or "{}")
-    for unread in ("epoch", "traceparent"):
-        values.pop(unread)
-    return TurnRecord(**values)
+    return from_row(TurnRecord, row, grant=_grant(row["grant_json"]), answers=json.loads(row["answers_json"] or "{}"))
 
 
 @lru_cache(256)  # a workspace has few categories, and every look at a turn reads one
@@ -217,32 +213,8 @@ def _interrupts() -> Select[Any]:
     ).select_from(joined)
 
 
-def _interrupt(row: Row) -> InterruptRecord:
-    values = _instants(row)
-    values.pop("number")
-    return InterruptRecord(**values)
-
-
-def key_record(row: Row) -> KeyRecord:
-    """Return a row of the keys as a record."""
-    values = _instants(row)
-    values.pop("released")
-    return KeyRecord(**values)
-
-
 def _event(row: Row) -> EventRecord:
-    values = _instants(row)
-    values["held_by"] = tuple(json.loads(values.pop("held_by_json") or "[]"))
-    return EventRecord(**values)
-
-
-def _instants(row: Row) -> dict[str, Any]:
-    """Return the row with each `…_at_us` as an instant named `…_at`."""
-    return {name.removesuffix("_us"): _instant(value) if name.endswith("_us") else value for name, value in row.items()}
-
-
-def _instant(value: int | None) -> datetime | None:
-    return None if value is None else from_us(value)
+    return from_row(EventRecord, row, held_by=tuple(json.loads(row["held_by_json"] or "[]")))
 
 
 def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str, now: datetime) -> Facts:

@@ -19,7 +19,7 @@ from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import InterruptRecord, Said, TurnRecord
 from agent_runtime.store import mail, turn_reads, turn_writes
-from agent_runtime.store.lease import check_lease, take_lease
+from agent_runtime.store.database import check_lease, take_lease
 from agent_runtime.store.turn_events import EventSource, add_event
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, started_by
 from turnkeeper.clock import Clock

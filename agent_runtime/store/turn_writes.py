@@ -12,17 +12,22 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
-from agent_runtime.model.trigger import Trigger, TriggerHeader, from_meta
-from agent_runtime.model.turn import Said, TurnRecord
+from agent_runtime.model.mapping import from_row
+from agent_runtime.model.trigger import INSTANTS, Trigger, TriggerHeader, from_meta
+from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
-from agent_runtime.store.turn_reads import key_record
 from agent_runtime.store.workspace_schema import candidates
 from turnkeeper.storage.statements import Statement, upsert
 from turnkeeper.times import to_us
 
 LONGEST_SUMMARY = 200
+_COPIED = (  # columns that a turn's row has from its trigger
+    *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
+    *("read_only", "timezone", "catch_up", "stands_for", "traceparent"),
+)
+_ASKED = ("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question", "allows_text")
 POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
 
 
@@ -35,19 +40,8 @@ def add_key(
     connection: Connection, trigger: Trigger | TriggerHeader, *, became: str, into: str = "", at: datetime
 ) -> None:
     """Take a trigger's key, for ever; a kept message's key changes what it became."""
-    _ADD_KEY.run(
-        connection,
-        key=trigger.key,
-        digest=trigger.digest,
-        turn_id=trigger.turn_id,
-        thread_id=trigger.thread_id,
-        fire_id=trigger.fire_id,
-        attempt=trigger.attempt,
-        became=became,
-        into=into,
-        released=False,
-        at_us=to_us(at),
-    )
+    own = {name: getattr(trigger, name) for name in ("key", "digest", "turn_id", "thread_id", "fire_id", "attempt")}
+    _ADD_KEY.run(connection, **own, became=became, into=into, released=False, at_us=to_us(at))
     _DROP_KEPT.run(connection, key=trigger.key)
 
 
@@ -56,13 +50,10 @@ def add_turn(
 ) -> None:
     """Write a turn's row and its first message, the prompt."""
     row = {
-        "turn_id": trigger.turn_id,
-        "thread_id": trigger.thread_id,
-        "channel": trigger.channel,
-        "agent": trigger.agent,
         "category": trigger.grant.name,
         "grant_json": canonical(trigger.grant.to_dict()),
         "trigger": "fire" if trigger.source == "fire" else "author",
+        "prompt": trigger.shown,
         "status": status,
         "visible": True,
         "started_at_us": to_us(at),
@@ -70,7 +61,9 @@ def add_turn(
         "after_message": trigger.turn_id,
     }
     blank = {"summary": "", "error": "", "answers_json": "", "resumes": "", "tries": 0, "tokens_in": 0, "tokens_out": 0}
-    values = row | blank | _as_asked(trigger) | changes
+    copied = {name: getattr(trigger, name) for name in _COPIED}
+    instants = {f"{name}_us": None if (due := getattr(trigger, name)) is None else to_us(due) for name in INSTANTS}
+    values = copied | instants | row | blank | changes
     _ADD_TURN.run(connection, **values)
     put_message(connection, trigger.turn_id, 0, _opening(trigger), at)
     if trigger.source == "agent":
@@ -81,15 +74,6 @@ def _opening(trigger: Trigger) -> Said:
     if trigger.source == "agent":
         return Said(role="trigger", text=f"{trigger.sender} to {trigger.agent}: {trigger.prompt}")
     return Said(role="trigger" if trigger.source == "fire" else "author", text=trigger.prompt)
-
-
-def _as_asked(trigger: Trigger) -> dict[str, Any]:
-    copied = ("fire_id", "attempt", "task_id", "task_name", "kind", "payload_json", "read_only", "timezone")
-    instants = ("nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at")
-    values = {name: getattr(trigger, name) for name in (*copied, "catch_up", "stands_for", "traceparent")}
-    given = {name: getattr(trigger, name) for name in instants}
-    values["prompt"] = trigger.shown
-    return values | {f"{name}_us": None if at is None else to_us(at) for name, at in given.items()}
 
 
 def change_turn(connection: Connection, turn_id: str, **changes: Any) -> None:
@@ -134,19 +118,13 @@ def add_interrupts(
     """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
     fresh = []
     for item in raised:
+        copied = {name: getattr(item, name) for name in _ASKED}
         row = _ASK.values(
-            interrupt_id=item.interrupt_id,
+            **copied,
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
             channel=turn.channel,
-            kind=item.kind,
-            tool=item.tool,
             args_json="" if item.args is None else canonical(item.args),
-            args_hash=item.args_hash,
-            call_id=item.call_id,
-            missing_scope=item.missing_scope,
-            question=item.question,
-            allows_text=item.allows_text,
             status="pending",
             decision="",
             message="",
@@ -206,7 +184,7 @@ def kept(connection: Connection, thread_id: str = "") -> tuple[Trigger, ...]:
 
 def release_held(connection: Connection, thread_id: str, at: datetime) -> tuple[str, ...]:
     """Write that the fires held on a thread may be sent again; return the ids of their turns, in order."""
-    held = [key_record(row) for row in _HELD.dicts(connection, thread_id=thread_id)]
+    held = [from_row(KeyRecord, row) for row in _HELD.dicts(connection, thread_id=thread_id)]
     if held:
         _RELEASE.run(connection, of=thread_id)
     for key in held:

@@ -19,6 +19,10 @@ from turnkeeper.process import Failpoints
 CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over
 RECORD_S = 0.25  # how long after it was said the conversation may show it
 OVERDUE_S = 1.0  # past its time limit, at which it was cancelled once
+_COPIED = (  # what a turn's context has from its row
+    *("turn_id", "thread_id", "channel", "agent", "read_only", "fire_id", "task_name", "prompt"),
+    *("nominal_at", "stands_for"),
+)
 
 
 class Intervals:
@@ -86,20 +90,12 @@ class Intervals:
         handoffs = await self._store.read(handoffs_of, turn.turn_id) if with_handoffs else []
         fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
         asked = [] if fresh else await self._store.read(asked_in_turn, turn)
+        copied: dict[str, Any] = {name: getattr(turn, name) for name in _COPIED}
         return TurnContext(
-            turn_id=turn.turn_id,
-            thread_id=turn.thread_id,
-            channel=turn.channel,
-            agent=turn.agent,
+            **copied,
             category=category,
-            read_only=turn.read_only,
-            fire_id=turn.fire_id,
-            task_name=turn.task_name,
-            prompt=turn.prompt,
             started_by="fire" if turn.trigger == "fire" or turn.kind == AGENT_KINDS["fire"] else "author",
             by_agent=turn.kind in AGENT_KINDS.values(),
-            nominal_at=turn.nominal_at,
-            stands_for=turn.stands_for,
             asked=frozenset(call_key(one.call_id, one.args_hash) for one in asked if one.call_id),
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
             handoff=shown(handoffs),
@@ -112,16 +108,8 @@ class Intervals:
             await self._store.narrow(turn.turn_id, canonical(category.to_dict()))
 
     def _log_start(self, turn: TurnRecord, mode: str) -> None:
-        self._log.emit(
-            "turn.started",
-            turn_id=turn.turn_id,
-            thread_id=turn.thread_id,
-            fire_id=turn.fire_id,
-            attempt=turn.attempt,
-            epoch=self._store.epoch,
-            trigger=turn.trigger,
-            mode=mode,
-        )
+        what: dict[str, Any] = {name: getattr(turn, name) for name in ("turn_id", "thread_id", "fire_id", "attempt")}
+        self._log.emit("turn.started", **what, epoch=self._store.epoch, trigger=turn.trigger, mode=mode)
 
 
 def _cancel(task: asyncio.Task[Ended]) -> None:

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
+from agent_runtime.store.database import check_lease
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
-from agent_runtime.store.lease import check_lease
 from turnkeeper.storage.database import Database
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]

@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp
 from sqlalchemy import Connection
 
-from agent_runtime.store.lease import check_lease
+from agent_runtime.store.database import check_lease
 from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store

@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_runtime.graph.checkpointer.saver import open_saver
-from agent_runtime.store.schema import open_database
+from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_reads import list_turns
 from agent_runtime.turns.notify import Notification, Notifier
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

@@ -18,8 +18,9 @@ from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import approve_once, judge
+from agent_runtime.store.database import open_database
 from agent_runtime.store.idempotency import Call
-from agent_runtime.store.schema import messages, open_database, turns
+from agent_runtime.store.schema import messages, turns
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.workspace import Workspace
 from tests.support.clock import ManualClock

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from agent_runtime.store.schema import open_database
+from agent_runtime.store.database import open_database
 from turnkeeper.config.home import Home
 
 AS_IT_WAS = """

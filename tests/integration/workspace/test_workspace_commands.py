@@ -16,8 +16,9 @@ from agent_runtime.cli.workspace.import_pages import batches, parse, read_folder
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.workspace import WorkspaceService, reads
+from agent_runtime.store.database import open_database
 from agent_runtime.store.idempotency import Call
-from agent_runtime.store.schema import open_database, turns
+from agent_runtime.store.schema import turns
 from agent_runtime.workspace.deviations import DeviationDraft
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import Workspace
