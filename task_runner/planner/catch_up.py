@@ -6,16 +6,15 @@ author - decides over the scheduled times that fell due together with the task's
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from task_runner.model.task import CatchUp, Fire, Outcome, Task, replace
 from task_runner.planner import entries
-from task_runner.timetable import Timetable
+from task_runner.timetable import LEAST, Timetable
 
 MISSED = "missed"
 TOO_OLD = "catch_up_window"
 CAPPED = "max_catch_up"
-_LEAST = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +93,9 @@ def _too_old(
     fires = tuple(fire for fire in late if fire.last_at < horizon)
     if due.missed is None or due.missed.first_at >= horizon:
         return fires, None, due
-    before = due.missed.first_at - _LEAST
-    run = entries.run_between(timetable, before, min(horizon - _LEAST, due.missed.last_at))
-    rest = entries.run_between(timetable, horizon - _LEAST, due.missed.last_at)
+    before = due.missed.first_at - LEAST
+    run = entries.run_between(timetable, before, min(horizon - LEAST, due.missed.last_at))
+    rest = entries.run_between(timetable, horizon - LEAST, due.missed.last_at)
     return fires, run, entries.Due(missed=rest, on_time=due.on_time)
 
 
@@ -136,12 +135,12 @@ def _run_once(task: Task, _timetable: Timetable, due: entries.Due, late: tuple[F
 def _run_all(task: Task, timetable: Timetable, due: entries.Due, _late: tuple[Fire, ...], _now: datetime) -> CaughtUp:
     if due.missed is None:
         return CaughtUp(fires=_on_time(task, due))
-    before, last = due.missed.first_at - _LEAST, due.missed.last_at
+    before, last = due.missed.first_at - LEAST, due.missed.last_at
     kept = timetable.last_n(before, last, task.definition.max_catch_up)
     fires = tuple(entries.fresh(task, nominal_at, caught_up=True) for nominal_at in kept)
     cut = due.missed.count - len(kept)
     skips: tuple[Fire, ...] = ()
-    if cut and (run := entries.run_between(timetable, before, kept[0] - _LEAST)):
+    if cut and (run := entries.run_between(timetable, before, kept[0] - LEAST)):
         skips = (entries.skipped_run(task, run, CAPPED),)
     return CaughtUp(fires=fires + _on_time(task, due), skips=skips, missed=cut)
 

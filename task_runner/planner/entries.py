@@ -1,4 +1,4 @@
-"""Ledger entries: new ones, and the same entries one step further. Pure.
+"""Ledger entries: new ones, the same entries one step further, and the plan that writes them. Pure.
 
 Runs of scheduled times are counted and bounded, never listed, so that ten missed years cost what one day costs.
 """
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from task_runner.model.task import COUNTED, CatchUp, Fire, Outcome, Task, fire_id, replace
-from task_runner.timetable import Timetable
+from task_runner.model.task import COUNTED, CatchUp, Fire, FireKind, Outcome, Snapshot, Task, fire_id, replace
+from task_runner.timetable import LEAST, Timetable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ def fallen_due(
     last = timetable.last_at_or_before(now) or first
     if now > due(last) + grace:
         return Due(missed=run_between(timetable, after, last))
-    missed = None if last == first else run_between(timetable, after, last - timedelta(microseconds=1))
+    missed = None if last == first else run_between(timetable, after, last - LEAST)
     return Due(missed=missed, on_time=last)
 
 
@@ -153,3 +153,64 @@ def newly_missed(fire: Fire) -> int:
 def returned_places(fires: Iterable[Fire]) -> int:
     """Return how many places under the limit on fires are given back by settling these unsent."""
     return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to write, in one transaction.
+
+    Attributes:
+        task: the task as it is from now on: cursor, wake, state, counts.
+        new: entries to insert, by scheduled time.
+        changed: entries to replace, by entry id.
+        restored: scheduled times that a clock stepped back over: their fires exist, and cover them again.
+        skipped: the runs of scheduled times that this plan skips, before any of them extends an earlier entry.
+        tail: the element of `new` or `changed`, or the earlier entry, that is the newest of the skipped ones, if any.
+    """
+
+    task: Task
+    new: tuple[Fire, ...] = ()
+    changed: tuple[Fire, ...] = ()
+    restored: tuple[Fire, ...] = ()
+    skipped: tuple[Fire, ...] = ()
+    tail: Fire | None = None
+
+
+def joined(
+    snapshot: Snapshot, timetable: Timetable, task: Task, new: tuple[Fire, ...], changed: tuple[Fire, ...]
+) -> Plan:
+    """Return a plan in which skipped entries that lie side by side, for one reason, are one entry.
+
+    The oldest of them grows, also one written earlier. What was written before and grows into it stays in the ledger,
+    as coalesced, and covers nothing any more.
+    """
+    skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
+    kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
+    tail = snapshot.tail
+    for fire in skipped:
+        if tail is not None and fire.reason == tail.reason and timetable.next_after(tail.last_at) == fire.first_at:
+            tail = _grown(tail, fire)
+            if fire.entry_id:
+                kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
+            continue
+        if tail is not None and tail is not snapshot.tail:
+            kept.append(tail)
+        tail = fire
+    if tail is not None and tail is not snapshot.tail:
+        kept.append(tail)
+    return Plan(
+        task=task,
+        new=tuple(sorted((fire for fire in kept if not fire.entry_id), key=lambda fire: fire.last_at)),
+        changed=tuple(fire for fire in kept if fire.entry_id),
+        skipped=skipped,
+        tail=tail,
+    )
+
+
+def _grown(tail: Fire, fire: Fire) -> Fire:
+    grown = covering(tail, merged([tail, fire]))
+    return grown if grown.fire_id else replace(grown, nominal_at=grown.last_at, due_at=grown.last_at)
+
+
+def _covers_skipped(fire: Fire) -> bool:
+    return fire.outcome is Outcome.SKIPPED and fire.count > 0 and fire.kind is FireKind.SCHEDULED

@@ -30,15 +30,14 @@ from task_runner.model.task import (
     replace,
 )
 from task_runner.planner import entries, self_paced
+from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
-from task_runner.planner.plan import Plan
-from task_runner.timetable import Timetable
+from task_runner.timetable import LEAST, Timetable
 
 # Fires of events that led to one another, at most; and fires of one task within an hour, at most.
 LONGEST_CHAIN = 8
 MOST_AN_HOUR = 60
 HOURLY = timedelta(hours=1)
-_LEAST = timedelta(microseconds=1)
 OUTSIDE = "outside_bounds"
 QUEUED = "queued"
 LIMIT = "max_fires"
@@ -140,7 +139,7 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: boo
 def ends_after(definition: Definition, now: datetime) -> datetime | None:
     """Return the first moment at which a task is over, if that is still to come."""
     end = definition.ends_at
-    return None if end is None or now > end else end + _LEAST
+    return None if end is None or now > end else end + LEAST
 
 
 def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:

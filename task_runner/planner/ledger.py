@@ -1,7 +1,7 @@
 """How a ledger entry moves on: receipts, refusals and turn events. Pure and monotone.
 
-A settled entry never changes; news of another attempt than the present one never counts; the same
-news twice changes nothing the second time.
+A settled entry never changes; news of another attempt than the present one never counts; the same news
+twice changes nothing the second time.
 """
 
 from datetime import datetime, timedelta

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from task_runner.model.task import Fire, Outcome, Snapshot
-from task_runner.planner.plan import Plan
+from task_runner.planner.entries import Plan
 from turnkeeper.times import rfc3339
 
 

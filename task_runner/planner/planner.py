@@ -6,7 +6,7 @@ next moment at which anything can change.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from task_runner.model.task import (
     COUNTED,
@@ -28,12 +28,11 @@ from task_runner.model.task import (
 )
 from task_runner.planner import entries, event_triggers, self_paced
 from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
+from task_runner.planner.entries import Plan, joined
 from task_runner.planner.overlap import OVERLAP, QUEUE_FULL, Lined, asking, asks_no_more, coalesce, queue, skip
-from task_runner.planner.plan import Plan, joined
 from task_runner.planner.schedule import due_of, put_off
-from task_runner.timetable import Timetable
+from task_runner.timetable import LEAST, Timetable
 
-_LEAST = timedelta(microseconds=1)
 _ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED})
 _WITHOUT_TIMES = frozenset({ScheduleKind.DYNAMIC, ScheduleKind.ON})
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED, TaskState.DELETED})
@@ -369,9 +368,9 @@ def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, 
         if row.outcome is not Outcome.PENDING or row.is_queued or row.send_by is None:
             continue
         if task.definition.catch_up is CatchUp.SKIP and row.send_by >= now:
-            wakes.append(row.send_by + _LEAST)
+            wakes.append(row.send_by + LEAST)
         if task.definition.catch_up_window is not None:
-            wakes.append(max(row.send_by, row.last_at + task.definition.catch_up_window) + _LEAST)
+            wakes.append(max(row.send_by, row.last_at + task.definition.catch_up_window) + LEAST)
     return earliest(*wakes)
 
 
@@ -388,9 +387,6 @@ def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fir
     return replace(caught, fires=fresh), tuple(fire for fire in caught.fires if fire.nominal_at in snapshot.taken)
 
 
-_LEAST = timedelta(microseconds=1)
-
-
 def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan | None:
     """Return the plan of an active task of which nothing is open and one time is due, on time; None for any other."""
     task, definition = snapshot.task, snapshot.task.definition
@@ -405,7 +401,7 @@ def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan 
     if following is not None and following <= now:
         return None
     fire = replace(entries.fresh(task, due_at), ready_at=now)
-    late = fire.send_by + _LEAST if fire.send_by and definition.catch_up is CatchUp.SKIP else None
+    late = fire.send_by + LEAST if fire.send_by and definition.catch_up is CatchUp.SKIP else None
     return Plan(
         task=replace(task, cursor_at=due_at, wake_at=earliest(following, late)), new=(fire,), tail=snapshot.tail
     )

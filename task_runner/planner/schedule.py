@@ -1,4 +1,9 @@
-"""From a definition to its timetable. Pure."""
+"""When a task fires: its timetable, and how much later than a scheduled time jitter makes a fire due. Pure.
+
+The jitter of a fire is a hash of the task and the scheduled time: the same after a crash, an edit or on another
+machine, and different for tasks that share a scheduled time. It is always less than the gap to the next scheduled time,
+so the fires of a task stay in the order of their scheduled times.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -10,6 +15,9 @@ from task_runner.timetable import Bounded, Never, Once, Timetable, excluding, pa
 from task_runner.timetable.timetable import to_seconds
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_rfc3339
+
+_STEP = timedelta(milliseconds=1)
+_YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
 
 
 def timetable_of(definition: Definition) -> Timetable:
@@ -69,10 +77,6 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
             return Never()
         case ScheduleKind.AT:
             return Once(parse_rfc3339(schedule.text))
-
-
-_STEP = timedelta(milliseconds=1)
-_YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
 
 
 def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[datetime], datetime]:

@@ -24,7 +24,7 @@ from task_runner.model.task import (
 )
 from task_runner.planner import entries
 from task_runner.planner.budgets import Ended
-from task_runner.planner.plan import Plan
+from task_runner.planner.entries import Plan
 from task_runner.planner.schedule import due_of
 from task_runner.timetable import Never
 from turnkeeper.errors import InvalidInput

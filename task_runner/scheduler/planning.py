@@ -12,31 +12,27 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.model.task import LONGEST_REASON, Fire, FireKind, Outcome, Snapshot, Task, TaskState, replace
 from task_runner.planner import log_records, self_paced
 from task_runner.planner.budgets import Ended, settle_up
+from task_runner.planner.entries import Plan
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.overlap import CANCELS
-from task_runner.planner.plan import Plan
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.planner.schedule import timetable_of
 from task_runner.store.store import Session
 from task_runner.store.values import Outgoing
 from turnkeeper.times import to_us
 
+LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way while the next are planned
+NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
+# What a request says of its task by the same names as the definition.
+_PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone")
+
 
 def frozen_request(task: Task) -> bytes:
     """Return what a fire carries of its task for ever, whatever becomes of the task: prompt, payload, category."""
     definition = task.definition
-    request = wire.FireRequest(
-        task_id=task.id,
-        task_name=definition.name,
-        thread_id=definition.thread_id or task.id,
-        channel=definition.channel,
-        agent=definition.agent,
-        category=definition.category,
-        prompt=definition.prompt,
-        payload_json=definition.payload_json,
-        read_only=definition.read_only,
-        timezone=definition.timezone,
-    )
+    request = wire.FireRequest(task_id=task.id, task_name=definition.name, thread_id=definition.thread_id or task.id)
+    for name in _PASSED_ON:
+        setattr(request, name, getattr(definition, name))
     return request.SerializeToString()
 
 
@@ -61,10 +57,6 @@ def _set(stamp: Timestamp, at: datetime) -> None:
     stamp.nanos = us * 1000
 
 
-LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way while the next are planned
-NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
     """What a round of planning did.
@@ -85,13 +77,7 @@ class Planned:
 
     def __add__(self, other: "Planned") -> "Planned":
         """Return both rounds as one."""
-        return Planned(
-            tasks=self.tasks + other.tasks,
-            committed=self.committed + other.committed,
-            skipped=self.skipped + other.skipped,
-            asking=self.asking + other.asking,
-            events=self.events + other.events,
-        )
+        return Planned(**{name: getattr(self, name) + getattr(other, name) for name in Planned.__slots__})
 
 
 def plan_due(session: Session, now: datetime, limit: int = LARGEST_BATCH, *, reachable: bool = True) -> Planned:

@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 
 from task_runner.model.task import Fire, FireKind, Revision, TaskState, replace
 from task_runner.planner import entries
+from task_runner.planner.entries import Plan
 from task_runner.planner.log_records import LogRecord
-from task_runner.planner.plan import Plan
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import is_self_paced, whole
 from task_runner.scheduler.planning import LARGEST_BATCH
 from task_runner.store.store import Session
-from task_runner.timetable import Timetable
+from task_runner.timetable import LEAST, Timetable
 from turnkeeper.times import rfc3339
 
 # A cursor that lies further ahead of the clock than this was moved by a clock that was wrong.
@@ -19,7 +19,6 @@ LARGEST_LEAD = timedelta(minutes=5)
 # Longer than this nothing waits that was refused, or failed, before it is tried again.
 LONGEST_BACKOFF = timedelta(minutes=10)
 _LARGEST_REWIND = 10_000
-_LEAST = timedelta(microseconds=1)
 
 
 def rewind(session: Session, now: datetime) -> list[LogRecord]:
@@ -78,7 +77,7 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
     gone: list[int] = []
     kept: list[Fire] = []
     for fire in fires:
-        run = entries.run_between(_planned_by(revisions, fire), fire.first_at - _LEAST, now)
+        run = entries.run_between(_planned_by(revisions, fire), fire.first_at - LEAST, now)
         if run is None and not fire.fire_id:
             gone.append(fire.entry_id)
         elif run is None:
@@ -94,6 +93,6 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
 def _planned_by(revisions: Sequence[Revision], fire: Fire) -> Timetable:
     """Return the timetable that an entry was planned by: the newest that names as many times as the entry covers."""
     tables = [timetable_of(each.definition) for each in reversed(revisions) if each.valid_from <= fire.last_at]
-    before = fire.first_at - _LEAST
+    before = fire.first_at - LEAST
     named = (each for each in tables if each.count(before, fire.last_at) == fire.count)
     return next(named, timetable_of(revisions[-1].definition))

@@ -25,9 +25,9 @@ from task_runner.model.task import (
     is_task_id,
 )
 from task_runner.planner import self_paced
+from task_runner.planner.entries import Plan
 from task_runner.planner.event_triggers import supersede
 from task_runner.planner.log_records import LogRecord, committed
-from task_runner.planner.plan import Plan
 from task_runner.planner.planner import pass_over, plan, withdraw
 from task_runner.planner.schedule import describe, timetable_of
 from task_runner.planner.self_paced import begun, edited, is_self_paced, resumed

@@ -21,9 +21,9 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId, earliest, replace
 from task_runner.planner import ledger, self_paced
 from task_runner.planner.budgets import Ended
+from task_runner.planner.entries import Plan
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.overlap import CANCELS
-from task_runner.planner.plan import Plan
 from task_runner.planner.planner import Lately, plan
 from task_runner.planner.schedule import timetable_of
 from task_runner.service.views import stamp

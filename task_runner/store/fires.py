@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
 from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, TaskId, replace
+from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
-from task_runner.planner.plan import Plan
 from task_runner.store.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
 from task_runner.store.schema import fires, outbox, tasks
 from task_runner.store.values import Glance, Outgoing

@@ -25,6 +25,33 @@ _EPOCH_ORDINAL = 719_163
 _LAST = date(9990, 1, 1)
 _MOST_KEPT = 64
 _WEEK = 7
+LONGEST = 1024
+MOST_COUNTED = 10_000
+_LARGEST_INTERVAL = 1000
+_ONE_SECOND = timedelta(seconds=1)
+_PER_DAY = {"HOURLY": 24, "MINUTELY": 1440}
+_WEEKDAYS = {"MO": 0, "TU": 1, "WE": 2, "TH": 3, "FR": 4, "SA": 5, "SU": 6}
+_WEEKDAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)", re.ASCII)
+_START = re.compile(r"DTSTART(?:;TZID=([^:;]+))?:([0-9]{8}T[0-9]{6})(Z?)", re.ASCII)
+# Key: the smallest and the largest value, whether values count from the end too.
+_NUMBERS: Mapping[str, tuple[int, int, bool]] = {
+    "BYMONTH": (1, 12, False),
+    "BYMONTHDAY": (1, 31, True),
+    "BYYEARDAY": (1, 366, True),
+    "BYWEEKNO": (1, 53, True),
+    "BYSETPOS": (1, 366, True),
+    "BYHOUR": (0, 23, False),
+    "BYMINUTE": (0, 59, False),
+    "BYSECOND": (0, 59, False),
+}
+_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
+# Where the RFC gives a part no meaning.
+_ONLY_WITH = {
+    "BYWEEKNO": {"YEARLY"},
+    "BYYEARDAY": {"YEARLY", "HOURLY", "MINUTELY"},
+    "BYMONTHDAY": {"YEARLY", "MONTHLY", "DAILY", "HOURLY", "MINUTELY"},
+}
+_KEYS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_NUMBERS}
 
 
 class Frequency(StrEnum):
@@ -216,35 +243,6 @@ def _year_length(year: int) -> int:
 def _month_length(day: date) -> int:
     following = date(day.year + day.month // 12, day.month % 12 + 1, 1)
     return following.toordinal() - date(day.year, day.month, 1).toordinal()
-
-
-LONGEST = 1024
-MOST_COUNTED = 10_000
-_LARGEST_INTERVAL = 1000
-_ONE_SECOND = timedelta(seconds=1)
-_PER_DAY = {"HOURLY": 24, "MINUTELY": 1440}
-_WEEKDAYS = {"MO": 0, "TU": 1, "WE": 2, "TH": 3, "FR": 4, "SA": 5, "SU": 6}
-_WEEKDAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)", re.ASCII)
-_START = re.compile(r"DTSTART(?:;TZID=([^:;]+))?:([0-9]{8}T[0-9]{6})(Z?)", re.ASCII)
-# Key: the smallest and the largest value, whether values count from the end too.
-_NUMBERS: Mapping[str, tuple[int, int, bool]] = {
-    "BYMONTH": (1, 12, False),
-    "BYMONTHDAY": (1, 31, True),
-    "BYYEARDAY": (1, 366, True),
-    "BYWEEKNO": (1, 53, True),
-    "BYSETPOS": (1, 366, True),
-    "BYHOUR": (0, 23, False),
-    "BYMINUTE": (0, 59, False),
-    "BYSECOND": (0, 59, False),
-}
-_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
-# Where the RFC gives a part no meaning.
-_ONLY_WITH = {
-    "BYWEEKNO": {"YEARLY"},
-    "BYYEARDAY": {"YEARLY", "HOURLY", "MINUTELY"},
-    "BYMONTHDAY": {"YEARLY", "MONTHLY", "DAILY", "HOURLY", "MINUTELY"},
-}
-_KEYS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_NUMBERS}
 
 
 @dataclass(frozen=True, slots=True)

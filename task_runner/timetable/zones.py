@@ -1,4 +1,4 @@
-"""A zone's offset from UTC as stretches of constant offset, found by probing and remembered.
+"""Time zones by name, and their offsets from UTC as stretches of constant offset, found by probing and remembered.
 
 `zoneinfo` answers for one instant at a time and costs more than all other work of a cron evaluation. So the time line
 is cut into blocks of about a year; a block is probed every third day when it is first asked for, and each change is
@@ -19,6 +19,11 @@ from turnkeeper.errors import InvalidInput
 # Files of the database that are no place on earth: what they mean depends on the machine, or is nothing.
 _NO_ZONES = frozenset({"localtime", "posixrules", "Factory", "leapseconds", "tzdata.zi"})
 _NO_FOLDERS = ("posix/", "right/", "SystemV/")
+_BLOCK_BITS = 25  # 2**25 s are 388 days
+PROBE_S = 3 * SECONDS_PER_DAY
+_SECOND = timedelta(seconds=1)
+# No zone has ever set its clock by more than a day at once.
+_LEAD_IN_S = 3 * SECONDS_PER_DAY
 
 
 def zone(name: str) -> ZoneInfo:
@@ -43,13 +48,6 @@ def zone_names() -> frozenset[str]:
     return frozenset(
         name for name in available_timezones() if name not in _NO_ZONES and not name.startswith(_NO_FOLDERS)
     )
-
-
-_BLOCK_BITS = 25  # 2**25 s are 388 days
-PROBE_S = 3 * SECONDS_PER_DAY
-_SECOND = timedelta(seconds=1)
-# No zone has ever set its clock by more than a day at once.
-_LEAD_IN_S = 3 * SECONDS_PER_DAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from task_runner.model.task import (
     TaskId,
 )
 from task_runner.planner import ledger
+from task_runner.planner.entries import Plan
 from task_runner.planner.ledger import TurnState
-from task_runner.planner.plan import Plan
 from task_runner.planner.planner import plan
 from task_runner.planner.schedule import timetable_of
 
