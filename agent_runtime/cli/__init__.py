@@ -5,7 +5,7 @@ import sys
 import typer
 
 from agent_runtime.cli import approvals, categories, graph, inbox, serve, turns
-from agent_runtime.cli.chat import conversation, send, triage
+from agent_runtime.cli.chat import answer, conversation, send
 from agent_runtime.cli.workspace import memory, review, workspace
 from turnkeeper.console import run
 
@@ -17,7 +17,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.add_typer(conversation.app, name="conversation")
 app.command("send")(send.send)
-app.command("triage")(triage.triage)
+app.command("triage")(answer.triage)
 app.add_typer(turns.threads_app, name="threads")
 app.add_typer(turns.app, name="turns")
 app.add_typer(approvals.app, name="approvals")

@@ -8,17 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.rows import clipped, shown
-from agent_runtime.mailbox.inbox import (
-    Reader,
-    envelope_row,
-    envelope_rows,
-    existing,
-    inbox_rows,
-    open_inbox,
-    quarantine_rows,
-    reading,
-    refuse_hosted,
-)
+from agent_runtime.mailbox import inbox as mailbox
 from agent_runtime.mailbox.tmux import Pane
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
@@ -69,10 +59,10 @@ def list_(agent: AnyAgent = "", limit: LimitOption = 50, output: OutputOption = 
     """
     place = _home()
     if agent:
-        rows = envelope_rows(place, agent, limit)
+        rows = mailbox.envelope_rows(place, agent, limit)
         show_rows(rows, _ENVELOPES, output, name_key="name", footer="" if rows else f"nothing waits for {agent}")
         return
-    inboxes = inbox_rows(place)
+    inboxes = mailbox.inbox_rows(place)
     aside = sum(row["quarantined"] for row in inboxes)
     footer = f"{aside} in quarantine: agent-runtime inbox quarantine" if aside else ""
     show_rows(inboxes, _INBOXES, output, name_key="agent", footer=footer or ("" if inboxes else "no inbox yet"))
@@ -91,12 +81,12 @@ def drain(
     Example: agent-runtime inbox drain codex
     """
     place, clock = _home(), SystemClock()
-    refuse_hosted(place, agent)
-    existing(place, agent)
-    with reading(place, agent, "inbox drain", clock=clock, entropy=SystemEntropy()) as reader:
+    mailbox.refuse_hosted(place, agent)
+    mailbox.existing(place, agent)
+    with mailbox.reading(place, agent, "inbox drain", clock=clock, entropy=SystemEntropy()) as reader:
         if output is Output.JSON:
             batch = list(_waiting(reader, limit))
-            show_rows([envelope_row(item.name, item.envelope) for item in batch], (), output, name_key="name")
+            show_rows([mailbox.envelope_row(item.name, item.envelope) for item in batch], (), output, name_key="name")
             for item in batch:
                 reader.finish(item, lambda _: None)
             count = len(batch)
@@ -121,7 +111,7 @@ def watch(
     """
     place, clock = _home(), SystemClock()
     pane = Pane(tmux, server=server, clock=clock)
-    refuse_hosted(place, agent)
+    mailbox.refuse_hosted(place, agent)
     pane.check()
     buffer = f"turnkeeper-{agent}"
 
@@ -129,7 +119,10 @@ def watch(
         pane.paste(wrapped(envelope), buffer=buffer)
         note(f"pasted {envelope.kind} from {envelope.sender}: {clipped(envelope.text, 60)}")
 
-    with reading(place, agent, "inbox watch", clock=clock, entropy=SystemEntropy()) as reader, _stopping() as stopped:
+    with (
+        mailbox.reading(place, agent, "inbox watch", clock=clock, entropy=SystemEntropy()) as reader,
+        _stopping() as stopped,
+    ):
         adopted = reader.adopt()
         if adopted:
             note(f"adopted {len(adopted)} that an earlier reader left")
@@ -151,7 +144,7 @@ def quarantine(agent: AnyAgent = "", output: OutputOption = Output.TABLE) -> Non
 
     Example: agent-runtime inbox quarantine agent0
     """
-    rows = quarantine_rows(_home(), agent)
+    rows = mailbox.quarantine_rows(_home(), agent)
     footer = "let one wait again with: agent-runtime inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
     show_rows(rows, _SET_ASIDE, output, name_key="name", footer=footer)
 
@@ -172,10 +165,10 @@ def requeue(
     place = _home()
     if bool(name) == everything:
         raise InvalidInput("name one envelope, or give --all", where="NAME")
-    existing(place, agent)
-    rows = quarantine_rows(place, agent)
+    mailbox.existing(place, agent)
+    rows = mailbox.quarantine_rows(place, agent)
     wanted = rows if everything else [_pick(rows, name)]
-    inbox = open_inbox(place, agent, SystemClock(), SystemEntropy())
+    inbox = mailbox.open_inbox(place, agent, SystemClock(), SystemEntropy())
     done, refused = [], []
     for row in wanted:
         try:
@@ -192,7 +185,7 @@ def requeue(
         raise InvalidInput(left, where=agent, hint=f"see: agent-runtime inbox quarantine {agent}")
 
 
-def _drain_each(reader: Reader, limit: int, output: Output) -> int:
+def _drain_each(reader: mailbox.Reader, limit: int, output: Output) -> int:
     count = 0
     for item in _waiting(reader, limit):
         reader.finish(item, _printer(item, output))
@@ -203,14 +196,14 @@ def _drain_each(reader: Reader, limit: int, output: Output) -> int:
 def _printer(item: Claimed, output: Output) -> Callable[[Envelope], None]:
     def deliver(envelope: Envelope) -> None:
         if output in {Output.JSONL, Output.NAME}:
-            show_rows([envelope_row(item.name, envelope)], (), output, name_key="name")
+            show_rows([mailbox.envelope_row(item.name, envelope)], (), output, name_key="name")
         else:
             print(plain(wrapped(envelope)), flush=True)
 
     return deliver
 
 
-def _waiting(reader: Reader, limit: int) -> Iterator[Claimed]:
+def _waiting(reader: mailbox.Reader, limit: int) -> Iterator[Claimed]:
     """Yield what an earlier reader left, then what waits, claimed one by one: no more than is dealt with."""
     left = limit
     for item in reader.adopt()[:limit]:
@@ -221,7 +214,7 @@ def _waiting(reader: Reader, limit: int) -> Iterator[Claimed]:
         yield taken[0]
 
 
-def _say_what_was_set_aside(agent: str, reader: Reader) -> None:
+def _say_what_was_set_aside(agent: str, reader: mailbox.Reader) -> None:
     aside = reader.quarantined()
     if aside:
         note(f"{aside} in quarantine: agent-runtime inbox quarantine {agent}")

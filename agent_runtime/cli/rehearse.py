@@ -1,7 +1,4 @@
-"""A rehearsal on a terminal: what past turns would have met under a proposed category. Loaded only for that.
-
-Reading past turns with all their tool calls, for a rehearsal.
-"""
+"""`agent-runtime categories rehearse`: past turns under a proposed category. Loaded only by that command."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,17 +10,8 @@ from sqlalchemy import Connection, or_, select
 from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped, shown
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
+from agent_runtime.permissions import rehearsal
 from agent_runtime.permissions.categories import read_draft
-from agent_runtime.permissions.rehearsal import (
-    Judged,
-    Overrun,
-    PastCall,
-    PastTurn,
-    Rehearsal,
-    ToolFacts,
-    rehearse,
-    to_toml,
-)
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import turns
 from agent_runtime.store.turn_reads import interrupts_of, messages_of
@@ -43,7 +31,7 @@ AT_ONCE = 500
 
 def past_turns(
     connection: Connection, *, channel: str = "", task: str = "", since: datetime | None = None, limit: int
-) -> list[PastTurn]:
+) -> list[rehearsal.PastTurn]:
     """Return turns with their tool calls, newest first.
 
     Args:
@@ -58,14 +46,14 @@ def past_turns(
     query = query.where(or_(turns.c.task_name == task, turns.c.task_id == task)) if task else query
     query = query.where(turns.c.started_at_us >= to_us(since)) if since else query
     rows = [*connection.execute(query).mappings()]
-    calls: dict[str, tuple[PastCall, ...]] = {}
+    calls: dict[str, tuple[rehearsal.PastCall, ...]] = {}
     waited: set[str] = set()
     for start in range(0, len(rows), AT_ONCE):
         ids = [row["turn_id"] for row in rows[start : start + AT_ONCE]]
         calls |= _calls(connection, ids)
         waited |= {turn_id for turn_id, asked in interrupts_of(connection, ids).items() if asked}
     return [
-        PastTurn(
+        rehearsal.PastTurn(
             turn_id=row["turn_id"],
             task_name=row["task_name"],
             channel=row["channel"],
@@ -79,10 +67,12 @@ def past_turns(
     ]
 
 
-def _calls(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[PastCall, ...]]:
+def _calls(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[rehearsal.PastCall, ...]]:
     return {
         turn_id: tuple(
-            PastCall(at=record.at, tool=call.name, args=call.args) for record in said for call in record.said.tool_calls
+            rehearsal.PastCall(at=record.at, tool=call.name, args=call.args)
+            for record in said
+            for call in record.said.tool_calls
         )
         for turn_id, said in messages_of(connection, ids).items()
     }
@@ -108,7 +98,9 @@ _COLUMNS = (
 class Found:
     """A rehearsal, and what it was of."""
 
-    def __init__(self, category: Category, turns: list[PastTurn], outcome: Rehearsal, *, held_back: bool) -> None:
+    def __init__(
+        self, category: Category, turns: list[rehearsal.PastTurn], outcome: rehearsal.Rehearsal, *, held_back: bool
+    ) -> None:
         """Take the outcome; `held_back`: the file declares the category autonomous, the workspace does not allow it."""
         self.category = category
         self.turns = turns
@@ -125,8 +117,8 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     foreign = any(agent.graph for agent in settings.agents.values())  # its tools are in no scope map
     own = [*workspace_tools(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere)]
     specs = [] if foreign else [*own, *subagent_tools(nowhere)]
-    tools = {spec.tool.name: ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
-    outcome = rehearse(category, turns, tools)
+    tools = {spec.tool.name: rehearsal.ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
+    outcome = rehearsal.rehearse(category, turns, tools)
     return Found(category, turns, outcome, held_back=declared and not category.autonomous)
 
 
@@ -156,7 +148,7 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
         print(least)
 
 
-def _past(place: Home, *, channel: str, task: str, since: datetime | None, limit: int) -> list[PastTurn]:
+def _past(place: Home, *, channel: str, task: str, since: datetime | None, limit: int) -> list[rehearsal.PastTurn]:
     if not place.agent_db.exists():
         return []
     database = open_database(place, read_only=True)
@@ -206,7 +198,7 @@ def _text(found: Found) -> str:
     comment = f"What {_count(found.outcome.judged, 'call')} of {_count(found.turns, 'past turn')} needed, and no more."
     if found.outcome.least.autonomous:
         comment += "\nTurns of tasks wrote: to do so unasked, [categories] autonomous_allowed must name it too."
-    return to_toml(found.outcome.least, comment=comment)
+    return rehearsal.to_toml(found.outcome.least, comment=comment)
 
 
 def _count(things: Sequence[object], name: str) -> str:
@@ -224,7 +216,7 @@ def _row(found: Found, least: str) -> Row:
     }
 
 
-def _call(one: Judged) -> Row:
+def _call(one: rehearsal.Judged) -> Row:
     return {
         "turn_id": one.turn.turn_id,
         "task_name": one.turn.task_name,
@@ -240,5 +232,5 @@ def _call(one: Judged) -> Row:
     }
 
 
-def _overrun(one: Overrun) -> Row:
+def _overrun(one: rehearsal.Overrun) -> Row:
     return {"turn_id": one.turn.turn_id, "limit": one.limit, "seen": one.seen, "allowed": one.allowed}

@@ -15,9 +15,8 @@ from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import CategoryEntry
 from agent_runtime.service.fire_intake import FireIntake
 from agent_runtime.service.runtime import Runtime
-from agent_runtime.service.send_message import MessageIntake
 from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
-from agent_runtime.service.turn_lookup import TurnLookup
+from agent_runtime.service.turns import MessageIntake, TurnLookup
 from agent_runtime.service.workspace import WorkspaceService, reads
 from agent_runtime.store.turn_reads import get_interrupt
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

@@ -6,20 +6,10 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from agent_runtime.store.workspace_schema import pages
+from agent_runtime.workspace import model, revalidation
 from agent_runtime.workspace import pages as queries
-from agent_runtime.workspace import revalidation
 from agent_runtime.workspace.attachments import Attachment, AttachmentDraft
 from agent_runtime.workspace.deviations import Deviation, Resolution
-from agent_runtime.workspace.model import (
-    Acceptance,
-    Author,
-    Candidate,
-    Page,
-    PageDraft,
-    Rejection,
-    check_page,
-    is_address,
-)
 from agent_runtime.workspace.submit import submit
 from agent_runtime.workspace.transactions import Transactions
 from turnkeeper.clock import Clock
@@ -38,7 +28,7 @@ class Put:
         queued: how many pages derived from it wait for re-validation because of it.
     """
 
-    page: Page
+    page: model.Page
     outcome: str
     queued: int
 
@@ -58,14 +48,14 @@ class Authoring:
         self._transactions = transactions
         self._clock = clock
 
-    async def put(self, draft: PageDraft, *, author: Author | None = None) -> Put:
+    async def put(self, draft: model.PageDraft, *, author: model.Author | None = None) -> Put:
         """Write a page: authored and canonical, or a draft. Raises InvalidInput, NotFound, Conflict."""
-        by, now = author or Author(), self._clock.now()
+        by, now = author or model.Author(), self._clock.now()
 
         def work(connection: Connection) -> Put:
             known = connection.execute(select(pages.c.version).where(pages.c.page_id == draft.page_id)).one_or_none()
             page = submit(connection, draft, by, at=now, new_id="")
-            assert isinstance(page, Page), "an author's page is a page"
+            assert isinstance(page, model.Page), "an author's page is a page"
             queued = revalidation.count_waiting(connection, cause=page.page_id)
             return Put(page=page, outcome="changed" if known else "new", queued=queued)
 
@@ -74,7 +64,7 @@ class Authoring:
         return done
 
     async def import_pages(
-        self, drafts: Sequence[PageDraft], *, dry_run: bool = False, author: Author | None = None
+        self, drafts: Sequence[model.PageDraft], *, dry_run: bool = False, author: model.Author | None = None
     ) -> Sequence[Put]:
         """Write pages of an import, origin imported: all of them or none; those that are there already stay.
 
@@ -88,20 +78,20 @@ class Authoring:
         """
         if len(drafts) > MOST_IMPORTED:
             raise InvalidInput(f"{len(drafts)} pages, at most {MOST_IMPORTED} are taken at once", where="pages")
-        by, now = replace(author or Author(), imports=True), self._clock.now()
+        by, now = replace(author or model.Author(), imports=True), self._clock.now()
 
-        def put_one(connection: Connection, draft: PageDraft) -> Put:
+        def put_one(connection: Connection, draft: model.PageDraft) -> Put:
             if dry_run:  # what comes before it in the import may not be there yet
                 known = select(pages.c.page_id).where(pages.c.page_id.in_(draft.sources))
                 there = set(connection.execute(known).scalars())
-                kept = tuple(source for source in draft.sources if is_address(source) or source in there)
+                kept = tuple(source for source in draft.sources if model.is_address(source) or source in there)
                 draft = replace(draft, sources=kept)
-            before = _same(connection, check_page(draft))
+            before = _same(connection, model.check_page(draft))
             if before is not None:
                 return Put(page=before, outcome="unchanged", queued=0)
             had = connection.execute(select(pages.c.version).where(pages.c.page_id == draft.page_id)).one_or_none()
             page = submit(connection, draft, by, at=now, new_id="")
-            assert isinstance(page, Page), "an author's page is a page"
+            assert isinstance(page, model.Page), "an author's page is a page"
             queued = revalidation.count_waiting(connection, cause=page.page_id)
             return Put(page=page, outcome="changed" if had else "new", queued=queued)
 
@@ -120,18 +110,18 @@ class Authoring:
                 self._emit(one)
         return done
 
-    async def attach(self, draft: AttachmentDraft, *, author: Author | None = None) -> Attachment:
+    async def attach(self, draft: AttachmentDraft, *, author: model.Author | None = None) -> Attachment:
         """Put a file beside a page. Raises InvalidInput, NotFound, Exhausted."""
-        by, now = author or Author(), self._clock.now()
+        by, now = author or model.Author(), self._clock.now()
         made = await self._transactions.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
         assert isinstance(made, Attachment), "an attachment is kept as one"
         fields = {"page_id": made.page_id, "size": made.size, "sha256": made.sha256}
         self._transactions.emit("attachment.put", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
 
-    async def resolve(self, resolution: Resolution, *, author: Author | None = None) -> Deviation:
+    async def resolve(self, resolution: Resolution, *, author: model.Author | None = None) -> Deviation:
         """Close a deviation. Raises NotFound, Conflict, InvalidInput."""
-        by, now = author or Author(), self._clock.now()
+        by, now = author or model.Author(), self._clock.now()
         closed = await self._transactions.write(
             lambda connection: submit(connection, resolution, by, at=now, new_id="")
         )
@@ -141,13 +131,13 @@ class Authoring:
         return closed
 
     async def decide(
-        self, candidate_id: str, *, accept: bool, note: str = "", author: Author | None = None
-    ) -> Candidate:
+        self, candidate_id: str, *, accept: bool, note: str = "", author: model.Author | None = None
+    ) -> model.Candidate:
         """Take an author's decision about a candidate. Raises NotFound, Conflict, InvalidInput."""
-        by, now = author or Author(), self._clock.now()
-        decision = (Acceptance if accept else Rejection)(candidate_id=candidate_id, note=note)
+        by, now = author or model.Author(), self._clock.now()
+        decision = (model.Acceptance if accept else model.Rejection)(candidate_id=candidate_id, note=note)
         made = await self._transactions.write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
-        assert isinstance(made, Candidate), "a decision gives the candidate"
+        assert isinstance(made, model.Candidate), "a decision gives the candidate"
         fields = {"candidate_id": made.candidate_id, "turn_id": made.turn_id, "channel": made.channel}
         self._transactions.emit("candidate.decided", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
@@ -158,7 +148,7 @@ class Authoring:
         self._transactions.emit("page.put", fields | {"origin": page.origin, "lifecycle": page.lifecycle})
 
 
-def _same(connection: Connection, draft: PageDraft) -> Page | None:
+def _same(connection: Connection, draft: model.PageDraft) -> model.Page | None:
     """Return the page if the draft would change nothing about it."""
     row = connection.execute(select(pages).where(pages.c.page_id == draft.page_id)).mappings().one_or_none()
     if row is None:

@@ -15,21 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    LargeBinary,
-    Select,
-    and_,
-    cast,
-    delete,
-    desc,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
@@ -93,7 +79,7 @@ def check_shelf(tier: str, owner: str) -> Shelf:
     return Shelf(tier=tier, owner=check_text(owner, "owner", 256))
 
 
-def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = False) -> Recollection:
+def read(connection: sa.Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = False) -> Recollection:
     """Return entries whose texts fit the budget together, the newest first.
 
     Args:
@@ -102,19 +88,19 @@ def read(connection: Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = 
         skip: so many are passed over first.
         oldest: the oldest first instead.
     """
-    age = memory.c.updated_at_us if oldest else desc(memory.c.updated_at_us)
-    total = connection.execute(select(func.count()).select_from(memory).where(_on(shelf))).scalar_one()
-    query = select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)
+    age = memory.c.updated_at_us if oldest else sa.desc(memory.c.updated_at_us)
+    total = connection.execute(sa.select(sa.func.count()).select_from(memory).where(_on(shelf))).scalar_one()
+    query = sa.select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)
     kept = _within_budget(_entries(connection, query))
     return Recollection(entries=tuple(kept), left_out=max(0, total - max(0, skip) - len(kept)))
 
 
-def brief(connection: Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]:
+def brief(connection: sa.Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]:
     """Return the newest entries of these shelves that fit a turn's briefing together, the newest first.
 
     One that does not fit is passed over, and leaves its room to older ones.
     """
-    query = select(memory).where(or_(*map(_on, shelves))).order_by(desc(memory.c.updated_at_us), memory.c.key)
+    query = sa.select(memory).where(sa.or_(*map(_on, shelves))).order_by(sa.desc(memory.c.updated_at_us), memory.c.key)
     newest = _entries(connection, query.limit(MOST_BRIEFED))
     kept, room = list[MemoryEntry](), BRIEFING_BUDGET
     for entry in newest:
@@ -124,7 +110,7 @@ def brief(connection: Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]
     return kept
 
 
-def search(connection: Connection, shelf: Shelf | None, query: str, *, limit: int = MOST_READ) -> Recollection:
+def search(connection: sa.Connection, shelf: Shelf | None, query: str, *, limit: int = MOST_READ) -> Recollection:
     """Return the entries that hold most of a query's words, the best first, within the reading budget.
 
     Args:
@@ -138,24 +124,24 @@ def search(connection: Connection, shelf: Shelf | None, query: str, *, limit: in
     return Recollection(entries=tuple(kept), left_out=len(best) - len(kept))
 
 
-def ranked(connection: Connection, shelf: Shelf | None, query: str) -> list[tuple[float, MemoryEntry]]:
+def ranked(connection: sa.Connection, shelf: Shelf | None, query: str) -> list[tuple[float, MemoryEntry]]:
     """Return all entries that hold any of a query's words, the best first, with their points; see `search`."""
     wanted = terms(query) or words(query)
     if not wanted:
         return []
-    held = select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")
-    held = held.order_by(desc(memory.c.updated_at_us), memory.c.entry_id)
+    held = sa.select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")
+    held = held.order_by(sa.desc(memory.c.updated_at_us), memory.c.entry_id)
     found = [(score(wanted, entry.key, entry.text, ""), entry) for entry in _entries(connection, held)]
     return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: -pair[0])
 
 
-def whole(connection: Connection, shelf: Shelf) -> list[MemoryEntry]:
+def whole(connection: sa.Connection, shelf: Shelf) -> list[MemoryEntry]:
     """Return every entry of a shelf, newest first: for programs that page by themselves, never for a model."""
-    query = select(memory).where(_on(shelf)).order_by(desc(memory.c.updated_at_us), memory.c.key)
+    query = sa.select(memory).where(_on(shelf)).order_by(sa.desc(memory.c.updated_at_us), memory.c.key)
     return _entries(connection, query)
 
 
-def get(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry:
+def get(connection: sa.Connection, shelf: Shelf, key: str) -> MemoryEntry:
     """Return one entry. Raises NotFound."""
     found = find(connection, shelf, key)
     if found is None:
@@ -163,24 +149,26 @@ def get(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry:
     return found
 
 
-def find(connection: Connection, shelf: Shelf, key: str) -> MemoryEntry | None:
+def find(connection: sa.Connection, shelf: Shelf, key: str) -> MemoryEntry | None:
     """Return one entry, or None."""
-    return next(iter(_entries(connection, select(memory).where(_on(shelf), memory.c.key == key))), None)
+    return next(iter(_entries(connection, sa.select(memory).where(_on(shelf), memory.c.key == key))), None)
 
 
-def list_entries(connection: Connection, *, tier: str = "", owner: str = "", limit: int = 1_000) -> list[MemoryEntry]:
+def list_entries(
+    connection: sa.Connection, *, tier: str = "", owner: str = "", limit: int = 1_000
+) -> list[MemoryEntry]:
     """Return entries for the author, newest first: of one tier or owner, or all."""
-    query = select(memory).order_by(desc(memory.c.updated_at_us), memory.c.entry_id).limit(limit)
+    query = sa.select(memory).order_by(sa.desc(memory.c.updated_at_us), memory.c.entry_id).limit(limit)
     return _entries(connection, query.where(*_named(tier, owner)))
 
 
-def count(connection: Connection, *, tier: str = "", owner: str = "") -> int:
+def count(connection: sa.Connection, *, tier: str = "", owner: str = "") -> int:
     """Return how many entries there are: of one tier or owner, or in all."""
-    return connection.execute(select(func.count()).select_from(memory).where(*_named(tier, owner))).scalar_one()
+    return connection.execute(sa.select(sa.func.count()).select_from(memory).where(*_named(tier, owner))).scalar_one()
 
 
 def put(
-    connection: Connection,
+    connection: sa.Connection,
     caller: Caller,
     shelf: Shelf,
     *,
@@ -204,25 +192,25 @@ def put(
     news: dict[str, Any] = {"text": text, "form": form, "updated_at_us": to_us(at)} | _provenance(caller)
     if before is None:
         place = {"entry_id": new_id, "tier": shelf.tier, "owner": shelf.owner, "key": key}
-        connection.execute(insert(memory).values(place | {"created_at_us": to_us(at)} | news))
+        connection.execute(sa.insert(memory).values(place | {"created_at_us": to_us(at)} | news))
     else:
-        connection.execute(update(memory).where(memory.c.entry_id == before.entry_id).values(news))
+        connection.execute(sa.update(memory).where(memory.c.entry_id == before.entry_id).values(news))
     return get(connection, shelf, key)
 
 
 def replace_text(
-    connection: Connection, caller: Caller, shelf: Shelf, *, key: str, text: str, at: datetime
+    connection: sa.Connection, caller: Caller, shelf: Shelf, *, key: str, text: str, at: datetime
 ) -> MemoryEntry:
     """Change the text of an entry that is there. Raises NotFound, InvalidInput, Exhausted, Denied."""
     before = get(connection, shelf, key)
     return put(connection, caller, shelf, key=before.key, text=text, at=at, new_id=before.entry_id)
 
 
-def forget(connection: Connection, caller: Caller, shelf: Shelf, key: str) -> MemoryEntry:
+def forget(connection: sa.Connection, caller: Caller, shelf: Shelf, key: str) -> MemoryEntry:
     """Delete an entry; return what it was. Raises NotFound; Denied for an agent where the author wrote it."""
     before = get(connection, shelf, key)
     _check_owner(caller, before)
-    connection.execute(delete(memory).where(memory.c.entry_id == before.entry_id))
+    connection.execute(sa.delete(memory).where(memory.c.entry_id == before.entry_id))
     return before
 
 
@@ -253,9 +241,9 @@ def _check_owner(caller: Caller, before: MemoryEntry | None) -> None:
         raise Denied(f"the author wrote {before.key[:80]!r}, and only the author changes it", where="key")
 
 
-def _check_room(connection: Connection, shelf: Shelf, before: MemoryEntry | None, text: str) -> None:
-    size = func.coalesce(func.sum(func.length(cast(memory.c.text, LargeBinary))), 0)
-    count, used = connection.execute(select(func.count(), size).where(_on(shelf))).one()
+def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | None, text: str) -> None:
+    size = sa.func.coalesce(sa.func.sum(sa.func.length(sa.cast(memory.c.text, sa.LargeBinary))), 0)
+    count, used = connection.execute(sa.select(sa.func.count(), size).where(_on(shelf))).one()
     hint = "forget entries, or replace one by putting its key again"
     if before is None and count >= MOST_ENTRIES:
         raise Exhausted(
@@ -278,23 +266,23 @@ def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     return kept
 
 
-def _named(tier: str, owner: str) -> list[ColumnElement[bool]]:
+def _named(tier: str, owner: str) -> list[sa.ColumnElement[bool]]:
     given = ((memory.c.tier, tier), (memory.c.owner, owner))
     return [column == value for column, value in given if value]
 
 
-def _on(shelf: Shelf) -> ColumnElement[bool]:
-    return and_(memory.c.tier == shelf.tier, memory.c.owner == shelf.owner)
+def _on(shelf: Shelf) -> sa.ColumnElement[bool]:
+    return sa.and_(memory.c.tier == shelf.tier, memory.c.owner == shelf.owner)
 
 
-def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
+def _holds_any(wanted: list[str]) -> sa.ColumnElement[bool]:
     """Leave out entries without any of the terms. LIKE folds the case of ASCII only, hence the spellings."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     columns = (memory.c.key, memory.c.text)
-    return or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
+    return sa.or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
 
 
-def _entries(connection: Connection, query: Select[Any]) -> list[MemoryEntry]:
+def _entries(connection: sa.Connection, query: sa.Select[Any]) -> list[MemoryEntry]:
     return [from_row(MemoryEntry, row) for row in connection.execute(query).mappings()]
 
 
@@ -333,7 +321,7 @@ class Memory:
         now, new_id, context = self._clock.now(), self._new_id(), call.context
         shelf = _permitted("memory.put", "write", tier, channel, context)
 
-        def write(connection: Connection) -> Mapping[str, Any]:
+        def write(connection: sa.Connection) -> Mapping[str, Any]:
             return _result(put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id))
 
         return await self._transactions.once(call, "memory.put", now, write)
@@ -343,7 +331,7 @@ class Memory:
         now, context = self._clock.now(), call.context
         shelf = _permitted("memory.update", "write", tier, channel, context)
 
-        def write(connection: Connection) -> Mapping[str, Any]:
+        def write(connection: sa.Connection) -> Mapping[str, Any]:
             return _result(replace_text(connection, context, shelf, key=key, text=text, at=now))
 
         return await self._transactions.once(call, "memory.update", now, write)
@@ -353,7 +341,7 @@ class Memory:
         now, context = self._clock.now(), call.context
         shelf = _permitted("memory.forget", "write", tier, channel, context)
 
-        def write(connection: Connection) -> Mapping[str, Any]:
+        def write(connection: sa.Connection) -> Mapping[str, Any]:
             gone = forget(connection, context, shelf, key)
             return {**_result(gone), "forgotten": gone.text}
 
@@ -361,7 +349,7 @@ class Memory:
 
     def graph_writes(
         self, call: Call, shelf: Shelf, *, key: str, text: str | None, form: str
-    ) -> Callable[[Connection], Outcome]:
+    ) -> Callable[[sa.Connection], Outcome]:
         """Return a turn's write through a graph's store, which was admitted: done once, however often it is run.
 
         Args:
@@ -373,7 +361,7 @@ class Memory:
         """
         now, new_id, context = self._clock.now(), self._new_id(), call.context
 
-        def write(connection: Connection) -> Mapping[str, Any]:
+        def write(connection: sa.Connection) -> Mapping[str, Any]:
             if text is not None:
                 entry = put(connection, context, shelf, key=key, text=text, at=now, new_id=new_id, form=form)
                 return _result(entry)
@@ -389,7 +377,7 @@ class Memory:
         """Write an entry as its author. Raises InvalidInput, Exhausted; NotFound for one that must be there."""
         by, now, new_id = author or Author(), self._clock.now(), self._new_id()
 
-        def write(connection: Connection) -> MemoryEntry:
+        def write(connection: sa.Connection) -> MemoryEntry:
             if must_be_there:
                 return replace_text(connection, by, shelf, key=key, text=text, at=now)
             return put(connection, by, shelf, key=key, text=text, at=now, new_id=new_id)

@@ -27,44 +27,16 @@ from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, upd
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.schema import turns
 from agent_runtime.store.workspace_schema import candidates, derivations, page_versions, pages
-from agent_runtime.workspace import deviations, revalidation
+from agent_runtime.workspace import deviations, model, revalidation
 from agent_runtime.workspace.attachments import Attachment, AttachmentDraft, check_attachment, put_attachment
-from agent_runtime.workspace.deviations import (
-    Deviation,
-    DeviationDraft,
-    Difference,
-    Place,
-    Resolution,
-    Writer,
-    differences,
-    quotes,
-)
-from agent_runtime.workspace.model import (
-    PAGE,
-    SUMMARY,
-    Acceptance,
-    Author,
-    Caller,
-    Candidate,
-    Page,
-    PageDraft,
-    Rejection,
-    SummaryDraft,
-    check_channel,
-    check_page,
-    check_sources,
-    check_text,
-    check_title,
-    is_address,
-)
 from agent_runtime.workspace.pages import get_candidate, get_page
 from agent_runtime.workspace.revalidation import Item, Settlement
 from turnkeeper.errors import Conflict, Denied, InvalidInput
 from turnkeeper.times import to_us
 
-Decision = Acceptance | Rejection | Resolution
-Draft = PageDraft | SummaryDraft | DeviationDraft | Settlement | AttachmentDraft | Decision
-Written = Page | Candidate | Deviation | Item | Attachment
+Decision = model.Acceptance | model.Rejection | deviations.Resolution
+Draft = model.PageDraft | model.SummaryDraft | deviations.DeviationDraft | Settlement | AttachmentDraft | Decision
+Written = model.Page | model.Candidate | deviations.Deviation | Item | Attachment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +58,7 @@ class Stamp:
     candidate_id: str = ""
 
 
-def stamp(caller: Caller, draft: Draft, proposed: Candidate | None = None) -> Stamp:
+def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None = None) -> Stamp:
     """Return origin and lifecycle for a write, by the table above. Pure.
 
     Args:
@@ -99,23 +71,23 @@ def stamp(caller: Caller, draft: Draft, proposed: Candidate | None = None) -> St
     """
     authors = isinstance(draft, Decision | AttachmentDraft)
     if isinstance(caller, TurnContext) and not authors and caller.turn_id:
-        lifecycle = "open" if isinstance(draft, DeviationDraft) else "candidate"
+        lifecycle = "open" if isinstance(draft, deviations.DeviationDraft) else "candidate"
         return Stamp(origin="agent-produced", lifecycle=lifecycle, by=caller.agent, turn_id=caller.turn_id)
-    if not isinstance(caller, Author):
+    if not isinstance(caller, model.Author):
         raise Denied("only an author's act decides what is proposed", where="submit")
     if proposed is None:
         origin, lifecycle = "imported" if caller.imports else "authored", "draft" if caller.drafting else "canonical"
         return Stamp(origin=origin, lifecycle=lifecycle, by=caller.name)
     return Stamp(
         origin=proposed.origin,
-        lifecycle="canonical" if isinstance(draft, Acceptance) else "rejected",
+        lifecycle="canonical" if isinstance(draft, model.Acceptance) else "rejected",
         by=caller.name,
         turn_id=proposed.turn_id,
         candidate_id=proposed.candidate_id,
     )
 
 
-def submit(connection: Connection, draft: Draft, caller: Caller, *, at: datetime, new_id: str) -> Written:
+def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: datetime, new_id: str) -> Written:
     """Write to the workspace: the only way.
 
     Args:
@@ -135,47 +107,47 @@ def submit(connection: Connection, draft: Draft, caller: Caller, *, at: datetime
         Conflict: it is decided already, or what it is about changed since.
         Denied: this caller may not do this.
     """
-    if isinstance(draft, PageDraft):
-        draft = check_page(draft)
+    if isinstance(draft, model.PageDraft):
+        draft = model.check_page(draft)
     mark = stamp(caller, draft)
     if isinstance(caller, TurnContext):
-        if isinstance(draft, DeviationDraft):
+        if isinstance(draft, deviations.DeviationDraft):
             return _record_deviation(connection, draft, caller, at)
         if isinstance(draft, Settlement):
             return _settle(connection, draft, caller, at)
-        if isinstance(draft, PageDraft | SummaryDraft):
+        if isinstance(draft, model.PageDraft | model.SummaryDraft):
             return _propose(connection, draft, caller, mark, at=at, new_id=new_id)
         raise Denied("only an author's act decides what is proposed", where="submit")
     return _by_author(connection, draft, caller, mark, at)
 
 
-def _by_author(connection: Connection, draft: Draft, caller: Author, mark: Stamp, at: datetime) -> Written:
-    if isinstance(draft, PageDraft):
+def _by_author(connection: Connection, draft: Draft, caller: model.Author, mark: Stamp, at: datetime) -> Written:
+    if isinstance(draft, model.PageDraft):
         return _put_page(connection, draft, mark, at)
     if isinstance(draft, AttachmentDraft):
         get_page(connection, draft.page_id)
         checked = check_attachment(draft)
         return put_attachment(connection, checked, origin=mark.origin, lifecycle=mark.lifecycle, by=mark.by, at=at)
-    if isinstance(draft, Acceptance | Rejection):
+    if isinstance(draft, model.Acceptance | model.Rejection):
         return _decide(connection, draft, caller, at)
-    if isinstance(draft, Resolution):
+    if isinstance(draft, deviations.Resolution):
         return _resolve(connection, draft, caller, mark, at)
     raise Denied("this is written by agents and decided by the author", where="submit")
 
 
 def _propose(
     connection: Connection,
-    draft: PageDraft | SummaryDraft,
+    draft: model.PageDraft | model.SummaryDraft,
     caller: TurnContext,
     mark: Stamp,
     *,
     at: datetime,
     new_id: str,
-) -> Candidate:
+) -> model.Candidate:
     row = _kind_of(connection, draft, caller) | {
         "candidate_id": new_id,
-        "title": check_title(draft.title),
-        "body": check_text(draft.body, "body"),
+        "title": model.check_title(draft.title),
+        "body": model.check_text(draft.body, "body"),
         "origin": mark.origin,
         "lifecycle": mark.lifecycle,
         "turn_id": mark.turn_id,
@@ -188,21 +160,23 @@ def _propose(
         "note": "",
     }
     connection.execute(insert(candidates).values(row))
-    if isinstance(draft, PageDraft):
+    if isinstance(draft, model.PageDraft):
         _derive(connection, new_id, draft.sources)
-        _observe(connection, draft, new_id, Writer.of(caller, "observed"), at)
+        _observe(connection, draft, new_id, deviations.Writer.of(caller, "observed"), at)
         if row["base_version"] != (now := _version_of(connection, draft.page_id)):
             _observe_stale(connection, draft.page_id, now, candidates.c.candidate_id == new_id, at=at)
     return get_candidate(connection, new_id)
 
 
-def _observe(connection: Connection, draft: PageDraft, candidate_id: str, writer: Writer, at: datetime) -> None:
+def _observe(
+    connection: Connection, draft: model.PageDraft, candidate_id: str, writer: deviations.Writer, at: datetime
+) -> None:
     """Record where a candidate contradicts the canonical page that it would become, or one that it was derived from."""
-    held_against = dict.fromkeys((draft.page_id, *(source for source in draft.sources if not is_address(source))))
+    held_against = dict.fromkeys((draft.page_id, *(source for source in draft.sources if not model.is_address(source))))
     query = select(pages).where(pages.c.page_id.in_(held_against), pages.c.lifecycle == "canonical")
     for row in connection.execute(query.order_by(pages.c.page_id)).all():
-        place = Place(page_id=row.page_id, page_version=row.version, candidate_id=candidate_id)
-        for found in differences(row.body, draft.body):
+        place = deviations.Place(page_id=row.page_id, page_version=row.version, candidate_id=candidate_id)
+        for found in deviations.differences(row.body, draft.body):
             deviations.record(connection, place, found, writer, at)
 
 
@@ -218,15 +192,17 @@ def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -
 
 def _versions(connection: Connection, sources: Sequence[str]) -> list[tuple[str, int]]:
     """Return sources with the versions of pages as they are now, 0 for addresses. Raises NotFound."""
-    return [(source, 0 if is_address(source) else get_page(connection, source).version) for source in sources]
+    return [(source, 0 if model.is_address(source) else get_page(connection, source).version) for source in sources]
 
 
-def _kind_of(connection: Connection, draft: PageDraft | SummaryDraft, caller: TurnContext) -> dict[str, Any]:
-    if isinstance(draft, SummaryDraft):
-        channel = check_channel(draft.channel)
-        return {"kind": SUMMARY, "channel": channel, "page_id": "", "base_version": 0, "tags": "[]"}
+def _kind_of(
+    connection: Connection, draft: model.PageDraft | model.SummaryDraft, caller: TurnContext
+) -> dict[str, Any]:
+    if isinstance(draft, model.SummaryDraft):
+        channel = model.check_channel(draft.channel)
+        return {"kind": model.SUMMARY, "channel": channel, "page_id": "", "base_version": 0, "tags": "[]"}
     return {
-        "kind": PAGE,
+        "kind": model.PAGE,
         "channel": caller.channel,
         "page_id": draft.page_id,
         "base_version": _base_of(connection, draft, caller),
@@ -234,7 +210,7 @@ def _kind_of(connection: Connection, draft: PageDraft | SummaryDraft, caller: Tu
     }
 
 
-def _base_of(connection: Connection, draft: PageDraft, turn: TurnContext) -> int:
+def _base_of(connection: Connection, draft: model.PageDraft, turn: TurnContext) -> int:
     """Return the version that a proposal was made from: the one it names, else the newest when its turn began.
 
     What became of the page while the turn ran, or waited for its author, the turn may not know.
@@ -255,20 +231,22 @@ def _base_of(connection: Connection, draft: PageDraft, turn: TurnContext) -> int
     return 0
 
 
-def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Caller, at: datetime) -> Candidate:
+def _decide(
+    connection: Connection, draft: model.Acceptance | model.Rejection, caller: model.Caller, at: datetime
+) -> model.Candidate:
     proposed = get_candidate(connection, draft.candidate_id)
     mark = stamp(caller, draft, proposed)
     if proposed.lifecycle != "candidate":
         raise Conflict(f"candidate {proposed.candidate_id} is {proposed.lifecycle} already")
-    accept = isinstance(draft, Acceptance)
-    if accept and proposed.kind == PAGE:
+    accept = isinstance(draft, model.Acceptance)
+    if accept and proposed.kind == model.PAGE:
         _accept_page(connection, proposed, mark, at)
     deviations.close_of_candidate(connection, proposed.candidate_id, accept=accept, by=mark.by, at=at)
     decision = {
         "lifecycle": mark.lifecycle,
         "decided_at_us": to_us(at),
         "decided_by": mark.by,
-        "note": check_text(draft.note, "note", 4096),
+        "note": model.check_text(draft.note, "note", 4096),
     }
     connection.execute(
         update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision),
@@ -276,23 +254,25 @@ def _decide(connection: Connection, draft: Acceptance | Rejection, caller: Calle
     return get_candidate(connection, proposed.candidate_id)
 
 
-def _resolve(connection: Connection, draft: Resolution, caller: Author, mark: Stamp, at: datetime) -> Deviation:
+def _resolve(
+    connection: Connection, draft: deviations.Resolution, caller: model.Author, mark: Stamp, at: datetime
+) -> deviations.Deviation:
     found = deviations.get_deviation(connection, draft.deviation_id)
     if found.lifecycle != "open":
         raise Conflict(f"deviation {found.deviation_id} is {found.lifecycle} already")
-    note = check_text(draft.note, "note", deviations.LONGEST_NOTE)
+    note = model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
     deviations.close(connection, found.deviation_id, accept=draft.accept, by=mark.by, note=note, at=at)
     if draft.accept and found.candidate_id:
-        _decide(connection, Acceptance(candidate_id=found.candidate_id, note=note), caller, at)
+        _decide(connection, model.Acceptance(candidate_id=found.candidate_id, note=note), caller, at)
     return deviations.get_deviation(connection, found.deviation_id)
 
 
-def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: datetime) -> None:
+def _accept_page(connection: Connection, proposed: model.Candidate, mark: Stamp, at: datetime) -> None:
     now = _version_of(connection, proposed.page_id)
     if now != proposed.base_version:
         what = f"page {proposed.page_id} is at version {now}, the proposal was made at version {proposed.base_version}"
         raise Conflict(what, hint="reject it, or put the page yourself: agent-runtime workspace put")
-    draft = PageDraft(page_id=proposed.page_id, title=proposed.title, body=proposed.body, tags=proposed.tags)
+    draft = model.PageDraft(page_id=proposed.page_id, title=proposed.title, body=proposed.body, tags=proposed.tags)
     _put_page(connection, draft, mark, at)
     revalidation.keep_versions(connection, proposed.page_id, proposed.turn_id)
     query = select(derivations).where(derivations.c.candidate_id == proposed.candidate_id)
@@ -302,7 +282,7 @@ def _accept_page(connection: Connection, proposed: Candidate, mark: Stamp, at: d
         revalidation.queue_outdated(connection, proposed.page_id, at)
 
 
-def _put_page(connection: Connection, draft: PageDraft, mark: Stamp, at: datetime) -> Page:
+def _put_page(connection: Connection, draft: model.PageDraft, mark: Stamp, at: datetime) -> model.Page:
     """Write a page. One that names no sources keeps those it had."""
     before = connection.execute(select(pages).where(pages.c.page_id == draft.page_id)).one_or_none()
     if before is not None and before.lifecycle == "canonical" and mark.lifecycle == "draft":
@@ -344,13 +324,17 @@ def _observe_stale(
     waiting = select(candidates, derivations.c.page_version).outerjoin(derivations, linked)
     about = (candidates.c.page_id == page_id) | derivations.c.page_version.is_not(None)
     for row in connection.execute(waiting.where(candidates.c.lifecycle == "candidate", about, which)).all():
-        writer = Writer(**{name: getattr(row, name) for name in Writer.__dataclass_fields__} | {"origin": "observed"})
+        writer = deviations.Writer(
+            **{name: getattr(row, name) for name in deviations.Writer.__dataclass_fields__} | {"origin": "observed"}
+        )
         base = row.base_version if row.page_id == page_id else row.page_version
-        found = Difference(
+        found = deviations.Difference(
             says=f"page {page_id} has changed since",
             found=f"candidate {row.candidate_id} was made from version {base} of it",
         )
-        place = Place(page_id=page_id, page_version=version, kind="stale-base", candidate_id=row.candidate_id)
+        place = deviations.Place(
+            page_id=page_id, page_version=version, kind="stale-base", candidate_id=row.candidate_id
+        )
         deviations.record(connection, place, found, writer, at)
 
 
@@ -362,7 +346,9 @@ def _version_of(connection: Connection, page_id: str) -> int:
     return connection.execute(select(pages.c.version).where(pages.c.page_id == page_id)).scalar() or 0
 
 
-def _record_deviation(connection: Connection, draft: DeviationDraft, turn: TurnContext, at: datetime) -> Deviation:
+def _record_deviation(
+    connection: Connection, draft: deviations.DeviationDraft, turn: TurnContext, at: datetime
+) -> deviations.Deviation:
     """Keep what a turn found to contradict a canonical page, and settle the item of the queue that it answers.
 
     Raises:
@@ -374,18 +360,18 @@ def _record_deviation(connection: Connection, draft: DeviationDraft, turn: TurnC
     if page.lifecycle != "canonical":
         raise InvalidInput(f"page {page.page_id} is a {page.lifecycle}, which nothing contradicts", where="page")
     says, found = (
-        check_text(text, field, deviations.LONGEST_STATEMENT).strip()
+        model.check_text(text, field, deviations.LONGEST_STATEMENT).strip()
         for field, text in (("says", draft.says), ("found", draft.found))
     )
-    if not says or not quotes(page.body, says):
+    if not says or not deviations.quotes(page.body, says):
         raise InvalidInput(f"is not a statement of page {page.page_id}", where="says", hint="quote it word for word")
     if not found or found == says:
         raise InvalidInput("wants the statement that contradicts the page", where="found")
-    check_sources([draft.source] if draft.source else [])
-    why = check_text(draft.why, "why", deviations.LONGEST_NOTE)
-    place = Place(page_id=page.page_id, page_version=page.version, source=draft.source, why=why)
-    writer = Writer.of(turn, "agent-produced")
-    deviation_id, _ = deviations.record(connection, place, Difference(says=says, found=found), writer, at)
+    model.check_sources([draft.source] if draft.source else [])
+    why = model.check_text(draft.why, "why", deviations.LONGEST_NOTE)
+    place = deviations.Place(page_id=page.page_id, page_version=page.version, source=draft.source, why=why)
+    writer = deviations.Writer.of(turn, "agent-produced")
+    deviation_id, _ = deviations.record(connection, place, deviations.Difference(says=says, found=found), writer, at)
     if draft.item_id:
         _settle(connection, Settlement(item_id=draft.item_id, result="deviation", note=why), turn, at)
     return deviations.get_deviation(connection, deviation_id)
@@ -412,7 +398,7 @@ def _settle(connection: Connection, draft: Settlement, turn: TurnContext, at: da
         raise Conflict(f"no deviation of page {item.page_id} is recorded", hint="record it first")
     if draft.result == "candidate" and not _proposed(connection, item.page_id):
         raise Conflict(f"no change of page {item.page_id} is proposed", hint="propose it first")
-    check_text(draft.note, "note", deviations.LONGEST_NOTE)
+    model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
     revalidation.settle_item(connection, item, draft, turn.turn_id, at)
     return revalidation.get_item(connection, item.item_id)
 

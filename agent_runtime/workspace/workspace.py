@@ -15,21 +15,11 @@ from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome
 from agent_runtime.store.schema import messages, turns
 from agent_runtime.store.workspace_schema import candidates
-from agent_runtime.workspace import pages, revalidation
+from agent_runtime.workspace import model, pages, revalidation
 from agent_runtime.workspace.attachments import Attachment, as_text, get_attachment, list_attachments
 from agent_runtime.workspace.authoring import Authoring
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, of_candidate
 from agent_runtime.workspace.memory import Memory
-from agent_runtime.workspace.model import (
-    SUMMARY,
-    Candidate,
-    ChannelMessage,
-    ConversationReading,
-    Hit,
-    Page,
-    PageDraft,
-    SummaryDraft,
-)
 from agent_runtime.workspace.revalidation import Item, Settlement
 from agent_runtime.workspace.submit import submit
 from agent_runtime.workspace.transactions import OnEffect, Transactions
@@ -56,7 +46,7 @@ class Standing:
         attachments: files beside it.
     """
 
-    page: Page
+    page: model.Page
     sources: tuple[str, ...]
     derived: tuple[str, ...]
     attachments: tuple[Attachment, ...]
@@ -91,34 +81,34 @@ class Workspace(Transactions):
         self.memory = Memory(self, clock, entropy)
         self.authors = Authoring(self, clock)
 
-    async def read_page(self, call: Call, page_id: str) -> Page:
+    async def read_page(self, call: Call, page_id: str) -> model.Page:
         """Return a page. Raises NotFound, Denied."""
         require("workspace.read", "read", {}, call.context)
         return await self.read(lambda connection: pages.get_page(connection, page_id))
 
-    async def search(self, call: Call, query: str, limit: int) -> tuple[list[Hit], bool]:
+    async def search(self, call: Call, query: str, limit: int) -> tuple[list[model.Hit], bool]:
         """Return the best pages for a query, and whether there were more than could be ranked. Raises Denied."""
         require("workspace.search", "read", {}, call.context)
         most = max(1, min(limit, MOST_HITS))
         return await self.read(lambda connection: pages.search_pages(connection, query, limit=most))
 
-    async def read_conversation(self, call: Call, channel: str, *, whole: bool) -> ConversationReading:
+    async def read_conversation(self, call: Call, channel: str, *, whole: bool) -> model.ConversationReading:
         """Return what was said in a channel: since the last summary, or with `whole` from the start. Raises Denied."""
         require("conversation.read", "read", {"channel": channel}, call.context)
         of = channel or call.context.channel
         return await self.read(lambda connection: read_messages(connection, call.context, of, whole=whole))
 
-    async def propose(self, call: Call, draft: PageDraft | SummaryDraft) -> Outcome:
+    async def propose(self, call: Call, draft: model.PageDraft | model.SummaryDraft) -> Outcome:
         """Submit a draft as this turn's candidate, once. Raises Denied, InvalidInput."""
         context, now, new_id = call.context, self._clock.now(), f"c-{self._entropy.hex(12)}"
-        page = isinstance(draft, PageDraft)
+        page = isinstance(draft, model.PageDraft)
         scope = "page.propose" if page else "summary.propose"
-        reached = {"sources": draft.sources} if isinstance(draft, PageDraft) else {"channel": draft.channel}
+        reached = {"sources": draft.sources} if isinstance(draft, model.PageDraft) else {"channel": draft.channel}
         require(scope, "write", reached, context)
 
         def write(connection: Connection) -> Mapping[str, Any]:
             made = submit(connection, draft, context, at=now, new_id=new_id)
-            assert isinstance(made, Candidate), "an agent's write is a candidate"
+            assert isinstance(made, model.Candidate), "an agent's write is a candidate"
             return {
                 "candidate_id": made.candidate_id,
                 "kind": made.kind,
@@ -200,7 +190,9 @@ def standing(connection: Connection, page_id: str, version: int = 0) -> Standing
     )
 
 
-def read_messages(connection: Connection, context: TurnContext, channel: str, *, whole: bool) -> ConversationReading:
+def read_messages(
+    connection: Connection, context: TurnContext, channel: str, *, whole: bool
+) -> model.ConversationReading:
     """Return the newest messages of a channel that fit the budget, oldest first: what author and agents said.
 
     Args:
@@ -224,12 +216,12 @@ def read_messages(connection: Connection, context: TurnContext, channel: str, *,
     if since_us is not None:
         query = query.where(messages.c.at_us > since_us)
     newest = [
-        ChannelMessage(turn_id=row.turn_id, role=row.role, text=row.text, at=from_us(row.at_us))
+        model.ChannelMessage(turn_id=row.turn_id, role=row.role, text=row.text, at=from_us(row.at_us))
         for row in connection.execute(query)
     ]
     kept = _fitting(newest[:MOST_MESSAGES])
     since = None if since_us is None else from_us(since_us)
-    return ConversationReading(
+    return model.ConversationReading(
         channel=channel, since=since, messages=tuple(reversed(kept)), left_out=len(newest) - len(kept)
     )
 
@@ -243,12 +235,12 @@ def _last_summary(connection: Connection, context: TurnContext, channel: str) ->
 
 
 def _summaries(channel: str) -> Select[Any]:
-    return select(candidates).where(candidates.c.channel == channel, candidates.c.kind == SUMMARY)
+    return select(candidates).where(candidates.c.channel == channel, candidates.c.kind == model.SUMMARY)
 
 
-def _fitting(newest: Sequence[ChannelMessage]) -> list[ChannelMessage]:
+def _fitting(newest: Sequence[model.ChannelMessage]) -> list[model.ChannelMessage]:
     """Return the leading messages that fit the budget together."""
-    kept, room = list[ChannelMessage](), READING_BUDGET
+    kept, room = list[model.ChannelMessage](), READING_BUDGET
     for heard in newest:
         room -= len(heard.text.encode())
         if room < 0:

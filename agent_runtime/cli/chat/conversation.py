@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from agent_runtime.cli.chat.follow import Following
+from agent_runtime.cli.chat.follow import Following, follow_on_terminal
 from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
-from agent_runtime.cli.chat.terminal import follow_on_terminal
 from agent_runtime.cli.client import complete_channel, read
 from agent_runtime.cli.rows import FOR_PEOPLE, shown, waiting_line
 from agent_runtime.model.mapping import to_json

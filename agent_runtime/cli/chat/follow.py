@@ -1,14 +1,24 @@
-"""Following a conversation over restarts of the runtime: turns in their newest form, and what they say meanwhile."""
+"""Following a conversation over restarts of the runtime, and answering from a terminal while it goes by."""
 
+import codecs
+import os
 import queue
+import select
+import signal
+import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.cli.chat.screen import View
-from agent_runtime.cli.client import held, runtime
+from agent_runtime.cli.chat.answer import HELP, parse, perform
+from agent_runtime.cli.chat.screen import Screen, View
+from agent_runtime.cli.client import change, held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console import console
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError, Unreachable
 
 AGAIN_S = 0.5
@@ -117,3 +127,160 @@ class Following:
         asked = wire.GetConversationRequest(channel=self._request.channel, limit=self._request.limit)
         found: Any = held("GetConversation", asked)
         yield from found.turns
+
+
+LONGEST_LINE = 4000
+_ESCAPE = "\x1b"
+_FINAL = range(0x40, 0x7F)  # ends the sequence that a key sends
+
+
+class Typed:
+    """What is being typed. It knows no terminal: `text` is for others to show."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ended = False  # Ctrl-D on an empty line
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._sequence = ""
+
+    def feed(self, data: bytes) -> list[str]:
+        r"""Take what came from the keyboard; return the lines that it finished.
+
+        >>> typed = Typed()
+        >>> typed.feed(b"ab\x7f\x1b[Ac\rd"), typed.text
+        (['ac'], 'd')
+        """
+        lines: list[str] = []
+        for character in self._decode(data):
+            if self._in_sequence(character):
+                continue
+            if character in "\r\n":
+                lines.append(self.text)
+                self.text = ""
+            else:
+                self._edit(character)
+        return lines
+
+    def _in_sequence(self, character: str) -> bool:
+        """Leave out what arrows and other keys send."""
+        if character == _ESCAPE:
+            self._sequence = character
+        elif self._sequence == _ESCAPE and character in "[O":
+            self._sequence += character
+        elif len(self._sequence) > 1:
+            self._sequence = "" if ord(character) in _FINAL else self._sequence
+        elif self._sequence:
+            self._sequence = ""  # a key together with Alt
+        else:
+            return False
+        return True
+
+    def _edit(self, character: str) -> None:
+        if character in "\x7f\x08":
+            self.text = self.text[:-1]
+        elif character == "\x15":
+            self.text = ""
+        elif character == "\x17":
+            kept = self.text.rstrip()
+            self.text = kept[: len(kept) - len(kept.split(" ")[-1])] if kept else ""
+        elif character == "\x04":
+            self.ended = not self.text
+        elif character == "\t" or character.isprintable():
+            self.text = (self.text + character.replace("\t", " "))[:LONGEST_LINE]
+
+
+@contextmanager
+def key_by_key(descriptor: int) -> Iterator[None]:
+    """Have a terminal pass on each key at once and print none of them; as it was, afterwards. Ctrl-C stays Ctrl-C."""
+    before = termios.tcgetattr(descriptor)
+    changed = termios.tcgetattr(descriptor)
+    changed[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def read_keys(descriptor: int) -> bytes:
+    """Return what has been typed; nothing when there is no keyboard any more."""
+    try:
+        return os.read(descriptor, LONGEST_LINE)
+    except OSError:
+        return b""
+
+
+def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
+    """Follow until the author leaves. Raises what the runtime refuses with."""
+    typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not as a job in the background
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is put right also when this is ended so
+    screen = Screen(console(), wide=wide, typing=typing)
+    with ExitStack() as stack:
+        keyboard = sys.stdin.fileno() if typing else None
+        news, wake = stack.enter_context(_wake_pipe())
+        if keyboard is not None:
+            stack.enter_context(key_by_key(keyboard))
+        stack.callback(screen.clear)
+        following = Following(channel, limit=limit, live=True, on_event=wake)
+        following.start()
+        stack.callback(following.stop)
+        screen.tell("following; ? helps, q ends it" if typing else "following; Ctrl-C ends it")
+        Dialogue(channel, screen, following).run(keyboard, news)
+
+
+class Dialogue:
+    """Shows what comes and does what the author types."""
+
+    def __init__(self, channel: str, screen: Screen, following: Following) -> None:
+        self._channel = channel
+        self._screen = screen
+        self._following = following
+        self._typed = Typed()
+
+    def run(self, keyboard: int | None, news: int) -> None:
+        """Show and do, until the author leaves; `news` and `keyboard` can be read when something came."""
+        watched = [news] if keyboard is None else [news, keyboard]
+        while True:
+            self._screen.draw()
+            ready, _, _ = select.select(watched, [], [])
+            if news in ready:
+                os.read(news, 4096)
+                while self._following.show(self._screen, 0.0):
+                    pass
+            if keyboard is not None and keyboard in ready and not self._take_keys(read_keys(keyboard)):
+                return
+
+    def _take_keys(self, data: bytes) -> bool:
+        lines = self._typed.feed(data)
+        self._screen.type(self._typed.text)
+        return bool(data) and all(self._do(line) for line in lines) and not self._typed.ended
+
+    def _do(self, line: str) -> bool:
+        command = parse(line, self._screen.waiting)
+        if command.does == "quit":
+            return False
+        if command.does == "help":
+            self._screen.print(HELP)
+        elif command.does == "list":
+            self._screen.print("\n".join(self._screen.waiting.lines()) or "nothing waits for you")
+        elif command.does in {"problem", "nothing"}:
+            self._screen.tell(command.text)
+        else:
+            self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change))
+        return True
+
+
+@contextmanager
+def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def wake() -> None:
+        with suppress(OSError):  # the pipe is full, or closed
+            os.write(writing, b".")
+
+    try:
+        yield reading, wake
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -19,18 +19,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from agent_runtime.cli import rows
 from agent_runtime.cli.chat.changes import Change
-from agent_runtime.cli.rows import (
-    ID_DIGITS,
-    answer_text,
-    asked,
-    call_text,
-    clipped,
-    instant,
-    resolve_command,
-    shown,
-    span,
-)
 from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -125,9 +115,9 @@ def standing(turn: wire.ConversationTurn) -> str:
     if turn.status == "interrupted":
         return "interrupted, waits for you"
     if turn.status == "paused":
-        until = instant(turn, "paused_until")
-        return f"paused until its task fires{f', at most until {shown(until)}' if until else ''}"
-    took = span(instant(turn, "started_at"), instant(turn, "ended_at"))
+        until = rows.instant(turn, "paused_until")
+        return f"paused until its task fires{f', at most until {rows.shown(until)}' if until else ''}"
+    took = rows.span(rows.instant(turn, "started_at"), rows.instant(turn, "ended_at"))
     return turn.status if took == "-" else f"{turn.status} in {took}"
 
 
@@ -162,7 +152,7 @@ def _message(change: Change, layout: "Layout") -> Iterator[RenderableType]:
 
 def _answer(change: Change, *, wide: bool) -> str:
     """Return a tool's answer, after its tool's name where the step had more calls than this one."""
-    text = change.message.text if wide else answer_text(change.message.text)
+    text = change.message.text if wide else rows.answer_text(change.message.text)
     for message in reversed(change.turn.messages[: change.at]):
         named = {call.id: call.name for call in message.tool_calls}
         if named:
@@ -200,7 +190,7 @@ def _candidate(row: Row, numbers: Numbers) -> Card | Decided:
 def _deviation(row: Row, numbers: Numbers) -> Card | Decided:
     short, page = str(row["deviation_id"]), f"{row['page_id']}@{row['page_version']}"
     if row["lifecycle"] != "open":
-        return "found", f"{page}: {clipped(row['says'], 120)}  [{row['lifecycle']}]", row["lifecycle"]
+        return "found", f"{page}: {rows.clipped(row['says'], 120)}  [{row['lifecycle']}]", row["lifecycle"]
     number, stem = numbers.get(short), f"agent-runtime deviations resolve {short}"
     more = [(name, row[key]) for name, key in (("source", "source"), ("why", "why"), ("candidate", "candidate_id"))]
     keys = _here(number, f"a {number} accept · r {number} keep the page")
@@ -217,9 +207,9 @@ def _deviation(row: Row, numbers: Numbers) -> Card | Decided:
 def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     if row["status"] != "pending":
         decision = row["decision"] or row["status"]
-        said = f": {clipped(row['message'], 200)}" if row["message"] else ""
-        return "asked", f"{clipped(asked(row), 200)}  [{decision}]{said}", decision
-    number, answer = numbers.get(str(row["interrupt_id"])), resolve_command(row)
+        said = f": {rows.clipped(row['message'], 200)}" if row["message"] else ""
+        return "asked", f"{rows.clipped(rows.asked(row), 200)}  [{decision}]{said}", decision
+    number, answer = numbers.get(str(row["interrupt_id"])), rows.resolve_command(row)
     question = row["kind"] == "question"
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row["args"].items()]
     commands = [("answer", answer)]
@@ -230,7 +220,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     return Card(
         does="asks you",
         kind=str(row["kind"]),
-        id=str(row["interrupt_id"])[:ID_DIGITS],
+        id=str(row["interrupt_id"])[: rows.ID_DIGITS],
         title=row["question"] if question else f"{row['tool']} needs {row['missing_scope']}",
         note="" if question else row["question"],
         args="" if question else "\n".join(lines),
@@ -249,7 +239,7 @@ _WAITING = {"candidate": _candidate, "deviation": _deviation, "interrupt": _inte
 
 def tool_call(layout: "Layout", name: str, args_json: str, *, state: str = "") -> RenderableType:
     """Return a tool call; the state of one that is not on record yet is done, failed or running."""
-    text = f"{name}({args_json})" if layout.wide else call_text(name, parsed(args_json))
+    text = f"{name}({args_json})" if layout.wide else rows.call_text(name, parsed(args_json))
     return layout.folded(_MARKS.get(state, ("→", "cyan")), text)
 
 
@@ -262,7 +252,7 @@ class Lines:
 
     def heading(self, turn: wire.ConversationTurn) -> list[RenderableType]:
         """Return two lines: when and why; turn, thread and state."""
-        began = shown(instant(turn, "started_at"))
+        began = rows.shown(rows.instant(turn, "started_at"))
         where = plain(f"{turn.turn_id}  thread {turn.thread_id}  ")
         return [
             Text.assemble((began, "bold"), "  ", (plain(cause(turn)), "bold magenta")),
@@ -280,7 +270,7 @@ class Lines:
 
     def folded(self, mark: tuple[str, str], text: str) -> Text:
         """Return a line, shortened but for `wide`."""
-        return self._indented(f"{mark[0]} {text if self.wide else clipped(text, self._room - 2)}")
+        return self._indented(f"{mark[0]} {text if self.wide else rows.clipped(text, self._room - 2)}")
 
     def card(self, card: Card) -> list[RenderableType]:
         """Return its heading, then a line each."""
@@ -386,7 +376,7 @@ def _columns(label: str, body: RenderableType, style: str, *, width: int | None 
 
 def rule(turn: wire.ConversationTurn, width: int) -> Text:
     """Return the line above a turn that begins, or continues after another's lines."""
-    at, name = shown(instant(turn, "started_at")), plain(turn.turn_id)
+    at, name = rows.shown(rows.instant(turn, "started_at")), plain(turn.turn_id)
     middle = max(2, width - len(at) - len(name) - 8)
     return Text.assemble(("── ", "dim"), (at, "bold"), (f" {'─' * middle} ", "dim"), (name, "dim"), (" ──", "dim"))
 

@@ -16,9 +16,8 @@ from langchain_core.outputs import ChatGenerationChunk
 from rich.console import Console
 
 from agent_runtime.cli import app
-from agent_runtime.cli.chat.follow import Following, Found, Lost
+from agent_runtime.cli.chat.follow import Dialogue, Following, Found, Lost
 from agent_runtime.cli.chat.screen import LineView, Screen
-from agent_runtime.cli.chat.terminal import Dialogue
 from agent_runtime.cli.client import complete_channel
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Servicer
