@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent_runtime.graph.engine.engine import Answers, Ended, Engine, Input, Onward, Order
+from agent_runtime.graph.engine.engine import Answers, Continue, Ended, Engine, Input, Order
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.decide import Action, Decision, Facts, Position, decide
@@ -129,7 +129,7 @@ class Turns:
         return await self._run(turn, Answers(values=wanted), "continue")
 
     async def _continue(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
-        return await self._run(await self._store.try_again(decision.turn_id), Onward(), "continue")
+        return await self._run(await self._store.try_again(decision.turn_id), Continue(), "continue")
 
     async def _resume(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._store.resume(decision.turn_id, decision.interrupts)

@@ -16,18 +16,7 @@ from langgraph.types import Command
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import turn_around
-from agent_runtime.graph.engine.inputs import (
-    OF_AUTHOR,
-    OF_FIRE,
-    after,
-    dangling,
-    messages_of,
-    opening,
-    outgrown,
-    read_schema,
-    said,
-    spoken,
-)
+from agent_runtime.graph.engine import inputs
 from agent_runtime.graph.engine.live_output import LiveOutput, publishing
 from agent_runtime.graph.engine.tokens import ModelUsage, SubagentUsage, counting_subagents, tokens_of
 from agent_runtime.graph.models.secrets import redact
@@ -62,17 +51,17 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Go on: give interrupts their answers, by id."""
+    """Continue: give interrupts their answers, by id."""
 
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Onward:
-    """Go on from the checkpoint, with nothing new."""
+class Continue:
+    """Continue from the checkpoint, with nothing new."""
 
 
-Order = Input | Answers | Onward
+Order = Input | Answers | Continue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +72,14 @@ class Step:
         messages: its messages after the prompt, from the first; None where the graph no longer shows them.
         tokens_in: tokens read by models in this turn.
         tokens_out: tokens written by models in this turn.
-        beside: what of these subagents used that are still at work.
+        subagent_tokens: what of these subagents used that are still at work: tokens read and written.
         wake_after_s: when the graph asked in this interval to be woken, in seconds after its end; None: it did not.
     """
 
     messages: tuple[Said, ...] | None = ()
     tokens_in: int = 0
     tokens_out: int = 0
-    beside: tuple[int, int] = (0, 0)
+    subagent_tokens: tuple[int, int] = (0, 0)
     wake_after_s: int | None = None
 
 
@@ -115,8 +104,8 @@ class TokenLimit(RuntimeError):
     """A turn used more tokens than its category allows."""
 
 
-class _Seen:
-    """The newest step of an interval, kept so that one that fails still tells what it said and what it cost."""
+class _Progress:
+    """The newest step of an interval, kept so that an interval that fails still records what it said and cost."""
 
     def __init__(
         self, on_step: Callable[[Step], Awaitable[None]], usage: ModelUsage | None, used: tuple[int, int]
@@ -131,7 +120,7 @@ class _Seen:
         """Return how many messages the turn has; None while the graph has not shown them."""
         return None if self.step.messages is None else len(self.step.messages)
 
-    async def take(self, newer: Step) -> Step:
+    async def record(self, newer: Step) -> Step:
         """Pass a step on when it says something new."""
         known, self.step = self.step, newer
         if newer not in (known, Step()):
@@ -142,12 +131,14 @@ class _Seen:
         """Return the step with all that models used in the turn, also where no message of the graph tells it."""
         if self.usage is None:
             now = self.subagents.unreported({line.tool_call_id for line in step.messages or ()})
-            more_in, more_out = now[0] - step.beside[0], now[1] - step.beside[1]
-            return replace(step, tokens_in=step.tokens_in + more_in, tokens_out=step.tokens_out + more_out, beside=now)
+            more_in, more_out = now[0] - step.subagent_tokens[0], now[1] - step.subagent_tokens[1]
+            return replace(
+                step, tokens_in=step.tokens_in + more_in, tokens_out=step.tokens_out + more_out, subagent_tokens=now
+            )
         tokens_in, tokens_out = map(sum, zip(self._used, self.usage.tokens, strict=True))
         return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
 
-    async def cut(self) -> None:
+    async def record_cost(self) -> None:
         """Pass on what models used since the newest step: the one that they were asked in does not come to its end."""
         counted = self.counted(self.step)
         if counted != self.step:
@@ -173,11 +164,11 @@ class Engine:
         secrets: Collection[str] = (),
         live: LiveOutput | None = None,
     ) -> None:
-        """Take a graph that was compiled with the saver of `checkpoints`.
+        """Make an engine of a graph that was compiled with `checkpoints`.
 
-        A foreign one knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the turn
-        by `current_turn`. `allow` is asked before each interval; what it raises fails
-        the turn. No error of the graph shows one of the `secrets`.
+        A foreign graph knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the
+        turn by `current_turn`. `allow` is asked before each interval; what it raises fails the turn. No error of the
+        graph shows one of the `secrets`.
         """
         self._graph = graph
         self._checkpoints = checkpoints
@@ -185,7 +176,7 @@ class Engine:
         self._allow = allow
         self._secrets = secrets
         self._live = live
-        self._schema = read_schema(graph)
+        self._schema = inputs.read_schema(graph)
         self._controls: set[RunControl] = set()
         self._draining = False
 
@@ -194,7 +185,7 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
             return ThreadState()
-        seen = {str(message.id) for message in messages_of(snapshot.values)}
+        seen = {str(message.id) for message in inputs.messages_of(snapshot.values)}
         seen.add(str((snapshot.metadata or {}).get("turn_id", "")))
         pending = frozenset(item.id for item in snapshot.interrupts)
         position = Position.INTERRUPTED if pending else Position.OPEN if _steps_left(snapshot) else Position.END
@@ -241,7 +232,7 @@ class Engine:
         self._controls.add(control)
         if self._draining:
             control.request_drain()
-        seen = _Seen(on_step, ModelUsage() if self._foreign else None, used)
+        progress = _Progress(on_step, ModelUsage() if self._foreign else None, used)
         limit = asyncio.timeout(context.category.seconds)
         try:
             async with limit:
@@ -249,23 +240,23 @@ class Engine:
                     await self._allow()
                 with (
                     turn_around(context),
-                    counting_subagents(seen.subagents),
-                    publishing(self._live, context, seen.count),
+                    counting_subagents(progress.subagents),
+                    publishing(self._live, context, progress.count),
                 ):
-                    return await self._stream(order, context, mark, seen, control)
+                    return await self._stream(order, context, mark, progress, control)
         except GraphDrained:
-            await seen.cut()
+            await progress.record_cost()
             return Ended(stopped="drained")
         except asyncio.CancelledError:
-            await seen.cut()
+            await progress.record_cost()
             raise
         except TimeoutError as error:
-            step = seen.counted(seen.step)
+            step = progress.counted(progress.step)
             if limit.expired():
                 return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s", step=step)
             return Ended(stopped="failed", error=_sentence(error, self._secrets), step=step)
         except Exception as error:  # noqa: BLE001  whatever a graph raises is the turn's failure, recorded with it
-            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=seen.with_cost(error))
+            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=progress.with_cost(error))
         finally:
             self._controls.discard(control)
 
@@ -302,24 +293,26 @@ class Engine:
             # Our own agent is told of a handoff by its briefing.
             told = [order.note, context.handoff if self._foreign else ""]
             note = "\n\n".join(filter(None, told))
-            messages = opening(context.turn_id, order.prompt, order.payload_json, note)
-            before = messages_of(values)
+            messages = inputs.opening(context.turn_id, order.prompt, order.payload_json, note)
+            before = inputs.messages_of(values)
             # A graph of the author's own decides itself what it forgets.
-            window = OF_FIRE if context.started_by == "fire" and not context.by_agent else OF_AUTHOR
-            forgotten = [] if self._foreign else outgrown(before, window)
-            return {"messages": [*forgotten, *dangling(before), *messages]}, ""
+            window = inputs.OF_FIRE if context.started_by == "fire" and not context.by_agent else inputs.OF_AUTHOR
+            forgotten = [] if self._foreign else inputs.outgrown(before, window)
+            return {"messages": [*forgotten, *inputs.dangling(before), *messages]}, ""
         given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
         if self._schema.takes_messages:
             return given, ""
         snapshot = await self._graph.aget_state(_config(context.thread_id))
         return given, str((snapshot.metadata or {}).get(BEFORE, ""))
 
-    async def _stream(self, order: Order, context: TurnContext, mark: str, seen: "_Seen", control: RunControl) -> Ended:
+    async def _stream(
+        self, order: Order, context: TurnContext, mark: str, progress: _Progress, control: RunControl
+    ) -> Ended:
         given, before = await self._given(order, context)
         stream = self._graph.astream(
             given,
             _config(context.thread_id, turn=context, before=before)
-            | ({"callbacks": [seen.usage]} if seen.usage is not None else {}),
+            | ({"callbacks": [progress.usage]} if progress.usage is not None else {}),
             context=self._context(context),
             stream_mode=["values", "custom"],
             subgraphs=True,  # a graph may ask from within a subgraph to be woken
@@ -332,18 +325,18 @@ class Engine:
             if part["type"] == "custom":
                 if (asked := _wake(part["data"], wake)) != wake:
                     wake = asked  # written before the step's checkpoint where it can be: it is not asked for again
-                    await seen.take(replace(seen.step, wake_after_s=wake))
+                    await progress.record(replace(progress.step, wake_after_s=wake))
                 continue
             if part["ns"]:
                 continue
             newer = replace(self._step(part["data"], mark, before), wake_after_s=wake)
-            step = await seen.take(seen.counted(newer))
+            step = await progress.record(progress.counted(newer))
             used = step.tokens_in + step.tokens_out
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
         # Only the checkpoint tells: the stream of a resume leaves out a question that was pending before it.
         ended = await self.look(context.thread_id, mark)
-        return replace(ended, step=replace(seen.counted(ended.step), wake_after_s=wake))
+        return replace(ended, step=replace(progress.counted(ended.step), wake_after_s=wake))
 
     def _context(self, turn: TurnContext) -> Any:
         if not self._foreign:
@@ -351,13 +344,13 @@ class Engine:
         return None if self._graph.context_schema is None else {}
 
     def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False) -> Step:
-        messages = messages_of(values)
-        own = after(messages, mark)
+        messages = inputs.messages_of(values)
+        own = inputs.after(messages, mark)
         if self._schema.takes_messages:
-            lines = None if own is None else said(own)
+            lines = None if own is None else inputs.said(own)
         else:
-            own = after(messages, before) if own is None else own
-            lines = spoken(own or (), self._schema.outcome(values) if at_end else "")
+            own = inputs.after(messages, before) if own is None else own
+            lines = inputs.spoken(own or (), self._schema.outcome(values) if at_end else "")
         tokens_in, tokens_out = tokens_of(own or ())
         return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out)
 
@@ -398,7 +391,7 @@ def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = ""
 
 
 def _last_id(values: Any) -> str:
-    messages = messages_of(values)
+    messages = inputs.messages_of(values)
     return str(messages[-1].id or "") if messages else ""
 
 

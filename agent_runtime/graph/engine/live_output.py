@@ -1,15 +1,12 @@
 """What running turns say just now, for whoever follows their conversation; none of it is on disk, or has to be.
 
-Kept is one state a turn, not a queue: the message that its model is writing, as far as it has come, and the tool calls
-of the step that it takes. A reader asks for what it has not seen of that. So a slow one gets fewer and longer pieces,
-holds up nobody, and costs no memory; whatever it missed comes whole with the turn, from the store.
+One state is kept for each turn, not a queue: the message that its model is writing, as far as it has come, and the tool
+calls of the current step. A reader asks for what it has not seen of that. So a slow reader gets fewer and longer
+pieces, delays nobody, and costs no memory; whatever it missed comes whole with the turn, from the store.
 
-LiveCallbacks a running turn: the pieces of what its model writes, and its tool calls as they start and end.
-
-LangChain asks for handlers of its callbacks wherever a model or a tool is about to run, in our own graph and in a
-foreign one alike. The answer here is looked up at that moment: nobody follows the turn's channel, and there is no
-handler, so that its models are not asked to stream and nothing is paid; somebody does, and from the next model or tool
-on it is told.
+LangChain asks for callback handlers wherever a model or a tool is about to run, in our own graph and in a foreign one
+alike. The answer is looked up at that moment. If nobody follows the turn's channel, there is no handler, and its models
+are not asked to stream; if somebody does, the next model or tool publishes what it says.
 """
 
 import asyncio
@@ -28,11 +25,17 @@ from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import GraphBubbleUp
 
+from agent_runtime.graph.context import bound
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import TurnContext
 
 LONGEST_MESSAGE = 256 * 1024  # characters of one message that are told as they come; the rest comes with the turn
 MOST_CALLS = 64  # of one step that are told of
+_SILENT_TAGS = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph keeps a model's words to itself
+_INNER = "|"  # parts the names in a checkpoint's namespace: only a subgraph's has more than one
+_CALLBACKS: ContextVar["LiveCallbacks | None"] = ContextVar("turnkeeper_live_output", default=None)
+T = TypeVar("T")
+Count = Callable[[], int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,7 @@ class OutputPiece:
 
 
 @dataclass(kw_only=True)
-class _Saying:
+class _State:
     channel: str
     thread_id: str
     after: int
@@ -79,11 +82,11 @@ class _Saying:
 
 
 class Listener:
-    """One reader's view of a channel. `changed` rings when there is something that it has not heard."""
+    """One reader's view of a channel. `changed` is notified when there is something that it has not seen."""
 
-    def __init__(self, sayings: dict[str, _Saying], channel: str) -> None:
+    def __init__(self, states: dict[str, _State], channel: str) -> None:
         self.changed = Signal()
-        self._sayings = sayings
+        self._states = states
         self._channel = channel
         self._known: dict[str, OutputPiece] = {}
 
@@ -91,16 +94,16 @@ class Listener:
         """Return what running turns have said since this was last asked, one piece a turn.
 
         Args:
-            ready: whether the reader has all of a turn, by its id, before its message of that number; what the others
-                say is left for another time.
+            ready: whether the reader has all of a turn, by its id, before its message of that number; other turns are
+                left for another time.
         """
-        mine = {turn_id: one for turn_id, one in self._sayings.items() if one.channel == self._channel}
+        mine = {turn_id: one for turn_id, one in self._states.items() if one.channel == self._channel}
         self._known = {turn_id: known for turn_id, known in self._known.items() if turn_id in mine}
         found = []
-        for turn_id, saying in mine.items():
-            piece = _piece(turn_id, saying, self._known.get(turn_id))
-            if piece is not None and ready(turn_id, saying.after):
-                self._known[turn_id] = replace(piece, offset=len(saying.text), text="")
+        for turn_id, state in mine.items():
+            piece = _piece(turn_id, state, self._known.get(turn_id))
+            if piece is not None and ready(turn_id, state.after):
+                self._known[turn_id] = replace(piece, offset=len(state.text), text="")
                 found.append(piece)
         return found
 
@@ -109,65 +112,62 @@ class LiveOutput:
     """Who follows which channel, and what their turns say. May be told from any thread."""
 
     def __init__(self) -> None:
-        self._ears: dict[str, set[Listener]] = {}
-        self._sayings: dict[str, _Saying] = {}
+        self._listeners: dict[str, set[Listener]] = {}
+        self._states: dict[str, _State] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
 
     def followed(self, channel: str) -> bool:
         """Return whether anybody follows a channel: only then is there anything to tell."""
-        return channel in self._ears
+        return channel in self._listeners
 
     @contextmanager
     def listen(self, channel: str) -> Iterator[Listener]:
         """Follow a channel for the block. Called on the event loop's thread."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        listener = Listener(self._sayings, channel)
-        self._ears.setdefault(channel, set()).add(listener)
+        listener = Listener(self._states, channel)
+        self._listeners.setdefault(channel, set()).add(listener)
         try:
             yield listener
         finally:
-            self._ears[channel].discard(listener)
-            if not self._ears[channel]:
-                del self._ears[channel]
-                for turn_id in [key for key, one in self._sayings.items() if one.channel == channel]:
-                    del self._sayings[turn_id]
+            self._listeners[channel].discard(listener)
+            if not self._listeners[channel]:
+                del self._listeners[channel]
+                for turn_id in [key for key, one in self._states.items() if one.channel == channel]:
+                    del self._states[turn_id]
 
     def begin(self, turn_id: str, thread_id: str, channel: str, *, after: int, message: str) -> None:
         """A turn's model begins a message."""
-        fresh = _Saying(channel=channel, thread_id=thread_id, after=after, message=message)
-        self._tell(lambda: self._put(turn_id, fresh))
+        fresh = _State(channel=channel, thread_id=thread_id, after=after, message=message)
+        self._tell(self._put, turn_id, fresh)
 
     def say(self, turn_id: str, message: str, text: str) -> None:
         """It has written so much more of it."""
-        self._tell(lambda: self._add(turn_id, message, text))
+        self._tell(self._add, turn_id, message, text)
 
     def call(self, turn_id: str, thread_id: str, channel: str, *, after: int, call: RunningCall) -> None:
         """A tool call of a turn's step has come to a state."""
-        step = _Saying(channel=channel, thread_id=thread_id, after=after)
-        self._tell(lambda: self._put_call(turn_id, step, call))
+        step = _State(channel=channel, thread_id=thread_id, after=after)
+        self._tell(self._put_call, turn_id, step, call)
 
     def over(self, turn_id: str) -> None:
         """A turn runs no more; what it said is on disk, or came to nothing."""
-        if self._sayings:
-            self._tell(lambda: self._drop(turn_id))
+        if self._states:
+            self._tell(self._states.pop, turn_id, None)
 
-    def _drop(self, turn_id: str) -> None:
-        self._sayings.pop(turn_id, None)
-
-    def _put(self, turn_id: str, saying: _Saying) -> None:
-        if self.followed(saying.channel):
-            self._sayings[turn_id] = saying
+    def _put(self, turn_id: str, state: _State) -> None:
+        if self.followed(state.channel):
+            self._states[turn_id] = state
 
     def _add(self, turn_id: str, message: str, text: str) -> None:
-        saying = self._sayings.get(turn_id)
-        room = LONGEST_MESSAGE - len(saying.text) if saying is not None and saying.message == message else 0
-        if saying is not None and room > 0:
-            saying.text += text[:room]
-            self._ring(saying.channel)
+        state = self._states.get(turn_id)
+        room = LONGEST_MESSAGE - len(state.text) if state is not None and state.message == message else 0
+        if state is not None and room > 0:
+            state.text += text[:room]
+            self._ring(state.channel)
 
-    def _put_call(self, turn_id: str, step: _Saying, call: RunningCall) -> None:
-        known = self._sayings.get(turn_id)
+    def _put_call(self, turn_id: str, step: _State, call: RunningCall) -> None:
+        known = self._states.get(turn_id)
         if known is None or known.after != step.after:
             self._put(turn_id, step)
             known = step
@@ -176,49 +176,43 @@ class LiveOutput:
             self._ring(step.channel)
 
     def _ring(self, channel: str) -> None:
-        for listener in self._ears.get(channel, ()):
+        for listener in self._listeners.get(channel, ()):
             listener.changed.notify()
 
-    def _tell(self, do: Callable[[], None]) -> None:
-        if self._loop is None:
-            return  # nobody has ever followed anything
-        if threading.get_ident() == self._thread:
-            do()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(do)
+    def _tell(self, do: Callable[..., Any], *args: Any) -> None:
+        """Do it on the loop's thread; not at all while nobody has ever followed anything."""
+        if self._loop is not None and threading.get_ident() == self._thread:
+            do(*args)
+        elif self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(do, *args)
 
 
-def _piece(turn_id: str, saying: _Saying, known: OutputPiece | None) -> OutputPiece | None:
-    """Return what of a turn's saying is not known; None where all is."""
-    calls = tuple(saying.calls.values())
-    same = known is not None and (known.after, known.message) == (saying.after, saying.message)
+def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiece | None:
+    """Return what of a turn's state is not known; None where all is."""
+    calls = tuple(state.calls.values())
+    same = known is not None and (known.after, known.message) == (state.after, state.message)
     offset = known.offset if known is not None and same else 0
-    text = saying.text[offset:]
+    text = state.text[offset:]
     if not text and (known.calls if known is not None and same else ()) == calls:
         return None
     return OutputPiece(
         turn_id=turn_id,
-        thread_id=saying.thread_id,
-        after=saying.after,
-        message=saying.message,
+        thread_id=state.thread_id,
+        after=state.after,
+        message=state.message,
         offset=offset,
         text=text,
         calls=calls,
     )
 
 
-_QUIET = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph keeps a model's words to itself
-_INNER = "|"  # parts the names in a checkpoint's namespace: only a subgraph's has more than one
-_HEARD: ContextVar["LiveCallbacks | None"] = ContextVar("turnkeeper_overhearing", default=None)
-T = TypeVar("T")
-Count = Callable[[], int | None]
-
-
 class LiveCallbacks(BaseCallbackHandler):
-    """Tells of one interval of one turn: of its own model's words, not of those of models inside its tools."""
+    """Publishes one interval of one turn: the words of its own model, not those of models inside its tools."""
 
     run_inline = True
     raise_error = False
+    ignore_chain = True
+    ignore_retriever = True
 
     def __init__(self, live: LiveOutput, turn: TurnContext, said: Count) -> None:
         self._live = live
@@ -232,25 +226,12 @@ class LiveCallbacks(BaseCallbackHandler):
         """Whether anybody follows the turn's channel."""
         return self._live.followed(self._turn.channel)
 
-    @property
-    def ignore_chain(self) -> bool:
-        """Chains are none of its business."""
-        return True
-
-    @property
-    def ignore_retriever(self) -> bool:
-        """Nor are retrievers."""
-        return True
-
     def tap_output_aiter(self, run_id: Any, output: T) -> T:
-        """Having this, and the next, is how a handler says that it wants models to stream."""
+        """Return the output. Having this, and the next, is how a handler says that it wants models to stream."""
         del run_id
         return output
 
-    def tap_output_iter(self, run_id: Any, output: T) -> T:
-        """See `tap_output_aiter`."""
-        del run_id
-        return output
+    tap_output_iter = tap_output_aiter
 
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: Any, tags: Any = None, metadata: Any = None, **kwargs: Any
@@ -258,7 +239,7 @@ class LiveCallbacks(BaseCallbackHandler):
         """A model is asked."""
         del serialized, messages, kwargs
         after = self._said()
-        if after is None or self._calls or _is_inner(metadata) or _QUIET & set(tags or ()) or not self.wanted:
+        if after is None or self._calls or _is_inner(metadata) or _SILENT_TAGS & set(tags or ()) or not self.wanted:
             return
         self._speaking = run_id
         turn = self._turn
@@ -312,30 +293,29 @@ class LiveCallbacks(BaseCallbackHandler):
 
 @contextmanager
 def publishing(live: LiveOutput | None, turn: TurnContext, said: Count) -> Iterator[None]:
-    """Let `live` be told of what runs in the block, whenever somebody follows the turn's channel."""
+    """Publish to `live` what runs in the block, whenever somebody follows the turn's channel."""
     if live is None:
         yield
         return
     _ask_for_handlers()
-    token = _HEARD.set(LiveCallbacks(live, turn, said))
     try:
-        yield
+        with bound(_CALLBACKS, LiveCallbacks(live, turn, said)):
+            yield
     finally:
-        _HEARD.reset(token)
         live.over(turn.turn_id)
 
 
-class _Asked:
-    """What LangChain asks for the handler of a context: empty while nobody follows."""
+class _WhileFollowed:
+    """What LangChain asks for the handler of a context: none while nobody follows."""
 
     def get(self) -> LiveCallbacks | None:
-        heard = _HEARD.get()
-        return heard if heard is not None and heard.wanted else None
+        callbacks = _CALLBACKS.get()
+        return callbacks if callbacks is not None and callbacks.wanted else None
 
 
 @cache
 def _ask_for_handlers() -> None:
-    register_configure_hook(cast("ContextVar[BaseCallbackHandler | None]", _Asked()), inheritable=True)
+    register_configure_hook(cast("ContextVar[BaseCallbackHandler | None]", _WhileFollowed()), inheritable=True)
 
 
 def _is_inner(metadata: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Graphs that authors bring: found by a reference, loaded, looked at, guarded and put under the engine.
+"""Graphs that authors bring; they import nothing of ours.
 
-They import nothing of ours. `reference` says where one lies, `loading` makes it, `toolnodes` puts the guard around its
-tool calls, `opening` joins them for the daemon and for `agent-runtime graph check`.
+`load` finds and makes one from a reference, `inspect` looks for tool calls that the guard cannot judge, `open` joins
+both for the daemon and for `agent-runtime graph check`.
 """

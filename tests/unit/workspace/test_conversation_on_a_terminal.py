@@ -347,7 +347,7 @@ async def test_a_slow_reader_gets_longer_pieces_and_holds_nothing_up() -> None:
         assert listener.news(_always) == []
     live.begin("turn-2", "th", "general", after=0, message="m")
     assert not live.followed("general")
-    assert not live._sayings, "nothing is kept for nobody"
+    assert not live._states, "nothing is kept for nobody"
 
 
 def test_who_reads_whole_turns_only_hears_nothing() -> None:
