@@ -43,11 +43,7 @@ from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.turns.handoff import HandoffIntake
-from agent_runtime.turns.interval import Intervals
-from agent_runtime.turns.notify import Notifier
-from agent_runtime.turns.turns import Parts
-from agent_runtime.turns.worker import Worker
+from agent_runtime.turns import handoff, interval, notify, turns, worker
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
@@ -249,28 +245,29 @@ class _Basis:
         subagents = Subagents(lambda: make_model(self.settings.model, self.home, clock=clock, environ=self.environ))
         specs = self._tools(workspace, messages, store, categories, subagents)
         engine = self._engine(build, store, workspace, specs, narrowing, subagents, live)
-        parts = Parts(
+        parts = turns.Parts(
             store=store,
             engine=engine,
-            intervals=Intervals(store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints),
+            intervals=interval.Intervals(
+                store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints
+            ),
             mailboxes=mailboxes,
             agent_messages=messages,
-            notifier=Notifier(self.settings.notify, log, self.environ),
+            notifier=notify.Notifier(self.settings.notify, log, self.environ),
             log=log,
             failpoints=failpoints,
-        )
-        worker = Worker(
-            parts,
-            terminal_deliveries=deliveries,
-            handoffs=HandoffIntake(store, home=self.home, clock=clock, log=log),
-            arrived=arrived,
-            clock=clock,
-            most_at_once=MOST_AT_ONCE,
         )
         return Runtime(
             store=store,
             acceptor=acceptor,
-            worker=worker,
+            worker=worker.Worker(
+                parts,
+                terminal_deliveries=deliveries,
+                handoffs=handoff.HandoffIntake(store, home=self.home, clock=clock, log=log),
+                arrived=arrived,
+                clock=clock,
+                most_at_once=MOST_AT_ONCE,
+            ),
             mailboxes=mailboxes,
             categories=categories,
             workspace=workspace,

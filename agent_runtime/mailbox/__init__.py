@@ -1,1 +1,1 @@
-"""Inboxes seen from outside the running agent: those of agents that live in a terminal, and what lies in any."""
+"""Agents' inboxes: accepting into them, claiming from them, and following what agents in terminals read."""

@@ -83,7 +83,7 @@ class Acceptor:
         Raises:
             InvalidInput: it does not fit an envelope.
             Conflict: its key is known, and stands for something else.
-            Exhausted: no room; nothing is promised.
+            Exhausted: the inbox or the disk is full; nothing was accepted.
         """
         return await self.queue(trigger)
 

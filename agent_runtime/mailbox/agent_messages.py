@@ -34,7 +34,7 @@ from turnkeeper.event_log import EventLog
 SCOPE = "agent.send"
 MOST_HOPS = 8  # messages to and fro since an author or a fire began it
 LONGEST_MESSAGE = 256 << 10  # bytes
-AGAIN_S = 30.0  # between two tries of an answer for which there was no room
+AGAIN_S = 30.0  # between two tries of an answer when the inbox is full
 IDLE_S = 3600.0
 
 
@@ -91,7 +91,7 @@ class AgentMessages:
             news, again_s = self.owing.next(), IDLE_S
             try:
                 await self.answer_owed()
-            except (TurnkeeperError, OSError) as error:  # no room: what is owed stays on record
+            except (TurnkeeperError, OSError) as error:  # the inbox or the disk is full: what is owed stays on record
                 self._log.emit("answer.delayed", reason=f"{type(error).__name__}: {error}"[:500])
                 again_s = AGAIN_S
             await self._clock.wait(news, again_s)
@@ -120,7 +120,6 @@ class AgentMessages:
 
     async def _message(self, call: Call, worker: str, text: str) -> Trigger:
         context = call.context
-
         parent = await self._store.read(get_turn, context.turn_id)
         begun_by = await self._store.read(mail.get_delegation, context.turn_id)
         if parent is None:
@@ -129,22 +128,18 @@ class AgentMessages:
         if hops > MOST_HOPS:
             raise Exhausted(f"{MOST_HOPS} messages have gone to and fro since this began", hint="tell the author")
         key = f"agent:{hashlib.sha256(call.key.encode()).hexdigest()[:32]}"
-        grant = replace(parent.grant, tools=parent.grant.tools - {SCOPE, RESTART})
-        return Trigger(
-            source="agent",
-            key=key,
-            turn_id=turn_id_of("agent", key),
+        return _trigger(
+            parent,
+            key,
             thread_id=thread_of(worker, parent.channel),
-            channel=parent.channel,
             agent=worker,
-            grant=grant,
+            grant=replace(parent.grant, tools=parent.grant.tools - {SCOPE, RESTART}),
             prompt=text,
             kind=AGENT_KINDS[context.started_by],
-            read_only=parent.read_only,
             sender=FIRST_AGENT,
             parent=parent.turn_id,
             hops=hops,
-        ).sealed()
+        )
 
 
 def thread_of(worker: str, channel: str) -> str:
@@ -172,21 +167,24 @@ def _answer(ended: _Ended, parent: TurnRecord) -> Trigger:
     item = ended.delegation
     key = f"agent:answer:{item.turn_id}"
     by_fire = ended.turn is not None and ended.turn.kind == AGENT_KINDS["fire"]
-    return Trigger(
-        source="agent",
-        key=key,
-        turn_id=turn_id_of("agent", key),
+    return _trigger(
+        parent,
+        key,
         thread_id=parent.thread_id,
-        channel=parent.channel,
         agent=item.sender,
         grant=parent.grant,
         prompt=sendable(_words(ended), LONGEST_MESSAGE),
         kind=AGENT_KINDS["fire" if by_fire else "author"],
-        read_only=parent.read_only,
         sender=item.agent,
         parent=item.turn_id,
         hops=item.hops + 1,
-    ).sealed()
+    )
+
+
+def _trigger(of: TurnRecord, key: str, **message: Any) -> Trigger:
+    """Return a message between agents in the channel of the turn that began the exchange."""
+    own: dict[str, Any] = {"turn_id": turn_id_of("agent", key), "channel": of.channel, "read_only": of.read_only}
+    return Trigger(source="agent", key=key, **own, **message).sealed()
 
 
 def _words(ended: _Ended) -> str:

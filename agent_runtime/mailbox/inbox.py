@@ -50,7 +50,7 @@ def existing(home: Home, agent: str) -> Path:
 
 
 def inbox_rows(home: Home) -> list[Row]:
-    """Return one row an inbox: how much lies where, since when, and who reads it."""
+    """Return a row for each inbox: how many envelopes are in which state, since when, and who reads it."""
     of_runtime = hosted_on(home)
     return [_inbox_row(home.inbox(agent), of_runtime=agent in of_runtime) for agent in agents_with_inboxes(home)]
 

@@ -103,7 +103,7 @@ class Mailboxes:
         return await self._run(lambda: any(record.get("name") == name for record in read_acks(self._home.logs)))
 
     async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
-        """Take back an envelope that nobody has claimed, or with `claimed` any; False if somebody has."""
+        """Remove an envelope that is not claimed yet, or with `claimed` any; return False if it is claimed."""
         return await self._run(lambda: self._other(agent).withdraw(name, claimed=claimed))
 
     async def claim(self, limit: int) -> list[Delivery]:
@@ -124,7 +124,7 @@ class Mailboxes:
         self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
-        """Move aside what nobody can read."""
+        """Set aside an envelope that cannot be read, with the reason."""
         await self._run(lambda: self._inboxes[delivery.agent].quarantine(delivery.claimed.name, reason))
         self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 
@@ -180,7 +180,7 @@ class Mailboxes:
         return [answers[id(envelope)] for envelope, _ in items]
 
     def _put_into(self, agent: str, own: Sequence[Encoded]) -> Sequence[Put | TurnkeeperError]:
-        """Put into one agent's inbox; one that cannot be opened refuses its own envelopes, and nobody else's."""
+        """Put into one agent's inbox; one that cannot be opened refuses its own envelopes only."""
         try:
             with machine_errors(self._home.inbox(agent)):
                 inbox = self._inboxes.get(agent) or self._other(agent)
@@ -217,7 +217,7 @@ class Mailboxes:
         found: dict[str, TriggerHeader] = {}
         for inbox in self._inboxes.values():
             found |= {trigger.key: header_of(trigger) for trigger, _ in self._read(inbox)}
-            # A crash may have come between a link and its sync; nobody is told "duplicate" of what is not on disk.
+            # A crash may have come between a link and its sync; "duplicate" is answered only for what is on disk.
             self._files.sync_folder(inbox.folder / "inbox")
         return found
 

@@ -35,7 +35,7 @@ def project(
     Args:
         turn: the turn.
         messages: what was said in it, in any order.
-        interrupts: what its author was asked, in order; bounded pauses ask nobody and are left out.
+        interrupts: what its author was asked, in order; bounded pauses are left out, since they ask nobody.
         first: no earlier turn belongs to the same fire; only such a turn carries the mark of its trigger.
         proposed: what it proposed.
         deviations: contradictions that it came upon.
@@ -90,7 +90,7 @@ def _message(record: MessageRecord) -> wire.Message:
 
 
 def _did_nothing(turn: TurnRecord, said: Sequence[wire.Message], asked: Sequence[wire.Interrupt]) -> bool:
-    """Tell whether a fire's turn ended well with no text, proposal or interrupt. Silent turns have another status."""
+    """Return whether a fire's turn ended well with no text, proposal or interrupt. Silent turns have another status."""
     if turn.status != "succeeded" or turn.trigger != "fire" or asked:
         return False
     spoke = any(message.role == "agent" and message.text.strip() for message in said)

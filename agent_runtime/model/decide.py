@@ -222,7 +222,7 @@ _ROWS = (_taken_before, _under_way, _unfinished, _cancelled, _waiting, _settled_
 
 
 def _finish(turn: TurnFacts, thread: ThreadState, *, again: bool) -> Decision:
-    """An unfinished turn that nobody runs: bring it to its end, never giving it anything twice."""
+    """Bring a turn that a crash left unfinished to its end, and never give it anything twice."""
     unanswered = bool(turn.answered & thread.pending)
     given = not unanswered if turn.answered else turn.turn_id in thread.inputs
     too_often = turn.tries >= MOST_TRIES

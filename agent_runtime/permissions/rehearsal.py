@@ -258,7 +258,7 @@ def _context(category: Category, turn: PastTurn) -> TurnContext:
 
 
 def _writable(name: str) -> bool:
-    """Tell whether a category file can hold a name; a model may have written anything."""
+    """Return whether a category file can hold a name; a model may have written anything."""
     return 0 < len(name) <= LONGEST_NAME and not any("\ud800" <= character <= "\udfff" for character in name)
 
 

@@ -55,7 +55,7 @@ class TerminalDelivery(TriggerHeader):
 
 @dataclass(frozen=True, kw_only=True)
 class Handoff:
-    """What an agent is to be told. Names are those of the columns."""
+    """What an agent's next turn is shown. Names are those of the columns."""
 
     key: str
     agent: str

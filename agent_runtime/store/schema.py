@@ -207,7 +207,7 @@ delegations = Table(
     Column("parent", String(64), nullable=False),  # the sender's turn
     Column("agent", String(32), nullable=False),  # whom it was sent to
     Column("hops", Integer, nullable=False),  # messages since an author or a fire
-    # none: nobody waits for an answer; open: its turn goes on; owed: it is over; answered: its answer is on disk
+    # none: no answer is expected; open: its turn goes on; owed: it is over; answered: its answer is on disk
     Column("state", String(16), nullable=False),
     CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
     Index("delegations_owed", "turn_id", sqlite_where=Column("state") == "owed"),

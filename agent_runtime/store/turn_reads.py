@@ -109,7 +109,7 @@ def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRec
 def list_interrupts(
     connection: Connection, *, channel: str = "", include_settled: bool = False
 ) -> list[InterruptRecord]:
-    """Return what authors are asked, oldest first; bounded pauses are nobody's decision and left out."""
+    """Return what authors are asked, oldest first; without bounded pauses, which ask nobody."""
     query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
     query = query.where(interrupts.c.channel == channel) if channel else query
     query = query if include_settled else query.where(interrupts.c.status == "pending")

@@ -1,12 +1,11 @@
-"""The workspace's tables. Their constraints hold what the submit boundary promises, whoever writes.
+"""The tables of the workspace in `agent.db`: pages, proposals, memory, sources, deviations, files.
 
-Instants are integer microseconds since 1970 in UTC. No row exists without an origin and a lifecycle, and none that an
-agent produced is canonical unless an author's decision stands in the same row.
-
-The tables of what stands beside pages: what they come from, what contradicts or doubts them, files.
-
-As in `agent_runtime/store/workspace_schema.py`, the constraints hold what the submit boundary promises, whoever writes.
+Their constraints hold what the submit boundary promises, whoever writes. Instants are integer microseconds since 1970
+in UTC. No row exists without an origin and a lifecycle. None that an agent produced is canonical unless the same row
+holds an author's decision.
 """
+
+from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, LargeBinary, String, Table, Text, text
 
@@ -15,6 +14,21 @@ from agent_runtime.store.schema import metadata
 _ORIGINS = "origin IN ('authored', 'agent-produced', 'imported', 'observed')"
 _PROVENANCE = "origin <> 'agent-produced' OR turn_id <> ''"
 _DECIDED = "(lifecycle = 'candidate') = (decided_at_us IS NULL) AND (lifecycle = 'candidate') = (decided_by = '')"
+
+
+def _decision_columns() -> list[Column[Any]]:
+    """Return the columns that say who proposed something in which turn, and how the author decided."""
+    return [
+        Column("turn_id", String(128), nullable=False),
+        Column("thread_id", String(256), nullable=False),
+        Column("agent", String(32), nullable=False),
+        Column("task_name", String(256), nullable=False),
+        Column("created_at_us", BigInteger, nullable=False),
+        Column("decided_at_us", BigInteger),
+        Column("decided_by", String(64), nullable=False),
+        Column("note", Text, nullable=False),
+    ]
+
 
 pages = Table(
     "pages",
@@ -67,14 +81,7 @@ candidates = Table(
     Column("tags", Text, nullable=False),
     Column("origin", String(16), nullable=False),
     Column("lifecycle", String(16), nullable=False),
-    Column("turn_id", String(128), nullable=False),
-    Column("thread_id", String(256), nullable=False),
-    Column("agent", String(32), nullable=False),
-    Column("task_name", String(256), nullable=False),
-    Column("created_at_us", BigInteger, nullable=False),
-    Column("decided_at_us", BigInteger),
-    Column("decided_by", String(64), nullable=False),
-    Column("note", Text, nullable=False),
+    *_decision_columns(),
     CheckConstraint("kind IN ('candidate-page', 'candidate-summary')", name="candidates_kind"),
     CheckConstraint(_ORIGINS, name="candidates_origin"),
     CheckConstraint("lifecycle IN ('candidate', 'canonical', 'rejected')", name="candidates_lifecycle"),
@@ -160,14 +167,7 @@ deviations = Table(
     Column("why", Text, nullable=False),  # what the agent said to it
     Column("origin", String(16), nullable=False),  # agent-produced: a tool recorded it; observed: the boundary did
     Column("lifecycle", String(16), nullable=False),
-    Column("turn_id", String(128), nullable=False),
-    Column("thread_id", String(256), nullable=False),
-    Column("agent", String(32), nullable=False),
-    Column("task_name", String(256), nullable=False),
-    Column("created_at_us", BigInteger, nullable=False),
-    Column("decided_at_us", BigInteger),
-    Column("decided_by", String(64), nullable=False),
-    Column("note", Text, nullable=False),
+    *_decision_columns(),
     CheckConstraint("kind IN ('contradiction', 'stale-base')", name="deviations_kind"),
     CheckConstraint("origin IN ('agent-produced', 'observed')", name="deviations_origin"),
     CheckConstraint("lifecycle IN ('open', 'kept', 'accepted')", name="deviations_lifecycle"),
@@ -179,7 +179,7 @@ deviations = Table(
     Index("deviations_by_channel", "channel", "created_at_us"),
     Index("deviations_by_turn", "turn_id"),
     Index("deviations_by_candidate", "candidate_id"),
-    # The same contradiction is told once as long as it is open, and once for each candidate: each is decided by itself.
+    # An open contradiction is recorded once, and once for each candidate: each is decided by itself.
     Index(
         "deviations_open",
         *("page_id", "says", "found", "candidate_id"),
@@ -215,7 +215,7 @@ revalidations = Table(
     sqlite_autoincrement=True,
 )
 
-# Files beside pages; only an author puts one there.
+# Files attached to pages; only an author adds one.
 attachments = Table(
     "attachments",
     metadata,

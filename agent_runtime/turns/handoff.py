@@ -1,6 +1,6 @@
-"""What an agent's next turn is told: handoffs from the bus and notes from files; and what a starting runtime finds."""
+"""What an agent's next turn is shown: handoffs from the bus and notes from files; and what waits at the start."""
 
-from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
@@ -19,21 +19,6 @@ from turnkeeper.storage.files import SystemFiles
 SENDER = "watchdog"
 LARGEST_NOTES = 1 << 20  # bytes of a notes file; how much of it is shown is bounded apart
 _MARKERS = ("escalate-failed-*", "*-crashloop-suspected")  # as docs/lifecycle.md says
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What the runtime's start found.
-
-    Attributes:
-        waiting: decisions that authors are asked for.
-        held: fires that wait for them.
-        alarms: markers by which the watchdog said that something is wrong.
-    """
-
-    waiting: int
-    held: int
-    alarms: int
 
 
 class HandoffIntake:
@@ -69,8 +54,12 @@ class HandoffIntake:
             item = Handoff(key=key, agent=agent, kind="notes", sender=agent, text=sendable(text, LARGEST_NOTES))
             await self._store.write(put_notes, item, at)
 
-    async def look_around(self) -> Found:
-        """Return what waits for the author as the runtime comes up."""
+    async def waiting_at_start(self) -> dict[str, Any]:
+        """Return how much waits for the author as the runtime starts.
+
+        `waiting`: undecided approvals; `held`: fires that wait for them; `alarms`: markers of the watchdog that
+        something is wrong.
+        """
 
         def count(connection: Connection) -> tuple[int, int]:
             waits = (keys.c.became == "held") & ~keys.c.released
@@ -79,4 +68,4 @@ class HandoffIntake:
 
         waiting, held = await self._store.read(count)
         alarms = sum(1 for pattern in _MARKERS for _ in self._home.run.parent.glob(pattern))
-        return Found(waiting=waiting, held=held, alarms=alarms)
+        return {"waiting": waiting, "held": held, "alarms": alarms}

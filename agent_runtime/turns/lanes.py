@@ -10,7 +10,7 @@ from agent_runtime.model.decide import Incoming
 from agent_runtime.model.trigger import Trigger
 from turnkeeper.clock import Clock
 
-LONGEST_WAIT_S = 3600.0  # a lane looks again after this long, whatever it was told
+LONGEST_WAIT_S = 3600.0  # a lane looks again after this long in any case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class Handled:
     Attributes:
         done: it is over; otherwise it stays in the lane.
         until: when to look again, if nothing comes before.
-        rest_s: it is in trouble, and left alone for so long, whatever comes; what came after it in the lane waits
-            too, unless that is no trigger: a decision or a cancel is never held up.
+        rest_s: it failed, and is tried again after so many seconds. What came after it in the lane waits too, except
+            decisions and cancels.
     """
 
     done: bool

@@ -13,14 +13,8 @@ LONGEST_S = 30.0
 MOST_AT_ONCE = 8
 Event = Literal["interrupt", "failure", "pause"]
 _PASSED_ON = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LANG",
-    "DISPLAY",
-    "WAYLAND_DISPLAY",
-    "XDG_RUNTIME_DIR",
-    "DBUS_SESSION_BUS_ADDRESS",
+    *("PATH", "HOME", "USER", "LANG"),
+    *("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
 )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from agent_runtime.mailbox.mailboxes import Delivery
@@ -92,8 +92,8 @@ class Worker:
             else:
                 self._lanes.put(turn.thread_id, Item(asked=Incoming(source="recovery")))
         self._lanes.put_all(await self._store.read(kept))
-        found, going_on = await self._handoffs.look_around(), sum(turn.status == "running" for turn in unfinished)
-        self._log.emit("runtime.up", continued=going_on, **asdict(found))
+        found, going_on = await self._handoffs.waiting_at_start(), sum(turn.status == "running" for turn in unfinished)
+        self._log.emit("runtime.up", continued=going_on, **found)
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
         self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
@@ -193,7 +193,7 @@ class Worker:
             self._on_shutdown()
 
     async def _set_aside(self, delivery: Delivery, reason: str) -> None:
-        """Quarantine what cannot be read; whoever was told that it is accepted is told that it failed."""
+        """Quarantine what cannot be read, and record that it failed if it was accepted."""
         unread = identify(delivery.claimed.envelope)
         if unread is not None and await self._store.refuse_unread(unread, f"its envelope cannot be read: {reason}"):
             self._turns.notify("failure", unread)
