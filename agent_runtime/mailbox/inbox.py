@@ -173,14 +173,7 @@ class Reader:
 
 @contextlib.contextmanager
 def reading(home: Home, agent: str, reader: str, *, clock: Clock, entropy: Entropy) -> Iterator[Reader]:
-    """Become the reader of an agent's inbox.
-
-    Args:
-        home: the state directory.
-        agent: whose inbox.
-        reader: what reads, for whoever comes second, and for the ledger of receipts.
-        clock: the machine's.
-        entropy: the machine's.
+    """Become the reader of an agent's inbox, under the name `reader`, which another that tries and the receipts show.
 
     Raises:
         InvalidInput: not an agent's name.

@@ -47,12 +47,7 @@ class Pane:
             raise NotFound(f"the program in tmux session {self._name} has ended", hint="start it again")
 
     def paste(self, text: str, *, buffer: str) -> None:
-        """Paste a text and press Enter. Raises NotFound when the pane has gone.
-
-        Args:
-            text: what the program is to read.
-            buffer: a name for tmux's buffer, of the caller's own.
-        """
+        """Paste a text by way of tmux's buffer of this name, and press Enter. Raises NotFound when the pane has gone."""
         self.check()
         self._run("load-buffer", "-b", buffer, "-", given=plain(text))
         # -r: a line break stays one, since the carriage return that tmux would make of it is a key, Enter.

@@ -36,12 +36,8 @@ class RaisedInterrupt:
     Attributes:
         interrupt_id: LangGraph's id.
         kind: what is asked: permission for a call, a proposal to go on, a question, or nothing: a bounded pause.
-        tool: the tool of the call.
-        args: the call's arguments.
         args_hash: their hash, to which an approval is bound.
-        call_id: the call's id.
         missing_scope: what would have to be granted.
-        question: what the author reads.
         allows_text: an ordinary message may answer it.
         timeout_s: of a bounded pause.
     """

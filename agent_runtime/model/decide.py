@@ -69,15 +69,11 @@ class TurnFacts:
     """One row of the turn table.
 
     Attributes:
-        turn_id: which.
         status: running, interrupted, paused, or finished.
-        task_id: of the fire behind it.
         answered: the interrupts that its newest resume answers; empty when it began with an input.
-        cancelled: a cancel is stored.
         tries: intervals begun since its start or its newest resume, but for those that ended with their process in
             good order.
-        paused_until: when a bounded pause ends.
-        pause: the interrupt of a bounded pause.
+        paused_until: when a bounded pause ends; `pause` is its interrupt.
     """
 
     turn_id: str
@@ -95,7 +91,6 @@ class ThreadState:
     """The thread's newest checkpoint.
 
     Attributes:
-        position: where it stands.
         inputs: the turns, among those asked about, whose input is in it.
         pending: ids of the interrupts that wait in it.
     """
@@ -107,12 +102,7 @@ class ThreadState:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """An interrupt that waits for the author.
-
-    Attributes:
-        interrupt_id: which.
-        allows_text: an ordinary message may answer it.
-    """
+    """An interrupt that waits for the author; with `allows_text` an ordinary message may answer it."""
 
     interrupt_id: str
     allows_text: bool = False
@@ -123,15 +113,12 @@ class Facts:
     """What is known when a decision is made, all read together.
 
     Attributes:
-        now: by the runtime's clock.
-        own: the row of the trigger's own turn.
         newest: the newest row of another turn on the thread that is not over, else the newest of all.
         taken: what the trigger's key became, where it has been taken without a turn of its own.
         cancelled: a cancel is stored for the trigger's own turn.
         live: a turn is running on the thread in this process.
         questions: asked on the thread and undecided.
         decided: interrupts that the author has decided and the graph has not gone on with.
-        thread: the checkpoint.
     """
 
     now: datetime
@@ -150,7 +137,6 @@ class Decision:
     """What to do, about which turn and interrupts.
 
     Attributes:
-        action: what.
         turn_id: the turn it acts on; empty where that is the trigger's own, still unwritten.
         interrupts: what holds the thread, or is answered.
         until: when to look again, for a wait that ends by itself.

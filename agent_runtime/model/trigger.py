@@ -40,27 +40,19 @@ class Trigger:
         source: a fire of the runner, or an author's message.
         key: its idempotency key; one key is taken once, for ever.
         turn_id: the turn it will be, derived from the key.
-        thread_id: the thread it belongs to.
         channel: the channel whose conversation shows it.
-        agent: who runs it.
         grant: the category as it was at acceptance.
-        prompt: what is asked.
         digest: of every field but the grant and the traceparent: the same key with another digest is refused.
         payload_json: a JSON object for the graph, or empty.
         fire_id: the runner's id; empty for a message.
         attempt: which attempt at that fire, from 1; 0 for a message.
-        task_id: the task behind the fire.
-        task_name: its name.
         kind: what made the fire, in the runner's words.
         read_only: no tool with an effect may run without the author.
         nominal_at: the instant the fire stands for.
         due_at: when it was to leave.
         fired_at: when it left.
         timezone: for showing the nominal time.
-        catch_up: the task's policy for missed fires.
         stands_for: how many nominal instants it stands for, itself included.
-        first_nominal_at: the first of them.
-        last_nominal_at: the last of them.
         traceparent: W3C trace context; not part of what the fire is.
         sender: the agent that sent it; empty for a fire and an author's message.
         parent: that agent's turn.

@@ -21,7 +21,6 @@ class Category:
     """What a turn may do. Pinned in the turn's row and in its checkpoints, so that no resume widens it.
 
     Attributes:
-        name: the category's name.
         description: one sentence for the author.
         autonomous: may finish without an author in the loop; already intersected with what the workspace allows.
         silent: a turn that says nothing leaves no trace in the conversation.
@@ -33,7 +32,6 @@ class Category:
         subagents: subagents it may start.
         network: hosts for fetching; `*` is any public host.
         recurring: a turn that a task started may start tasks of its own.
-        seconds: the time limit of one turn.
         tool_calls: the most tool calls in one turn.
         tokens: the most tokens in one turn.
     """
@@ -77,15 +75,11 @@ class TurnContext:
     """What a running turn's tools and guard know about it. LangGraph's runtime context.
 
     Attributes:
-        turn_id: the turn.
-        thread_id: the thread it runs on.
         channel: the channel whose conversation shows it.
-        agent: the agent that runs it.
         category: the grant as accepted, intersected with the category as it is now.
         read_only: no tool whose effect is `write` may run without the author.
         fire_id: the fire that started it; empty for a turn that an author started.
         task_name: the task of that fire; empty likewise.
-        prompt: what the turn was asked.
         started_by: a fire or an author; for a message between agents, what began the exchange.
         by_agent: it is about a message of another agent, which the prompt shows.
         nominal_at: the instant the fire stands for.
@@ -121,7 +115,6 @@ class Verdict:
     """The answer to one tool call: allowed, or which scope is missing and why.
 
     Attributes:
-        allowed: run it.
         missing_scope: what would have to be granted; empty when allowed.
         reason: one sentence for the author; empty when allowed.
     """
@@ -149,7 +142,6 @@ class Said:
 
     Attributes:
         role: author, agent, tool or trigger.
-        text: what it says.
         tool_calls: the calls that an agent's message makes.
         tool_call_id: the call that a tool's message answers.
     """
@@ -206,14 +198,7 @@ class TurnRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageRecord:
-    """One message of a conversation.
-
-    Attributes:
-        turn_id: its turn.
-        position: orders the messages of a turn.
-        said: role, text and tool calls.
-        at: when it was recorded.
-    """
+    """One message of a conversation; `position` orders those of a turn."""
 
     turn_id: str
     position: int
@@ -285,14 +270,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelRecord:
-    """A channel.
-
-    Attributes:
-        name: its name.
-        turns: how many turns its conversation shows.
-        waiting: how many decisions wait for the author.
-        last_at: when its newest turn began.
-    """
+    """A channel: its turns that are shown, and the decisions that wait for the author."""
 
     name: str
     turns: int

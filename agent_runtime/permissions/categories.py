@@ -84,7 +84,6 @@ class CategoryEntry:
         name: its name, which is its file's name.
         category: what it grants, `autonomous` only where the workspace allows it too; None if it cannot be used.
         source: shipped, or the author's.
-        path: the file.
         overrides_shipped: the author's file takes the place of a shipped one.
         declared_autonomous: what the file says, whether or not the workspace allows it.
         problem: why it cannot be used; empty when it can.
@@ -106,7 +105,6 @@ class Finding:
     Attributes:
         level: an error makes the category unusable; a warning does not.
         where: the file, with line and key where there is one.
-        what: what is wrong, in a sentence.
     """
 
     level: Level

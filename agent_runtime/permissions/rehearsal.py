@@ -21,12 +21,7 @@ _REQUEST = "permission_request"  # the tool whose call is the one that it names
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFacts:
-    """What judging a tool takes.
-
-    Attributes:
-        scope: that a category must grant.
-        effect: read, external-read or write.
-    """
+    """What judging a tool takes: the scope that a category must grant, and its effect."""
 
     scope: str
     effect: Effect
@@ -34,13 +29,7 @@ class ToolFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PastCall:
-    """A tool call as the model made it.
-
-    Attributes:
-        at: when it was recorded.
-        tool: the tool's name.
-        args: its arguments.
-    """
+    """A tool call as the model made it; `at` is when it was recorded."""
 
     at: datetime
     tool: str
@@ -52,13 +41,9 @@ class PastTurn:
     """A turn that was.
 
     Attributes:
-        turn_id: its id.
         task_name: the task whose fire it was; empty for an author's.
-        channel: its channel.
         by_fire: a fire started it.
         read_only: its task was declared so.
-        calls: its calls, in order.
-        tokens: what it used.
         seconds: how long it ran; None where it waited for its author meanwhile, or is not over.
     """
 
@@ -77,9 +62,7 @@ class Judged:
     """A call, and what it would meet.
 
     Attributes:
-        turn: its turn.
         call: the call, as it would be judged: a request for permission is the call that it asks for.
-        scope: of the tool.
         would: run, ask the author for permission, put a proposal to the author, or be refused as one call too many.
         missing: what would have to be granted; empty where nothing is missing.
         reason: one sentence; empty for one that would run.
@@ -97,14 +80,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Overrun:
-    """A turn that would end at a limit.
-
-    Attributes:
-        turn: the turn.
-        limit: which one.
-        seen: what it used.
-        allowed: what the category allows.
-    """
+    """A turn that would end at a limit: what it used, and what the category allows."""
 
     turn: PastTurn
     limit: Limit

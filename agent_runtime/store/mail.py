@@ -70,13 +70,7 @@ class Handoff:
 
 
 def add_delegation(connection: Connection, trigger: Trigger, *, over: bool) -> None:
-    """Write who sent the message that a turn is about; written again it stays as it is. A worker's turn owes an answer.
-
-    Args:
-        connection: an open transaction.
-        trigger: the message.
-        over: its turn has ended already.
-    """
+    """Write who sent the message that a turn is about; again changes nothing. A worker owes an answer once `over`."""
     state = "none" if trigger.sender != FIRST_AGENT else "owed" if over else "open"
     values = {name: getattr(trigger, name) for name in ("turn_id", "sender", "parent", "agent", "hops")}
     connection.execute(upsert(delegations, [delegations.c.turn_id]).values(**values, state=state))

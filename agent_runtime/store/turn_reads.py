@@ -218,15 +218,7 @@ def _event(row: Row) -> EventRecord:
 
 
 def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str, now: datetime) -> Facts:
-    """Return the facts about `asked` on a thread; those of the checkpoint are left as they are.
-
-    Args:
-        connection: an open transaction.
-        asked: what came in.
-        thread_id: its thread.
-        key: its idempotency key; empty for none.
-        now: by the runtime's clock.
-    """
+    """Return what the store knows that bears on `asked`, whose idempotency key is `key`; not the checkpoint's part."""
     own = get_turn(connection, asked.turn_id) if asked.turn_id else None
     newest = bearing_on_thread(connection, thread_id, besides=asked.turn_id)
     waiting = open_interrupts(connection, thread_id)

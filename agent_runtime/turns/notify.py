@@ -23,10 +23,8 @@ class Notification:
     """Something an author may want to know at once. The command finds each field in its environment.
 
     Attributes:
-        event: an interrupt, a failure or a pause.
         task: the task's name; empty for an author's own turn.
         channel: where to look.
-        turn_id: the turn.
         interrupt_id: what is asked; empty for a failure.
     """
 
