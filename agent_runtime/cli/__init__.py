@@ -5,18 +5,18 @@ import sys
 import typer
 
 from agent_runtime.cli import approvals, categories, graph, inbox, serve, turns
-from agent_runtime.cli.chat import answer, conversation, send
+from agent_runtime.cli.chat import answer, conversation
 from agent_runtime.cli.workspace import memory, review, workspace
 from turnkeeper.console import run
 
 app = typer.Typer(
-    help="The agent's side: conversations, turns, and what waits for your decision.",
+    help="Conversations with agents, their turns, and what waits for your decision.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command("serve")(serve.serve)
 app.add_typer(conversation.app, name="conversation")
-app.command("send")(send.send)
+app.command("send")(conversation.send)
 app.command("triage")(answer.triage)
 app.add_typer(turns.threads_app, name="threads")
 app.add_typer(turns.app, name="turns")

@@ -12,7 +12,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
 
-app = typer.Typer(help="What waits for your decision.", rich_markup_mode=None)
+app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
 _COLUMNS = (
     Column("ID", lambda row: str(row["interrupt_id"])[:ID_DIGITS]),

@@ -18,7 +18,7 @@ from turnkeeper.errors import EXIT_USAGE, NotFound
 if TYPE_CHECKING:
     from agent_runtime.permissions.categories import Categories, CategoryEntry, Finding
 
-app = typer.Typer(help="What kinds of standing work may do.", rich_markup_mode=None)
+app = typer.Typer(help="Categories: what each kind of standing work may do.", rich_markup_mode=None)
 _MODULE = "agent_runtime.permissions.categories"
 
 
@@ -48,7 +48,7 @@ _FINDINGS = (
 
 @app.command("list")
 def list_(output: OutputOption = Output.TABLE) -> None:
-    """List every category, also one that cannot be used, with what is wrong with it.
+    """List every category. For one that cannot be used, show what is wrong.
 
     Example: agent-runtime categories list -o wide
     """
@@ -84,7 +84,7 @@ def show(
 
 @app.command("check")
 def check(
-    file: Annotated[Path | None, typer.Argument(help="A category file; without it, all of the home's.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A category file; if omitted, every file of the home.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check category files: unknown scopes, contradictions, scopes that no tool needs. Exits with 2 on an error.
@@ -99,7 +99,7 @@ def check(
     rows: list[Row] = [{"level": one.level, "where": one.where, "what": one.what} for one in found]
     show_rows(rows, _FINDINGS, output, name_key="where")
     if not rows:
-        note(f"{len(files)} file{'' if len(files) == 1 else 's'} checked, nothing to say against any")
+        note(f"{len(files)} file{'' if len(files) == 1 else 's'} checked, no problems found")
     if any(finding.level == "error" for finding in found):
         raise typer.Exit(EXIT_USAGE)
 
@@ -109,16 +109,18 @@ def rehearse(
     file: Annotated[Path, typer.Argument(help="The proposed category, in a file of any name.")],
     channel: Annotated[str, typer.Option("--channel", help="Only turns of this channel.")] = "",
     task: Annotated[str, typer.Option("--task", help="Only turns of this task, by name or id.")] = "",
-    since: Annotated[str, typer.Option("--since", help="Only turns since then: 7d, 12h, or an instant.")] = "",
+    since: Annotated[str, typer.Option("--since", help="Only turns after this: 7d, 12h, or a time.")] = "",
     least: Annotated[
-        bool, typer.Option("--least", help="Print only the least category that would have been enough, as a file.")
+        bool, typer.Option("--least", help="Print only the smallest sufficient category, as a file.")
     ] = False,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Replay at most so many turns, the newest.")] = 200,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, help="Replay at most this many of the newest turns.")
+    ] = 200,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replay the tool calls of past turns against a proposed category: what would ask, and what would be enough.
+    """Replay the tool calls of past turns against a proposed category: which calls would ask, and what would suffice.
 
-    Nothing runs and nothing changes. It reads the store directly, whether or not the daemon runs.
+    No tool runs and nothing changes. The command reads the store directly, whether or not the daemon runs.
 
     Example: agent-runtime categories rehearse draft.toml --task digest --since 30d
     """

@@ -1,4 +1,4 @@
-"""`agent-runtime graph`: an author's graph, looked at as the daemon would run it. Needs no daemon and no home.
+"""`agent-runtime graph`: check an author's graph as the daemon would load it. Needs no daemon and no home.
 
 Loading a graph takes LangGraph, which takes a second to import: it is loaded only here.
 """
@@ -22,7 +22,7 @@ from turnkeeper.console import Column, Output, OutputOption, home, note, show_re
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, NotFound
 
-app = typer.Typer(help="The graph that turns run.", rich_markup_mode=None)
+app = typer.Typer(help="Your own LangGraph graph, if turns run one.", rich_markup_mode=None)
 
 _TOOLS = (
     Column("TOOL", lambda row: str(row["name"])),
@@ -43,7 +43,7 @@ _VERDICTS = {
 
 @app.callback(no_args_is_help=True)
 def graph() -> None:
-    """The graph that turns run."""
+    """Your own LangGraph graph, if turns run one."""
 
 
 @app.command("check")
@@ -52,7 +52,7 @@ def check(
         str | None,
         typer.Argument(
             metavar="REF",
-            help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; without it, the one in config.toml.",
+            help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; if omitted, the one in config.toml.",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,

@@ -19,9 +19,9 @@ from turnkeeper.console import Column, LimitOption, Output, OutputOption, home, 
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
-app = typer.Typer(help="Envelopes that wait for agents, and reading them in a terminal.", rich_markup_mode=None)
-Agent = Annotated[str, typer.Argument(metavar="AGENT", help="Whose inbox.")]
-AnyAgent = Annotated[str, typer.Argument(metavar="[AGENT]", help="Whose inbox; all of them if left out.")]
+app = typer.Typer(help="The inboxes of agents, and the envelopes that wait there.", rich_markup_mode=None)
+Agent = Annotated[str, typer.Argument(metavar="AGENT", help="The agent.")]
+AnyAgent = Annotated[str, typer.Argument(metavar="[AGENT]", help="The agent; all agents if omitted.")]
 POLL_S = 0.5
 MOST_DRAINED = 100_000
 _INBOXES = (
@@ -53,7 +53,7 @@ _SET_ASIDE = (
 
 @app.command("list")
 def list_(agent: AnyAgent = "", limit: LimitOption = 50, output: OutputOption = Output.TABLE) -> None:
-    """List the inboxes and who reads them; with an agent, the envelopes that wait for it.
+    """List the inboxes and their readers; with AGENT, list the envelopes that wait for it.
 
     Example: agent-runtime inbox list codex
     """
@@ -71,12 +71,12 @@ def list_(agent: AnyAgent = "", limit: LimitOption = 50, output: OutputOption = 
 @app.command("drain")
 def drain(
     agent: Agent,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = MOST_DRAINED,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Print at most this many.")] = MOST_DRAINED,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what waits for an agent that lives in a terminal, as it is to read it, and archive it.
+    """Print the envelopes that wait for an agent in a terminal, in the form it reads, and archive them.
 
-    An envelope is archived after it was printed: what a killed reader left is printed again by the next.
+    An envelope is archived after it was printed. If the reader is killed in between, the next one prints it again.
 
     Example: agent-runtime inbox drain codex
     """
@@ -99,13 +99,15 @@ def drain(
 @app.command("watch")
 def watch(
     agent: Agent,
-    tmux: Annotated[str, typer.Option("--tmux", metavar="SESSION", help="The session, or SESSION:WINDOW.PANE.")],
-    server: Annotated[str, typer.Option("--tmux-server", metavar="NAME", help="As `tmux -L NAME`.")] = "",
+    tmux: Annotated[str, typer.Option("--tmux", metavar="SESSION", help="The tmux session, or SESSION:WINDOW.PANE.")],
+    server: Annotated[
+        str, typer.Option("--tmux-server", metavar="NAME", help="The tmux server, as in `tmux -L NAME`.")
+    ] = "",
 ) -> None:
-    """Paste each envelope for an agent into the tmux pane in which it lives, acknowledge it and archive it.
+    """Paste each envelope for an agent into the agent's tmux pane, acknowledge it and archive it.
 
-    It is pasted as one bracketed paste, then Enter, and runs until SIGTERM or Ctrl-C. A watcher that is killed leaves
-    at most one envelope that the next one pastes again.
+    Each envelope is one bracketed paste, followed by Enter. The command runs until SIGTERM or Ctrl-C. After a watcher
+    was killed, the next one pastes at most one envelope again.
 
     Example: agent-runtime inbox watch codex --tmux codex
     """
@@ -140,12 +142,12 @@ def watch(
 
 @app.command("quarantine")
 def quarantine(agent: AnyAgent = "", output: OutputOption = Output.TABLE) -> None:
-    """List what was set aside because it was malformed or could not be dealt with, and why.
+    """List the envelopes in quarantine: malformed, or impossible to process; with the reason.
 
     Example: agent-runtime inbox quarantine agent0
     """
     rows = mailbox.quarantine_rows(_home(), agent)
-    footer = "let one wait again with: agent-runtime inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
+    footer = "put one back with: agent-runtime inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
     show_rows(rows, _SET_ASIDE, output, name_key="name", footer=footer)
 
 
@@ -153,18 +155,18 @@ def quarantine(agent: AnyAgent = "", output: OutputOption = Output.TABLE) -> Non
 def requeue(
     agent: Agent,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The envelope, or the beginning of its name.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Every one that is valid.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Put back all that are valid.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let what was set aside wait again. It is checked again first.
+    """Put an envelope from quarantine back into the inbox. It is checked again first.
 
-    A fire whose failure is on record stays failed, and is set aside again: run its task again instead.
+    A fire that is recorded as failed stays failed and goes back to quarantine: run its task again instead.
 
     Example: agent-runtime inbox requeue agent0 0177
     """
     place = _home()
     if bool(name) == everything:
-        raise InvalidInput("name one envelope, or give --all", where="NAME")
+        raise InvalidInput("give the name of one envelope, or --all", where="NAME")
     mailbox.existing(place, agent)
     rows = mailbox.quarantine_rows(place, agent)
     wanted = rows if everything else [_pick(rows, name)]

@@ -10,9 +10,9 @@ from turnkeeper.storage.locking import is_held
 
 
 def serve() -> None:
-    """Run the daemon in the foreground, until SIGTERM or Ctrl-C lets running turns reach their next checkpoint.
+    """Run the daemon in the foreground. On SIGTERM or Ctrl-C, running turns reach their next checkpoint and it ends.
 
-    `turnkeeper up` starts it detached, together with the task runner; this is for service managers and for watching it.
+    `turnkeeper up` starts it in the background, with the task runner. Use `serve` for service managers and debugging.
 
     Example: agent-runtime serve --home ~/.turnkeeper
     """

@@ -1,4 +1,4 @@
-"""Taking the runner's fires in: one call, one fire a message, or many fires a message. One receipt answers each fire.
+"""Accepting the runner's fires: one call a fire, or a stream of them. One receipt answers each fire.
 
 A receipt that accepts a fire says that its envelope is on disk. Receipts come in the order of the fires, and a fire
 that is refused is answered like any other: it ends no stream.
@@ -23,18 +23,18 @@ Begun = tuple[wire.FireRequest, "asyncio.Future[Receipt] | TurnkeeperError"]
 
 
 class FireIntake:
-    """What the service's three calls for fires share."""
+    """Takes fires from single calls and from streams."""
 
     def __init__(self, acceptor: Acceptor, categories: Categories) -> None:
         self._acceptor, self._categories = acceptor, categories
         self._refusing = asyncio.Event()
 
     def refuse(self) -> None:
-        """Take no fire from now on, and end the streams of fires; what was accepted is still reported on."""
+        """Refuse fires from now on, and end the streams of fires; accepted fires are still reported on."""
         self._refusing.set()
 
     def check(self) -> None:
-        """Raise Unreachable where no fires are taken any more."""
+        """Raise Unreachable if fires are refused."""
         if self._refusing.is_set():
             raise Unreachable("agent-runtime is stopping")
 

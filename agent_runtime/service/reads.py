@@ -292,7 +292,7 @@ def get_memory(connection: Connection, request: wire.GetMemoryRequest) -> wire.M
 def search_memory(connection: Connection, request: wire.SearchMemoryRequest) -> wire.ListMemoryResponse:
     """Return the memory entries that match a query best. Raises InvalidInput."""
     if not request.query.strip():
-        raise InvalidInput("wants words to look for", where="query")
+        raise InvalidInput("give words to search for", where="query")
     shelf = memory.check_shelf(request.tier, request.owner) if request.tier else None
     found = memory.search(connection, shelf, request.query, limit=request.limit or memory.MOST_READ)
     entries = [to_message(wire.MemoryEntry, entry) for entry in found.entries]

@@ -1,4 +1,4 @@
-"""Requests of the wire as triggers: every field checked here, once, and nowhere past it."""
+"""Requests of the wire as triggers. Every field is checked here, and nowhere else."""
 
 import json
 import re
@@ -124,7 +124,7 @@ def usable(name: str, get_category: GetCategory) -> Category:
 
 
 def _agent(name: str) -> str:
-    """Return an agent's name. Whether the runtime hosts it is no matter here: any other reads in a terminal."""
+    """Return an agent's name. The runtime need not host it: other agents read in a terminal."""
     found = _matching(_AGENT, name or FIRST_AGENT, "agent")
     if found in agents.NOT_AGENTS:
         raise InvalidInput(f"{found} has no inbox", where="agent")
@@ -165,7 +165,7 @@ def _payload(text: str) -> str:
     if not isinstance(value, dict):
         raise InvalidInput("is not a JSON object", where="payload_json")
     if _depth(value) > DEEPEST:
-        raise InvalidInput(f"is nested deeper than {DEEPEST} levels", where="payload_json")
+        raise InvalidInput(f"is nested more than {DEEPEST} levels deep", where="payload_json")
     return text
 
 

@@ -20,11 +20,11 @@ class Runtime:
         store: the turn table.
         acceptor: takes fires and messages.
         worker: runs turns.
-        mailboxes: where envelopes lie.
+        mailboxes: the inboxes of agents.
         categories: what may be granted.
         workspace: what tools act on.
-        live: what running turns say, for who follows them.
-        log: the event trail.
+        live: what running turns say, for followers.
+        log: the event log.
         clock: the machine's, or a test's.
         entropy: likewise.
     """

@@ -41,7 +41,7 @@ class Servicer(WorkspaceService):
         self.Fire = self._fires.fire
 
     def refuse_fires(self) -> None:
-        """Accept no fire from now on and end the streams of fires; what was accepted is still reported on."""
+        """Refuse fires from now on and end the streams of fires; accepted fires are still reported on."""
         self._fires.refuse()
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ def _delivered(connection: Connection, turn_id: str) -> wire.Turn | None:
 
 def _wanted(turn_id: str, fire_id: str, attempt: int) -> str:
     if bool(turn_id) == bool(fire_id):
-        raise InvalidInput("name a turn or a fire", where="turn_id")
+        raise InvalidInput("give a turn id or a fire id, not both", where="turn_id")
     return turn_id or turn_id_of(fire_id, attempt)
 
 
@@ -165,7 +165,7 @@ class MessageIntake:
             return _Place(thread_id=lying.thread_id, repeated=True)
         if request.new_thread and request.thread_id:
             raise InvalidInput(
-                "a new thread has no id yet", where="thread_id", hint="name a thread or ask for a new one"
+                "a new thread cannot have an id", where="thread_id", hint="give a thread or ask for a new one"
             )
         named = read_label(request.thread_id, "thread_id") if request.thread_id else ""
         drawn = f"thread-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""Files beside pages, kept in the store itself, so that a backup of the store holds them. Only an author adds one."""
+"""Attachments of pages. They are kept in the store, so that a backup of the store holds them. Only authors add them."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _TEXTS = frozenset({"application/json", "application/xml", "application/toml", "
 
 @dataclass(frozen=True, kw_only=True)
 class AttachmentDraft:
-    """A file as an author would put it beside a page; one of the same name there is replaced."""
+    """A file to attach to a page; an attachment of the same name is replaced."""
 
     page_id: str
     name: str
@@ -32,7 +32,7 @@ class AttachmentDraft:
 
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """A file beside a page.
+    """A file attached to a page.
 
     Attributes:
         page_id: the page.
@@ -68,14 +68,14 @@ def check_attachment(draft: AttachmentDraft) -> AttachmentDraft:
     if not _TYPE.fullmatch(draft.content_type):
         raise InvalidInput(f"{draft.content_type[:40]!r} is not a content type", where="type", hint="such as text/csv")
     if not 0 < len(draft.data) <= LARGEST:
-        raise InvalidInput(f"is {len(draft.data)} bytes, 1 to {LARGEST} are taken", where="data")
+        raise InvalidInput(f"is {len(draft.data)} bytes; it must be 1 to {LARGEST}", where="data")
     return draft
 
 
 def put_attachment(
     connection: Connection, draft: AttachmentDraft, *, origin: str, lifecycle: str, by: str, at: datetime
 ) -> Attachment:
-    """Keep a file beside its page. Raises Exhausted when the page has its fill."""
+    """Store an attachment of a page. Raises Exhausted when the page has 50."""
     others = select(func.count()).where(attachments.c.page_id == draft.page_id, attachments.c.name != draft.name)
     if connection.execute(others).scalar_one() >= MOST_ON_A_PAGE:
         raise Exhausted(f"page {draft.page_id} has {MOST_ON_A_PAGE} attachments, the most there may be", where="page")
@@ -94,18 +94,18 @@ def put_attachment(
 
 
 def list_attachments(connection: Connection, page_id: str) -> list[Attachment]:
-    """Return the files beside a page, by name."""
+    """Return the attachments of a page, by name."""
     query = select(*_META).where(attachments.c.page_id == page_id).order_by(attachments.c.name)
     return [from_row(Attachment, row) for row in connection.execute(query).mappings()]
 
 
 def get_attachment(connection: Connection, page_id: str, name: str) -> tuple[Attachment, bytes]:
-    """Return a file beside a page, and its bytes. Raises NotFound; the hint names those that are there."""
+    """Return an attachment and its bytes. Raises NotFound; the hint names the page's attachments."""
     one = (attachments.c.page_id == page_id) & (attachments.c.name == name)
     row = connection.execute(select(attachments).where(one)).mappings().one_or_none()
     if row is None:
         there = ", ".join(found.name for found in list_attachments(connection, page_id)) or "none"
-        raise NotFound(f"no attachment {name[:100]!r} beside page {page_id[:100]!r}", hint=f"there are: {there}")
+        raise NotFound(f"no attachment {name[:100]!r} on page {page_id[:100]!r}", hint=f"there are: {there}")
     return from_row(Attachment, row), bytes(row["data"])
 
 
@@ -113,12 +113,12 @@ def as_text(found: Attachment, data: bytes) -> str:
     """Return an attachment's text. Raises InvalidInput for one that is none, with the reason."""
     textual = found.content_type.startswith("text/") or found.content_type in _TEXTS
     if not textual:
-        what = f"is {found.content_type}, {found.size} bytes: only text can be read"
+        what = f"is {found.content_type}, {found.size} bytes; only text can be read"
         raise InvalidInput(what, where=f"{found.page_id}/{found.name}")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(f"is not UTF-8 at byte {error.start}", where=f"{found.page_id}/{found.name}") from error
     if "\x00" in text:
-        raise InvalidInput("holds NUL characters, so it is no text", where=f"{found.page_id}/{found.name}")
+        raise InvalidInput("contains NUL characters, so it is not text", where=f"{found.page_id}/{found.name}")
     return text

@@ -77,7 +77,7 @@ class Authoring:
             InvalidInput, NotFound, Conflict: of the first draft that cannot be written.
         """
         if len(drafts) > MOST_IMPORTED:
-            raise InvalidInput(f"{len(drafts)} pages, at most {MOST_IMPORTED} are taken at once", where="pages")
+            raise InvalidInput(f"{len(drafts)} pages; at most {MOST_IMPORTED} can be imported at once", where="pages")
         by, now = replace(author or model.Author(), imports=True), self._clock.now()
 
         def put_one(connection: Connection, draft: model.PageDraft) -> Put:
@@ -111,7 +111,7 @@ class Authoring:
         return done
 
     async def attach(self, draft: AttachmentDraft, *, author: model.Author | None = None) -> Attachment:
-        """Put a file beside a page. Raises InvalidInput, NotFound, Exhausted."""
+        """Attach a file to a page. Raises InvalidInput, NotFound, Exhausted."""
         by, now = author or model.Author(), self._clock.now()
         made = await self._transactions.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
         assert isinstance(made, Attachment), "an attachment is kept as one"

@@ -72,7 +72,7 @@ def check_shelf(tier: str, owner: str) -> Shelf:
     if tier not in TIERS:
         raise InvalidInput(f"no memory tier {tier[:40]!r}", where="tier", hint=f"there are {', '.join(TIERS)}")
     if (tier in OWNED) != bool(owner):
-        what = {"conversation": "wants a thread", "channel": "wants a channel"}.get(
+        what = {"conversation": "needs a thread", "channel": "needs a channel"}.get(
             tier, "belongs to no thread or channel"
         )
         raise InvalidInput(f"the {tier} tier {what}", where="tier")
@@ -226,7 +226,7 @@ def check_key(key: str) -> str:
     if len(check_text(key, "key")) > LONGEST_KEY:
         raise InvalidInput(f"is longer than {LONGEST_KEY} characters", where="key")
     if not key or key != key.strip() or len(key.splitlines()) != 1:
-        raise InvalidInput("wants one line without blanks around it", where="key")
+        raise InvalidInput("must be one line without blanks around it", where="key")
     return key
 
 

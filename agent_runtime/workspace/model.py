@@ -249,7 +249,7 @@ def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
     """Return sources, each once: pages' ids and addresses on the web. Raises InvalidInput."""
     once = tuple(dict.fromkeys(sources))
     if len(once) > MOST_SOURCES:
-        raise InvalidInput(f"at most {MOST_SOURCES} are taken", where="sources")
+        raise InvalidInput(f"at most {MOST_SOURCES} are allowed", where="sources")
     for source in once:
         if len(source) > LONGEST_SOURCE or not (_SLUG.fullmatch(source) or _ADDRESS.fullmatch(source)):
             hint = "give ids of pages, or addresses that begin with http:// or https://"
@@ -266,7 +266,7 @@ def check_title(title: str) -> str:
     """Return a title without outer blanks: one line of 1 to 200 characters. Raises InvalidInput."""
     title = check_text(title, "title").strip()
     if not 1 <= len(title) <= LONGEST_TITLE or "\n" in title or "\r" in title:
-        raise InvalidInput(f"wants one line of 1 to {LONGEST_TITLE} characters", where="title")
+        raise InvalidInput(f"must be one line of 1 to {LONGEST_TITLE} characters", where="title")
     return title
 
 
@@ -286,5 +286,5 @@ def check_text(text: str, field: str, largest: int = LARGEST_BODY) -> str:
     if "\x00" in text:
         raise InvalidInput("holds a NUL character", where=field)
     if size > largest:
-        raise InvalidInput(f"is {size} bytes, at most {largest} are taken", where=field)
+        raise InvalidInput(f"is {size} bytes; the most is {largest}", where=field)
     return text

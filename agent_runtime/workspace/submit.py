@@ -358,7 +358,9 @@ def _record_deviation(
     """
     page = get_page(connection, draft.page_id)
     if page.lifecycle != "canonical":
-        raise InvalidInput(f"page {page.page_id} is a {page.lifecycle}, which nothing contradicts", where="page")
+        raise InvalidInput(
+            f"page {page.page_id} is a {page.lifecycle}, and only canonical pages can be contradicted", where="page"
+        )
     says, found = (
         model.check_text(text, field, deviations.LONGEST_STATEMENT).strip()
         for field, text in (("says", draft.says), ("found", draft.found))
@@ -366,7 +368,7 @@ def _record_deviation(
     if not says or not deviations.quotes(page.body, says):
         raise InvalidInput(f"is not a statement of page {page.page_id}", where="says", hint="quote it word for word")
     if not found or found == says:
-        raise InvalidInput("wants the statement that contradicts the page", where="found")
+        raise InvalidInput("must be the statement that contradicts the page", where="found")
     model.check_sources([draft.source] if draft.source else [])
     why = model.check_text(draft.why, "why", deviations.LONGEST_NOTE)
     place = deviations.Place(page_id=page.page_id, page_version=page.version, source=draft.source, why=why)

@@ -43,7 +43,7 @@ class Standing:
         page: the page, or an earlier version of it.
         sources: what it is derived from now: `page@version`, or an address.
         derived: pages derived from it, directly or through others; the nearest 1,000.
-        attachments: files beside it.
+        attachments: the page's.
     """
 
     page: model.Page
@@ -173,7 +173,7 @@ class Workspace(Transactions):
         return await self.once(call, "deviation.record", now, write)
 
     async def read_attachment(self, call: Call, page_id: str, name: str) -> tuple[Attachment, str]:
-        """Return the text of a file beside a page. Raises Denied, NotFound; InvalidInput for what is no text."""
+        """Return an attachment and its text. Raises Denied, NotFound; InvalidInput if it is not text."""
         require("attachment.read", "read", {}, call.context)
         found, data = await self.read(lambda connection: get_attachment(connection, page_id, name))
         return found, as_text(found, data)

@@ -232,11 +232,9 @@ _SHORT = ("a", "r", "e", "t")
 
 
 def triage(
-    channel: Annotated[
-        str, typer.Argument(help="Only what waits in this channel.", autocompletion=complete_channel)
-    ] = "",
+    channel: Annotated[str, typer.Argument(help="Only this channel.", autocompletion=complete_channel)] = "",
 ) -> None:
-    """Go through what waits for you: questions, tool calls past a category, proposals, contradictions.
+    """Go through what waits for you, one by one: questions, tool calls, proposals and contradictions.
 
     Example: agent-runtime triage general
     """

@@ -1,7 +1,4 @@
-"""A folder of Markdown as pages to import: what each file becomes, and what cannot be taken. Sends nothing.
-
-`agent-runtime workspace import`: a folder of Markdown becomes pages, origin imported; again, and nothing changes.
-"""
+"""`agent-runtime workspace import`: a folder of Markdown becomes pages. A second import changes nothing."""
 
 import os
 import re
@@ -221,14 +218,18 @@ _COLUMNS = (
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Every .md file below it becomes a page.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would become of each; change nothing.")] = False,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder; every .md file in it or below it becomes a page.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would happen to each file; change nothing.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Import a folder of Markdown as its author: canonical at once, origin imported; what is unchanged stays.
+    """Import a folder of Markdown as its author. The pages are canonical at once; unchanged ones stay as they are.
 
-    Front matter between two lines of --- may give title, tags and sources. One file that cannot be taken stops the
-    whole before anything is written; what breaks off later goes on where it was when run again.
+    Front matter between two lines of --- may give title, tags and sources. If one file cannot be imported, nothing is
+    written. An import that is interrupted later continues when you run it again.
 
     Example: agent-runtime workspace import notes --dry-run
     """
@@ -274,7 +275,9 @@ def _refuse(found: Reading, folder: Path) -> None:
     if len(problems) > MOST_NAMED:
         note(f"and {len(problems) - MOST_NAMED} more")
     some = "1 file" if len(problems) == 1 else f"{len(problems)} files"
-    raise InvalidInput(f"{some} cannot be imported, so nothing was", where=str(folder), hint="mend or move them away")
+    raise InvalidInput(
+        f"{some} cannot be imported, so nothing was", where=str(folder), hint="correct these files or move them away"
+    )
 
 
 def _unknown_sources(found: Reading) -> Iterator[str]:

@@ -12,11 +12,11 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import InvalidInput
 
-app = typer.Typer(help="What agents and you remember, in four tiers.", rich_markup_mode=None)
+app = typer.Typer(help="What agents and you store in memory, in four tiers.", rich_markup_mode=None)
 TIERS = "conversation, channel, workspace or account"
 Tier = Annotated[str, typer.Option("--tier", help=f"One of {TIERS}; --channel and --thread imply theirs.")]
-Channel = Annotated[str, typer.Option("--channel", help="Whose memory: of the channel tier.")]
-Thread = Annotated[str, typer.Option("--thread", help="Whose memory: of the conversation tier.")]
+Channel = Annotated[str, typer.Option("--channel", help="The channel, for the channel tier.")]
+Thread = Annotated[str, typer.Option("--thread", help="The thread, for the conversation tier.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="What to remember; `-` takes it from standard input.")]
 _COLUMNS = (
@@ -40,7 +40,7 @@ def list_(
     limit: LimitOption = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List what is remembered, newest first: all of it, or one tier's, channel's or thread's.
+    """List memory entries, newest first: all, or those of one tier, channel or thread.
 
     Example: agent-runtime memory list --channel general
     """
@@ -48,7 +48,7 @@ def list_(
     answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit))
     rows = [to_json(entry) for entry in answer.entries]
     more = f"{answer.left_out} older entries are left out; see more with --limit" if answer.left_out else ""
-    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "nothing is remembered")
+    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "no memory entries")
 
 
 @app.command("get")
@@ -72,7 +72,7 @@ def put(
     thread: Thread = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Remember a text as its author; agents read it and cannot change it. The same key again replaces the text.
+    """Store a text as its author. Agents read it and cannot change it. The same key replaces the text.
 
     Example: agent-runtime memory put tone "Write in British English." --tier workspace
     """
@@ -88,7 +88,7 @@ def update(
     thread: Thread = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change the text of an entry that is there. It is yours from then on.
+    """Change the text of an existing entry. From then on it is yours, and agents cannot change it.
 
     Example: agent-runtime memory update tone "Write in American English." --tier workspace
     """
@@ -119,7 +119,7 @@ def search(
 def forget(
     key: Key, tier: Tier = "", channel: Channel = "", thread: Thread = "", output: OutputOption = Output.TABLE
 ) -> None:
-    """Delete an entry, whoever wrote it; show what it was.
+    """Delete an entry, whoever wrote it, and show what it said.
 
     Example: agent-runtime memory forget bucket --channel general
     """
@@ -158,7 +158,7 @@ def _shelf(tier: str, channel: str, thread: str) -> tuple[str, str]:
     """Return the one tier and owner that the options name. Raises InvalidInput where something is missing."""
     tier, owner = _tier_and_owner(tier, channel, thread)
     if not tier:
-        raise InvalidInput(f"wants a tier: {TIERS}", where="--tier")
+        raise InvalidInput(f"give a tier: {TIERS}", where="--tier")
     wanted = {"channel": "--channel", "conversation": "--thread"}.get(tier, "")
     if wanted and not owner:
         raise InvalidInput(f"the {tier} tier wants {wanted}", where=wanted)

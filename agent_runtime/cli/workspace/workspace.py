@@ -1,7 +1,4 @@
-"""`agent-runtime workspace`.
-
-The commands of `agent-runtime workspace` about files beside pages.
-"""
+"""`agent-runtime workspace`: pages and their attachments."""
 
 import mimetypes
 import os
@@ -21,7 +18,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
 
 LARGEST = 2 * 1024 * 1024
-PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page that it lies beside.")]
+PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page of the attachment.")]
 _TEXT, _BYTES = "text/plain", "application/octet-stream"
 _COLUMNS = (
     Column("NAME", lambda row: str(row["name"])),
@@ -36,40 +33,44 @@ _COLUMNS = (
 def attach(
     page: PageId,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="At most 2 MiB.")],
-    name: Annotated[str, typer.Option("--name", help="Its name there; else the file's.")] = "",
-    content_type: Annotated[str, typer.Option("--type", help="Such as text/csv; else by the file's name.")] = "",
+    name: Annotated[str, typer.Option("--name", help="The attachment's name; by default the file's.")] = "",
+    content_type: Annotated[
+        str, typer.Option("--type", help="A content type such as text/csv; by default it follows from the file's name.")
+    ] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put a file beside a page, as its author. One of the same name there is replaced.
+    """Attach a file to a page, as its author. An attachment of the same name is replaced.
 
     Example: agent-runtime workspace attach garden plots.csv
     """
     row = to_json(change("PutAttachment", read_file(page, file, name=name, content_type=content_type)))
     if output in FOR_PEOPLE:
-        note(f"{row['name']} lies beside {row['page_id']}: {row['content_type']}, {row['size']} bytes")
+        note(f"{row['name']} is attached to {row['page_id']}: {row['content_type']}, {row['size']} bytes")
     else:
         show_record(row, output, name_key="name", lines=[])
 
 
 def attachments(page: PageId, output: OutputOption = Output.TABLE) -> None:
-    """List the files beside a page.
+    """List the attachments of a page.
 
     Example: agent-runtime workspace attachments garden
     """
     found = read("ListAttachments", wire.ListAttachmentsRequest(page_id=page)).attachments
     rows = [to_json(one) for one in found]
-    footer = "" if rows else f"nothing lies beside it; put a file there: agent-runtime workspace attach {page} FILE"
+    footer = "" if rows else f"it has no attachments; to add one: agent-runtime workspace attach {page} FILE"
     show_rows(rows, _COLUMNS, output, name_key="name", footer=footer)
 
 
 def attachment(
     page: PageId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, as `workspace attachments` shows it.")],
-    to: Annotated[Path | None, typer.Option("--to", help="Write it to this new file; else print it.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The attachment's name, as `workspace attachments` shows it.")
+    ],
+    to: Annotated[Path | None, typer.Option("--to", help="Write it to this new file instead of printing it.")] = None,
 ) -> None:
-    """Print a file that lies beside a page, or write it to a new file.
+    """Print an attachment of a page, or write it to a new file.
 
-    On a terminal only text is printed, its control characters written out.
+    On a terminal only text is printed, with its control characters escaped.
 
     Example: agent-runtime workspace attachment garden plots.csv --to plots.csv
     """
@@ -137,13 +138,15 @@ _WORKSPACE_COLUMNS = (
 @app.command("list")
 def list_(
     tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
-    lifecycle: Annotated[str, typer.Option("--lifecycle", help="Only draft or canonical ones.")] = "",
+    lifecycle: Annotated[
+        str, typer.Option("--lifecycle", help="Only pages of this lifecycle: draft or canonical.")
+    ] = "",
     origin: Annotated[
-        str, typer.Option("--origin", help="Only pages that were authored, imported, agent-produced or observed.")
+        str, typer.Option("--origin", help="Only pages of this origin: authored, imported, agent-produced or observed.")
     ] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the workspace's pages.
+    """List the pages of the workspace.
 
     Example: agent-runtime workspace list --tag release --origin imported
     """
@@ -161,7 +164,7 @@ def list_(
 
 @app.command("show")
 def show(page: AttachmentPage, output: OutputOption = Output.TABLE) -> None:
-    """Show a page with its origin, lifecycle, what it is derived from, its attachments and its body.
+    """Show a page: its origin, lifecycle, sources, attachments and body.
 
     Example: agent-runtime workspace show garden
     """
@@ -173,25 +176,29 @@ def put(
     page: AttachmentPage,
     file: Annotated[str, typer.Option("--file", help="Take the body from this file; `-` is standard input.")] = "",
     body: Annotated[str, typer.Option("--body", help="The body itself.")] = "",
-    title: Annotated[str, typer.Option("--title", help="Else the body's first heading, else the page's name.")] = "",
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="May be given several times.")] = None,
+    title: Annotated[
+        str, typer.Option("--title", help="The title; by default the first heading, or the page's name.")
+    ] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeat the option for more.")] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option("--source", help="A page or address it is derived from; else it keeps those that it has."),
+        typer.Option("--source", help="A page or address that it is derived from; by default its sources stay."),
     ] = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Not meant to stand yet: a draft, not canonical.")] = False,
-    attach: Annotated[list[Path] | None, typer.Option("--attach", help="A file to put beside it.")] = None,
+    draft: Annotated[bool, typer.Option("--draft", help="Write a draft instead of a canonical page.")] = False,
+    attach: Annotated[
+        list[Path] | None, typer.Option("--attach", help="A file to attach; repeat the option for more.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a page as its author: canonical at once. The version before it is kept.
+    """Write a page as its author. It is canonical at once; the version before it is kept.
 
-    A file may begin with front matter, as `workspace import` reads it. What is derived from a page that changed waits
+    A file may begin with front matter, as for `workspace import`. Pages derived from a page that changed are queued
     for re-validation.
 
     Example: agent-runtime workspace put garden --file garden.md --tag outdoors
     """
     if bool(file) == bool(body):
-        raise InvalidInput("wants a body: exactly one of --file and --body", where="workspace put")
+        raise InvalidInput("give exactly one of --file and --body", where="workspace put")
     text = body or (sys.stdin.read() if file == "-" else _contents(Path(file)))
     files = [read_file(page, path) for path in attach or []]  # before anything is written
     found = parse(f"{page}.md", text) if file else None

@@ -54,13 +54,13 @@ def read_url(url: str, *, ports: frozenset[int] = frozenset()) -> Target:
 
     Args:
         url: absolute, http or https.
-        ports: also allowed, beside 80 and 443.
+        ports: allowed in addition to 80 and 443.
 
     Raises:
         InvalidInput: it is not such a URL, carries a user or password, or names another port.
     """
     if len(url) > LONGEST_URL:
-        raise _bad(f"is {len(url)} characters long, at most {LONGEST_URL} are taken")
+        raise _bad(f"is {len(url)} characters long; the most is {LONGEST_URL}")
     if any(character <= " " or character in "\\\x7f" for character in url):
         raise _bad("holds a blank, a control character or a backslash")
     try:
@@ -76,7 +76,7 @@ def read_url(url: str, *, ports: frozenset[int] = frozenset()) -> Target:
     standard = PORTS[parts.scheme]
     port = standard if port is None else port
     if port not in {*PORTS.values(), *ports}:
-        raise _bad(f"names port {port}; only {' and '.join(map(str, PORTS.values()))} are asked")
+        raise _bad(f"names port {port}; only {' and '.join(map(str, PORTS.values()))} are allowed")
     path = quote(parts.path or "/", safe=_KEPT) + (f"?{quote(parts.query, safe=_KEPT)}" if parts.query else "")
     shown = f"[{host}]" if ":" in host else host
     whole = f"{parts.scheme}://{shown}{'' if port == standard else f':{port}'}{path}"
@@ -102,7 +102,7 @@ def _why_not(address: Address) -> str | None:
         if address.scope_id is not None:
             return "an address of one link"
         if any(address in network for network in _CARRIES_ANOTHER):
-            return "another address in disguise"
+            return "an address that embeds another address"
     for known, why in (
         (address.is_loopback, "this machine"),
         (address.is_unspecified, "no address"),
@@ -140,7 +140,7 @@ def _ascii(host: str) -> str:
     except idna.IDNAError as error:
         raise _bad(f"{host[:80]!r} is not a host's name: {error}") from error
     if "xn--" not in encoded:
-        raise _bad(f"{host[:80]!r} writes {encoded[:80]!r} in other characters")
+        raise _bad(f"{host[:80]!r} imitates {encoded[:80]!r} with other characters")
     return encoded
 
 

@@ -70,7 +70,7 @@ class WebReader:
             clock: for the instant of reading.
             resolve: host and port to addresses; the system's resolver unless given.
             refuse: raises Denied for an address that must not be connected to.
-            ports: allowed beside 80 and 443.
+            ports: allowed in addition to 80 and 443.
             timeout_s: for a whole reading.
         """
         self._clock = clock
@@ -95,7 +95,7 @@ class WebReader:
             async with asyncio.timeout(self._timeout_s), self._pool() as pool:
                 return await self._follow(pool, read_url(url, ports=self._ports), refuse)
         except TimeoutError as error:
-            raise Unreachable(f"no whole answer within {self._timeout_s:g} s", where="url") from error
+            raise Unreachable(f"no complete answer within {self._timeout_s:g} s", where="url") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError) as error:
             raise Unreachable(f"cannot be read: {error or type(error).__name__}", where="url") from error
 
@@ -197,7 +197,7 @@ def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
     if encoding in {"", "identity"}:
         return lambda part, most: part[:most]
     if encoding not in {"gzip", "x-gzip", "deflate"}:
-        raise InvalidInput(f"is packed as {encoding[:40]!r}, which was not asked for", where="url")
+        raise InvalidInput(f"is encoded as {encoding[:40]!r}, which was not requested", where="url")
     unpacked = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # either header, as it comes
     return unpacked.decompress
 
@@ -234,12 +234,12 @@ def _extracted(found: Readable) -> Extracted:
         import trafilatura  # noqa: PLC0415  an optional extra, and slow to import
     except ImportError as error:
         hint = "install it with: pip install 'turnkeeper[web-fetch]'"
-        raise InvalidInput("reading web pages needs a package", where="web.fetch", hint=hint) from error
+        raise InvalidInput("reading web pages needs an optional package", where="web.fetch", hint=hint) from error
     html = _decoded(found) if found.charset else found.body
     page: Any = trafilatura.bare_extraction(html, url=found.url, include_comments=False, with_metadata=True)
     text = (page.text or "").strip() if page else ""
     if not text:
-        raise InvalidInput("holds no text that could be found", where="url")
+        raise InvalidInput("has no text that could be extracted", where="url")
     return Extracted(title=" ".join((page.title or "").split()), text=text)
 
 

@@ -164,7 +164,7 @@ async def test_a_wrong_file_or_time_is_one_clear_line(ar: Commands, tmp_path: Pa
 
 async def test_the_check_exits_by_what_it_finds(bench: Bench, ar: Commands, tmp_path: Path) -> None:
     ar("check")
-    assert "1 file checked, nothing to say against any" in ar.err
+    assert "1 file checked, no problems found" in ar.err
     warned = tmp_path / "x.toml"
     warned.write_text('name = "x"\n[scopes]\nwrites = ["deviation"]\n')
     assert "no tool in scope writes deviation" in ar("check", str(warned))

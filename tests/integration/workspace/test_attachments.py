@@ -66,7 +66,7 @@ async def test_a_turn_reads_text_and_of_the_rest_is_told_what_it_is(
     found, text = await workspace.read_attachment(call(context), "garden", "plots.csv")
     assert (found.content_type, text) == ("text/csv", "plot,free\n1,yes\n")
     for draft, why in (
-        (file("photo.png", b"\x89PNG", "image/png"), "is image/png, 4 bytes: only text can be read"),
+        (file("photo.png", b"\x89PNG", "image/png"), "is image/png, 4 bytes; only text can be read"),
         (file("latin.txt", b"caf\xe9", "text/plain"), "is not UTF-8 at byte 3"),
         (file("nul.txt", b"a\x00b", "text/plain"), "NUL"),
     ):
