@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import ManualClock
+from turnkeeper import console
 from turnkeeper.config.home import Home
-from turnkeeper.console import program
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
 
@@ -28,7 +28,7 @@ def home() -> Iterator[Home]:
 @pytest.fixture(autouse=True)
 def no_options_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one command line said of its home and times holds for no later one in the same process."""
-    monkeypatch.setattr(program, "_common", program._Common())
+    monkeypatch.setattr(console, "_common", console._Common())
 
 
 @pytest.fixture

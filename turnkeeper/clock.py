@@ -5,8 +5,11 @@ Everything else takes a :class:`Clock`. A simulation passes its own and runs the
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -50,6 +53,15 @@ class SystemClock:
         except TimeoutError:
             return False
         return True
+
+    def poll(self, probe: Callable[[], T], *, timeout_s: float, every_s: float) -> T | None:
+        """Return the first truthy answer of `probe`, asked every `every_s`; None if none came in time. Blocks."""
+        deadline = self.monotonic() + timeout_s
+        while not (answer := probe()):
+            if self.monotonic() >= deadline:
+                return None
+            self.block(every_s)
+        return answer
 
     def block(self, seconds: float) -> None:
         """Block the calling thread: for command-line programs, which have no event loop."""

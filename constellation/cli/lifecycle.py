@@ -127,18 +127,15 @@ def restart(
 
 
 def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
-    """Return the restart's status once it is over. Raises TurnkeeperError when it was refused or given up."""
-    deadline = clock.monotonic() + _PATIENCE_S
-    while clock.monotonic() < deadline:
-        says = read_marker(markers.STATUS.at(place, id=id_))
-        found = says if isinstance(says, dict) else {}
-        if not is_under_way(place):
-            if found.get("phase") in {"up-detected", "verified"}:
-                return found
-            why = found.get("error") or "it was abandoned"
-            raise TurnkeeperError(f"the restart failed: {why}", hint="see: turnkeeper status")
-        clock.block(POLL_S)
-    raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
+    """Return the restart's status once it is over. Raises TurnkeeperError when it was refused or abandoned."""
+    if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=POLL_S):
+        raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
+    says = read_marker(markers.STATUS.at(place, id=id_))
+    found = says if isinstance(says, dict) else {}
+    if found.get("phase") not in {"up-detected", "verified"}:
+        why = found.get("error") or "it was abandoned"
+        raise TurnkeeperError(f"the restart failed: {why}", hint="see: turnkeeper status")
+    return found
 
 
 service = typer.Typer(help="Run it as a systemd service.", no_args_is_help=True, rich_markup_mode=None)

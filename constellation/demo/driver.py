@@ -74,11 +74,8 @@ class Driver:
 
     def until(self, what: str, probe: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
         """Return the first truthy answer of `probe`. Raises TurnkeeperError when none comes in time."""
-        deadline = self._clock.monotonic() + timeout_s
-        while self._clock.monotonic() < deadline:
-            if answer := probe():
-                return answer
-            self._clock.block(_POLL_S)
+        if answer := self._clock.poll(probe, timeout_s=timeout_s, every_s=_POLL_S):
+            return answer
         raise TurnkeeperError(f"waited {timeout_s:.0f}s for {what}")
 
     def ask_all(self, commands: Iterable[Sequence[str]]) -> list[Any]:
@@ -132,17 +129,17 @@ class Driver:
 
     def _await_health(self, daemon: Daemon, child: int | None) -> None:
         log = log_of(self.home, daemon)
-        deadline = self._clock.monotonic() + _START_TIMEOUT_S
-        while self._clock.monotonic() < deadline:
+
+        def answers() -> bool:
             if is_serving(self.home.socket(daemon.name)):
-                return
+                return True
             ended = os.waitpid(child, os.WNOHANG) if child is not None else (0, 0)
             if ended[0]:
                 how = f"{daemon.name} ended with exit code {os.waitstatus_to_exitcode(ended[1])}"
                 raise TurnkeeperError(f"{how}: {_tail(log)}", where=str(log))
-            self._clock.block(_POLL_S)
-        what = f"{daemon.name} did not answer within {_START_TIMEOUT_S:.0f}s: {_tail(log)}"
-        raise TurnkeeperError(what, where=str(log))
+            return False
+
+        self.until(f"{daemon.name} to answer", answers, _START_TIMEOUT_S)
 
     def stop(self, *daemons: Daemon) -> None:
         """Stop the named daemons, which a supervisor would start again; without names stop everything."""

@@ -112,22 +112,20 @@ class Restarter:
     def _await(self) -> None:
         orders = read_orders(self._home)
         limit_s = (orders.limits if orders else Limits()).start_timeout_s
-        deadline = self._clock.monotonic() + limit_s
-        while self._clock.monotonic() < deadline:
-            if serves(self._home, self._daemon):
-                return
-            self._reap()
-            revive = recall(self._home, self._daemon.name).revive
-            pid = revive.pid if isinstance(revive, Revive) else None
-            alive = pid is not None and process_with(pid, self._daemon) is not None
-            if not alive and not is_held(self._home, self._daemon.name):
-                raise TurnkeeperError(f"{self._daemon.name} ended while it started", where=str(self._status))
-            self._clock.block(POLL_S)
-        raise TurnkeeperError(f"{self._daemon.name} does not serve after {limit_s:.0f}s", where=str(self._status))
+        if not self._clock.poll(self._serves, timeout_s=limit_s, every_s=POLL_S):
+            raise TurnkeeperError(f"{self._daemon.name} did not serve within {limit_s:.0f}s", where=str(self._status))
 
-    def _reap(self) -> None:
+    def _serves(self) -> bool:
+        if serves(self._home, self._daemon):
+            return True
         with suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
+        revive = recall(self._home, self._daemon.name).revive
+        pid = revive.pid if isinstance(revive, Revive) else None
+        alive = pid is not None and process_with(pid, self._daemon) is not None
+        if not alive and not is_held(self._home, self._daemon.name):
+            raise TurnkeeperError(f"{self._daemon.name} ended while it started", where=str(self._status))
+        return False
 
     def _phase(self, phase: str, **more: Any) -> dict[str, Any]:
         self._status.parent.mkdir(mode=0o700, exist_ok=True)

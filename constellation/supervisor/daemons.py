@@ -118,10 +118,8 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
 
 def _gone(home: Home, daemon: Daemon, pid: int, timeout_s: float) -> bool:
     """Wait until `pid` holds the lock no more. A supervisor may have started another by then."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + timeout_s
-    while is_held(home, daemon.name) and holder_pid(home, daemon.name) in {pid, None}:
-        if clock.monotonic() >= deadline:
-            return False
-        clock.block(POLL_S)
-    return True
+
+    def gone() -> bool:
+        return not is_held(home, daemon.name) or holder_pid(home, daemon.name) not in {pid, None}
+
+    return SystemClock().poll(gone, timeout_s=timeout_s, every_s=POLL_S) is not None

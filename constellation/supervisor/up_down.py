@@ -110,16 +110,17 @@ def orders_of(settings: Settings) -> Orders:
 
 
 def _await(home: Home, daemon: Daemon, supervisor: int | None) -> None:
-    clock, log = SystemClock(), log_of(home, daemon)
-    deadline = clock.monotonic() + START_TIMEOUT_S
-    while clock.monotonic() < deadline:
+    def up() -> bool:
         if _serves(home, daemon):
-            return
+            return True
         _raise_if_failed(home, daemon)
         if supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] and not is_held(home, SUPERVISOR.name):
             raise TurnkeeperError("the supervisor ended", where=str(log_of(home, SUPERVISOR)), hint="read its log")
-        clock.block(POLL_S)
-    raise TurnkeeperError(f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s", where=str(log))
+        return False
+
+    if not SystemClock().poll(up, timeout_s=START_TIMEOUT_S, every_s=POLL_S):
+        what = f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s"
+        raise TurnkeeperError(what, where=str(log_of(home, daemon)))
 
 
 def _serves(home: Home, daemon: Daemon) -> bool:

@@ -2,13 +2,12 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from turnkeeper.errors import Exhausted, TurnkeeperError
-from turnkeeper.storage.files import Files, SystemFiles, machine_errors
+from turnkeeper.storage.files import Files, SystemFiles, attempt, machine_errors
 
 Failure = TurnkeeperError | None
 SMALLEST_GROUP = 4
@@ -16,14 +15,6 @@ _CHUNK = 256  # descriptors are not held: the bound is on what one pass of syncs
 # File systems whose syncfs(2) writes data and names and reports errors, as fsync(2) of each file would.
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs"})
 _SYNCFS_REPORTS = (5, 8)  # Source: syncfs(2), VERSIONS
-
-
-@runtime_checkable
-class WritesGroups(Protocol):
-    """A Files port that syncs many new files together."""
-
-    def write_group(self, items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
-        """Create the files, mode 0600, and sync them all; answer for each. A failed one leaves no file."""
 
 
 class GroupingFiles(SystemFiles):
@@ -38,7 +29,7 @@ class GroupingFiles(SystemFiles):
         for start in range(0, len(items), _CHUNK):
             chunk = items[start : start + _CHUNK]
             whole = len(chunk) >= SMALLEST_GROUP and self._syncs_whole(chunk[0][0].parent)
-            failures += _write_in_one_pass(chunk) if whole else write_one_by_one(self, chunk)
+            failures += _write_in_one_pass(chunk) if whole else super().write_group(chunk)
         return failures
 
     def _syncs_whole(self, folder: Path) -> bool:
@@ -48,28 +39,18 @@ class GroupingFiles(SystemFiles):
         return self._one_pass[device]
 
 
-def write_group(files: Files, items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
-    """Write new files through the port, together where it can."""
-    if len(items) > 1 and isinstance(files, WritesGroups):
-        return files.write_group(items)
-    return write_one_by_one(files, items)
-
-
-def write_one_by_one(files: Files, items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
-    """Write and sync each file by itself; answer for each."""
-    return [_attempt(path, partial(files.write_synced, path, data)) for path, data in items]
-
-
 def link_all(files: Files, inbox: Path, items: Sequence[tuple[str, bytes]]) -> list[Failure]:
     """Put each (name, data) into `inbox`; when this returns, those without a failure are on disk under their names.
 
     One with a failure is not there, unless a reader took it between its link and a sync of the folder that failed.
     """
     paths = [(inbox / f".{name}.tmp", inbox / name) for name, _ in items]
-    failures = write_group(files, [(path, data) for (path, _), (_, data) in zip(paths, items, strict=True)])
+    new = [(path, data) for (path, _), (_, data) in zip(paths, items, strict=True)]
+    alone = len(new) == 1
+    failures = [attempt(new[0][0], partial(files.write_synced, *new[0]))] if alone else files.write_group(new)
     for place, (temporary, target) in enumerate(paths):
         if failures[place] is None:
-            failures[place] = _attempt(target, partial(_link, files, temporary, target))
+            failures[place] = attempt(target, partial(_link, files, temporary, target))
     linked = [target for (_, target), failure in zip(paths, failures, strict=True) if failure is None]
     if not linked:
         return failures
@@ -90,17 +71,6 @@ def _link(files: Files, temporary: Path, target: Path) -> None:
         files.unlink(temporary)
 
 
-def _attempt(path: Path, work: Callable[[], None]) -> Failure:
-    try:
-        with machine_errors(path):
-            work()
-    except Exhausted as error:
-        return error
-    except OSError as error:  # the name is taken, or the temporary file was swept away
-        return Exhausted(f"was not written: {error.strerror}", where=str(path), hint="try again")
-    return None
-
-
 def _write_in_one_pass(items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
     folder = items[0][0].parent
     failures: list[Failure] = []
@@ -111,7 +81,7 @@ def _write_in_one_pass(items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
     except Exhausted as error:
         return [error] * len(items)
     try:
-        failures += [_attempt(path, partial(_write_unsynced, path, data)) for path, data in items]
+        failures += [attempt(path, partial(_write_unsynced, path, data)) for path, data in items]
         with machine_errors(folder):
             _syncfs(watch)
     except Exhausted as error:

@@ -7,11 +7,12 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from turnkeeper.errors import Corrupt, Exhausted
+from turnkeeper.errors import Corrupt, Exhausted, TurnkeeperError
 
 _NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -22,6 +23,9 @@ class Files(Protocol):
 
     def write_synced(self, path: Path, data: bytes) -> None:
         """Create `path`, mode 0600, with `data`, and sync the file. Raises FileExistsError."""
+
+    def write_group(self, items: Sequence[tuple[Path, bytes]]) -> list[TurnkeeperError | None]:
+        """Create the files as :meth:`write_synced` does; answer for each. A failed one leaves no file."""
 
     def link(self, source: Path, target: Path) -> None:
         """Give `source` the second name `target`. Raises FileExistsError: never overwrites."""
@@ -65,6 +69,10 @@ class SystemFiles:
             raise _typed(error, path) from error
         finally:
             os.close(descriptor)
+
+    def write_group(self, items: Sequence[tuple[Path, bytes]]) -> list[TurnkeeperError | None]:
+        """Create the files, each synced by itself."""
+        return [attempt(path, partial(self.write_synced, path, data)) for path, data in items]
 
     def link(self, source: Path, target: Path) -> None:
         """Give `source` the second name `target`."""
@@ -123,6 +131,18 @@ def machine_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise _no_room(error, path) from error
+
+
+def attempt(path: Path, work: Callable[[], None]) -> TurnkeeperError | None:
+    """Do work on a file; return the error of which its caller is to be told, if any."""
+    try:
+        with machine_errors(path):
+            work()
+    except Exhausted as error:
+        return error
+    except OSError as error:  # the name is taken, or the temporary file was swept away
+        return Exhausted(f"was not written: {error.strerror}", where=str(path), hint="try again")
+    return None
 
 
 def _read_all(descriptor: int) -> bytes:

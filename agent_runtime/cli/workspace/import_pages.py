@@ -17,8 +17,7 @@ from agent_runtime.cli.rows import FOR_PEOPLE
 from agent_runtime.model.mapping import Row
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, Output, OutputOption, note, show_rows
-from turnkeeper.console.bar import bar
+from turnkeeper.console import Column, Output, OutputOption, bar, note, show_rows
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
 

@@ -28,8 +28,7 @@ from tests.support.workspace import list_pages
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.console import run
-from turnkeeper.console.bar import bar
+from turnkeeper.console import bar, run
 from turnkeeper.entropy import SystemEntropy
 
 EVIL = "rm\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\r\x9b31m"

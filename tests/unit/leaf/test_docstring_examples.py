@@ -5,13 +5,13 @@ import doctest
 import pytest
 
 import turnkeeper.config.toml_file
-import turnkeeper.console.render
+import turnkeeper.console
 import turnkeeper.times
 
 
 @pytest.mark.parametrize(
     "module",
-    [turnkeeper.times, turnkeeper.config.toml_file, turnkeeper.console.render],
+    [turnkeeper.times, turnkeeper.config.toml_file, turnkeeper.console],
     ids=lambda m: m.__name__,
 )
 def test_the_examples_in_the_docstrings_hold(module: object) -> None:

@@ -1,6 +1,6 @@
 """Tables fitted to a terminal."""
 
-from turnkeeper.console.grid import Grid
+from turnkeeper.console import Grid
 
 GRID = Grid(
     headers=["NAME", "PROMPT", "FIRES"],

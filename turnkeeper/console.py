@@ -1,0 +1,371 @@
+"""What the three command lines share: options, tables, JSON, times, errors, exit codes and common flags.
+
+Data goes to stdout, notes and errors to stderr. JSON keys are stable, a list is an array, times are RFC 3339 in UTC.
+"""
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+from typer.exceptions import Abort, Exit, TyperException
+
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.home import Home, locate
+from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError
+
+_HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
+_GAP = 2  # between columns, as kubectl and systemctl print tables
+_NARROWEST = 19  # as wide as a date and time
+_CUT = "…"
+_BAR_AFTER_S = 1.0
+
+
+@dataclass
+class _Common:
+    home: Path | None = None
+    utc: bool = False
+
+
+_common = _Common()
+
+
+def run(app: typer.Typer, argv: Sequence[str]) -> int:
+    """Run `app` on `argv` (without the program's name) and return its exit code.
+
+    `--home DIR`, `--utc` and `--no-color` are taken from anywhere before a `--`. An error that a person is meant to
+    read becomes one line on stderr and the exit code of its class.
+    """
+    try:
+        _check_text(argv)
+        rest = _take_common(argv)
+        _declare_common(app)
+        result = app(args=rest, standalone_mode=False, prog_name=Path(sys.argv[0]).name)
+    except TurnkeeperError as error:
+        complain(str(error), str(getattr(error, "caret", "")))
+        return error.exit_code
+    except Exit as stop:
+        return stop.exit_code
+    except TyperException as error:
+        said = error.format_message().replace("Value error, ", "").rstrip(".")
+        complain(f"{said}{_see_help(error)}")
+        return EXIT_USAGE
+    except (KeyboardInterrupt, Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing more to say
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def home() -> Home:
+    """Return the state directory that `--home` or the environment names. Touches nothing."""
+    return locate(_common.home, os.environ)
+
+
+def when(at: datetime | None) -> str:
+    """Write an instant for a table: local time, or UTC with `--utc`; empty for None."""
+    if at is None:
+        return ""
+    shown = at.astimezone(UTC) if _common.utc else at.astimezone()
+    return shown.strftime("%Y-%m-%d %H:%M:%S") + ("Z" if _common.utc else "")
+
+
+def _check_text(argv: Sequence[str]) -> None:
+    """Refuse what no message, file or terminal could hold. Raises InvalidInput."""
+    for item in argv:
+        if any("\ud800" <= letter <= "\udfff" for letter in item):
+            raise InvalidInput(f"{item[:60]!a} is not UTF-8", where="command line")
+
+
+def _take_common(argv: Sequence[str]) -> list[str]:
+    _common.home, _common.utc = None, False
+    rest: list[str] = []
+    items = iter(argv)
+    for item in items:
+        if item == "--":
+            return [*rest, item, *items]
+        if item == "--home":
+            _common.home = Path(_following(items))
+        elif item.startswith("--home="):
+            _common.home = Path(item.removeprefix("--home="))
+        elif item == "--utc":
+            _common.utc = True
+        elif item == "--no-color":
+            os.environ["NO_COLOR"] = "1"
+        else:
+            rest.append(item)
+    return rest
+
+
+def _following(items: Any) -> str:
+    value = next(items, None)
+    if value is None:
+        raise InvalidInput("wants a directory", where="--home")
+    return str(value)
+
+
+def _declare_common(app: typer.Typer) -> None:
+    """Add the common flags to the program's own help; they are taken off the line before it is parsed."""
+    documented = app.registered_callback.callback if app.registered_callback else None
+
+    def common(
+        home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help=_HOME_HELP)] = None,
+        utc: Annotated[bool, typer.Option("--utc", help="Show times in UTC.")] = False,
+        no_color: Annotated[bool, typer.Option("--no-color", help="Plain text; so does $NO_COLOR.")] = False,
+    ) -> None:
+        del home, utc, no_color
+
+    common.__doc__ = documented.__doc__ if documented else app.info.help
+    app.callback(no_args_is_help=True)(common)
+
+
+def _see_help(error: TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"; see: {context.command_path} --help" if context is not None else ""
+
+
+class Output(StrEnum):
+    """How a command prints its data."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    JSONL = "jsonl"
+    NAME = "name"
+
+
+OutputOption = Annotated[
+    Output,
+    typer.Option("-o", "--output", help="table and wide are for people; json, jsonl and name are stable, for scripts."),
+]
+LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most so many.")]
+
+
+Row = Mapping[str, Any]
+_LAYOUT = {"\n", "\t"}
+# Bidirectional controls are of category Cf, as are harmless joiners: these are the ones that reorder text.
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_ACTIVE = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{''.join(sorted(_BIDI))}]")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        header: its heading, in capitals.
+        value: what it shows of a row.
+        wide: shown only by `-o wide`.
+        right: aligned right, for numbers.
+    """
+
+    header: str
+    value: Callable[[Row], str]
+    wide: bool = False
+    right: bool = False
+
+
+def show_rows(
+    rows: Sequence[Row], columns: Sequence[Column], output: Output, *, name_key: str, footer: str = ""
+) -> None:
+    """Print a list: JSON as an array, jsonl a line each, names, or a table with its footer on stderr."""
+    if output is Output.JSON:
+        _write(as_json(list(rows), indent=2))
+    elif output is Output.JSONL:
+        for row in rows:
+            _write(as_json(row))
+    elif output is Output.NAME:
+        for row in rows:
+            _write(plain(str(row[name_key])))
+    else:
+        shown = [column for column in columns if output is Output.WIDE or not column.wide]
+        if rows:
+            _show_table(rows, shown, fit=output is Output.TABLE)
+        if footer:
+            note(footer)
+
+
+def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
+    cells = [[plain(column.value(row)).replace("\n", " ") for column in columns] for row in rows]
+    grid = Grid(headers=[column.header for column in columns], cells=cells, right=[column.right for column in columns])
+    screen = console()
+    lines, hidden = grid.lines(screen.width if fit and sys.stdout.isatty() else None)
+    screen.print(Text(next(lines), style="bold"), soft_wrap=True)
+    for line in lines:
+        _write(line)
+    if hidden:
+        note(f"no room for {', '.join(hidden)}: -o wide shows all")
+
+
+def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:
+    """Print one thing: JSON, its name, or aligned `key: value` lines."""
+    if output in {Output.JSON, Output.JSONL}:
+        _write(as_json(record, indent=2 if output is Output.JSON else None))
+    elif output is Output.NAME:
+        _write(plain(str(record[name_key])))
+    else:
+        width = max((len(key) for key, _ in lines), default=0) + 1
+        for key, value in lines:
+            body = plain(value).replace("\n", "\n" + " " * (width + 1))
+            console().print(Text.assemble((f"{key + ':':<{width}} ", "bold"), body), soft_wrap=True)
+
+
+def plain(text: str) -> str:
+    r"""Return text that a terminal shows and never obeys: control and reordering characters are written out.
+
+    >>> plain("a\x1b[31mb\u202ec")
+    'a\\x1b[31mb\\u202ec'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_shown, text))
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    r"""Return a value as JSON that a terminal, too, shows and never obeys: what could act on it is escaped.
+
+    >>> as_json({"said": "\x9b31m \u202e ü"})
+    '{"said": "\\u009b31m \\u202e ü"}'
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False)  # which escapes what stands before the blank
+    return text if text.isascii() and "\x7f" not in text else _ACTIVE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
+
+
+def console() -> Console:
+    """Return the console for stdout; it honours NO_COLOR, and is never narrower than its data when piped."""
+    width = None if sys.stdout.isatty() else 10_000
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
+
+
+def note(text: str) -> None:
+    """Say something to the person, on stderr."""
+    sys.stdout.flush()
+    print(plain(text), file=sys.stderr)  # noqa: T201
+
+
+def complain(line: str, detail: str = "") -> None:
+    """Print an error: one line, then the detail (a caret under the bad field) if there is any."""
+    console_ = Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console_.print(Text.assemble(("error: ", "bold red"), plain(line).replace("\n", " ")), soft_wrap=True)
+    if detail:
+        console_.print(Text(plain(detail)), soft_wrap=True)
+
+
+def status(message: str) -> AbstractContextManager[object]:
+    """Show a spinner on stderr while a block runs, if there is a terminal to show it on."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    return Console(file=sys.stderr).status(message)
+
+
+def _shown(character: str) -> str:
+    if character in _LAYOUT:
+        return character
+    if unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _BIDI:
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return character
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Cells with their headings.
+
+    Attributes:
+        headers: one a column.
+        cells: rows of as many texts, in one line each.
+        right: whether a column is aligned right.
+    """
+
+    headers: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    right: Sequence[bool]
+
+    def lines(self, width: int | None = None) -> tuple[Iterator[str], Sequence[str]]:
+        """Return the lines, headings first, and the headings of the columns that `width` has no room for.
+
+        Wide columns are cut first, the widest most, as far as that helps; then the last columns are left out. The
+        first one never is. Without a width every cell is whole.
+        """
+        widths = [max(map(cell_len, texts)) for texts in zip(self.headers, *self.cells, strict=True)]
+        shown = len(widths)
+        if width is not None:
+            while shown > 1 and _total([min(one, _NARROWEST) for one in widths[:shown]]) > width:
+                shown -= 1
+            widths = _narrowed(widths[:shown], width)
+        return self._lines(widths), self.headers[shown:]
+
+    def _lines(self, widths: Sequence[int]) -> Iterator[str]:
+        for line in (self.headers, *self.cells):
+            # A row may have more cells than are shown.
+            placed = [_placed(*cell) for cell in zip(line, widths, self.right, strict=False)]
+            yield (" " * _GAP).join(placed).rstrip()
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _narrowed(widths: Sequence[int], width: int) -> list[int]:
+    """Return the widths with the widest columns cut to one size, so that all fit."""
+    cap = max(widths)
+    while cap > _NARROWEST and _total([min(one, cap) for one in widths]) > width:
+        cap -= 1
+    return [min(one, cap) for one in widths]
+
+
+def _placed(text: str, width: int, right: bool) -> str:
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, max(0, width - 1)) + _CUT
+    return " " * (width - size) + text if right else text + " " * (width - size)
+
+
+@contextmanager
+def bar(
+    what: str, total: int, *, clock: Clock | None = None, out: Console | None = None
+) -> Iterator[Callable[[int], None]]:
+    """Give a function that counts what is done; shown as a bar after a second, if stderr is a terminal.
+
+    Args:
+        what: a word or two before the bar.
+        total: how much there is to do.
+        clock: the machine's, unless a test passes another.
+        out: likewise; stderr.
+    """
+    clock, out = clock or SystemClock(), out or Console(file=sys.stderr)
+    began, done = clock.monotonic(), 0
+    with ExitStack() as shown:
+        progress: Any = None
+
+        def count(more: int) -> None:
+            nonlocal progress, done
+            done += more
+            if progress is None and out.is_terminal and clock.monotonic() - began > _BAR_AFTER_S:
+                rich = import_module("rich.progress")
+                columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
+                shape = rich.Progress(*columns, rich.TimeRemainingColumn(), console=out, transient=True)
+                progress = shown.enter_context(shape)
+                progress.add_task(what, total=total)
+            if progress is not None:
+                progress.update(progress.task_ids[0], completed=done)
+
+        yield count
+
+
+def _write(text: str) -> None:
+    print(text)  # noqa: T201
