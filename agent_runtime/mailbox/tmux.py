@@ -47,7 +47,7 @@ class Pane:
             raise NotFound(f"the program in tmux session {self._name} has ended", hint="start it again")
 
     def paste(self, text: str, *, buffer: str) -> None:
-        """Paste a text by way of a tmux buffer of this name, then press Enter. Raises NotFound without the pane."""
+        """Paste a text by way of a tmux buffer, then press Enter. Raises NotFound without the pane."""
         self.check()
         self._run("load-buffer", "-b", buffer, "-", given=plain(text))
         # -r: a line break stays one, since the carriage return that tmux would make of it is a key, Enter.
