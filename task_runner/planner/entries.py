@@ -86,20 +86,32 @@ def merged(runs: Iterable[Run | Fire | None]) -> Run:
 
 def entry(task: Task, run: Run | Fire, outcome: Outcome, **fields: Any) -> Fire:
     """Return a new entry of a task that covers `run`, named by the last time in it; `fields` say what is different."""
-    usual = {"nominal_at": run.last_at, "due_at": run.last_at, "policy": task.definition.catch_up}
-    span = {"count": run.count, "first_at": run.first_at, "last_at": run.last_at}
-    return Fire(**{"task_id": task.id, "outcome": outcome, **usual, **span, **fields})
+    fields.setdefault("nominal_at", run.last_at)
+    fields.setdefault("due_at", fields["nominal_at"])
+    return Fire(
+        task_id=task.id,
+        outcome=outcome,
+        count=run.count,
+        first_at=run.first_at,
+        last_at=run.last_at,
+        policy=task.definition.catch_up,
+        **fields,
+    )
 
 
 def fresh(task: Task, nominal_at: datetime, run: Run | None = None, *, caught_up: bool = False) -> Fire:
     """Return the fire of a scheduled time, not yet ready to be sent; it stands for `run`, or for that time alone."""
-    return entry(
-        task,
-        run or single(nominal_at),
-        Outcome.PENDING,
+    first_at, last_at = (run.first_at, run.last_at) if run else (nominal_at, nominal_at)
+    return Fire(  # without `entry`: catch-up makes these by the thousand
+        task_id=task.id,
         fire_id=fire_id(task.id, nominal_at),
         nominal_at=nominal_at,
         due_at=nominal_at,
+        outcome=Outcome.PENDING,
+        count=run.count if run else 1,
+        first_at=first_at,
+        last_at=last_at,
+        policy=task.definition.catch_up,
         caught_up=caught_up,
         send_by=nominal_at + task.definition.grace,
         retries=task.definition.retries,

@@ -8,9 +8,7 @@ first time. Otherwise every instant fires at which the wall clock shows a named 
 skipped one not at all.
 """
 
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -21,6 +19,7 @@ from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, SECONDS_PER_DA
 from task_runner.timetable.zones import Stretch, ZoneOffsets
 
 _MINUTE = 60
+_MINUTES = tuple(range(24 * 60))
 # A fifth Sunday in February returns after at most 40 years; only a time that a zone always skips takes longer.
 HORIZON_S = 100 * 366 * SECONDS_PER_DAY
 # No wall clock is further from UTC than this.
@@ -49,15 +48,16 @@ class DayTimes:
         seconds: 0 to 59, ascending; there is at least one.
     """
 
-    minutes: Sequence[int] = field(hash=False)
-    seconds: Sequence[int] = field(hash=False)
+    minutes: tuple[int, ...]
+    seconds: tuple[int, ...]
 
     @staticmethod
     @lru_cache(maxsize=256)
     def of(hours: frozenset[int], minutes: frozenset[int], seconds: frozenset[int]) -> "DayTimes":
         """Return every combination of these hours, minutes and seconds."""
-        of_day = array("H", [60 * hour + minute for hour in sorted(hours) for minute in sorted(minutes)])
-        return DayTimes(of_day, array("H", sorted(seconds)))
+        # The numbers are shared: a pattern of every minute holds references only.
+        of_day = tuple(_MINUTES[60 * hour + minute] for hour in sorted(hours) for minute in sorted(minutes))
+        return DayTimes(of_day, tuple(sorted(seconds)))
 
     def first(self) -> int:
         """Return the first time, in seconds after midnight."""
@@ -70,22 +70,24 @@ class DayTimes:
     def first_from(self, time: int) -> int | None:
         """Return the first time not before `time`."""
         minute, second = divmod(time, _MINUTE)
-        place = bisect_left(self.minutes, minute)
-        if place < len(self.minutes) and self.minutes[place] == minute:
-            if second <= self.seconds[-1]:
-                return time - second + self.seconds[bisect_left(self.seconds, second)]
+        minutes, seconds = self.minutes, self.seconds
+        place = bisect_left(minutes, minute)
+        if place < len(minutes) and minutes[place] == minute:
+            if second <= seconds[-1]:
+                return time - second + seconds[bisect_left(seconds, second)]
             place += 1
-        return self.minutes[place] * _MINUTE + self.seconds[0] if place < len(self.minutes) else None
+        return minutes[place] * _MINUTE + seconds[0] if place < len(minutes) else None
 
     def last_until(self, time: int) -> int | None:
         """Return the last time not after `time`."""
         minute, second = divmod(time, _MINUTE)
-        place = bisect_right(self.minutes, minute)
-        if place and self.minutes[place - 1] == minute:
-            if second >= self.seconds[0]:
-                return time - second + self.seconds[bisect_right(self.seconds, second) - 1]
+        minutes, seconds = self.minutes, self.seconds
+        place = bisect_right(minutes, minute)
+        if place and minutes[place - 1] == minute:
+            if second >= seconds[0]:
+                return time - second + seconds[bisect_right(seconds, second) - 1]
             place -= 1
-        return self.minutes[place - 1] * _MINUTE + self.seconds[-1] if place else None
+        return minutes[place - 1] * _MINUTE + seconds[-1] if place else None
 
     def count(self) -> int:
         """Return how many times a day has."""
