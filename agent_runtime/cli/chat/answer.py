@@ -40,11 +40,15 @@ _VERBS: dict[str, Does] = {
 _ALONE: dict[str, Does] = {"?": "help", "help": "help", "w": "list", "q": "quit", "quit": "quit"}
 
 
+Kind = Literal["interrupt", "candidate", "deviation"]
+_UNDECIDED: dict[Kind, str] = {"interrupt": "pending", "candidate": "candidate", "deviation": "open"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """Something that waits for the author, as it was shown: a decision binds to that."""
 
-    kind: Literal["interrupt", "candidate", "deviation"]
+    kind: Kind
     row: Row
 
     @property
@@ -93,16 +97,9 @@ class Waiting:
 
     def update(self, turn: wire.ConversationTurn) -> None:
         """Take in a turn in its newest form."""
-        for interrupt in turn.interrupts:
-            item = Item(kind="interrupt", row=to_json(interrupt))
-            self.put(item, waits=interrupt.status == "pending")
-        for candidate in turn.candidates:
-            item = Item(kind="candidate", row=to_json(candidate))
-            self.put(item, waits=candidate.lifecycle == "candidate")
-
-        for deviation in turn.deviations:
-            item = Item(kind="deviation", row=to_json(deviation))
-            self.put(item, waits=deviation.lifecycle == "open")
+        for kind, undecided in _UNDECIDED.items():
+            for row in map(to_json, getattr(turn, f"{kind}s")):
+                self.put(Item(kind=kind, row=row), waits=row.get("status", row.get("lifecycle")) == undecided)
 
     def put(self, item: Item, *, waits: bool) -> None:
         """Take in one thing that waits, or no longer does."""
@@ -240,8 +237,11 @@ def triage(
     """
     done = left = 0
     for turn in _waiting(channel):
-        waiting, item = Waiting(), _item(turn)
+        waiting = Waiting()
         waiting.update(turn)
+        item = waiting.get(1)
+        if item is None:
+            continue  # decided meanwhile
         _show(turn, item)
         said = _ask(waiting, _WAYS[item.row["kind"] if item.kind == "interrupt" else item.kind])
         if said is None:
@@ -278,14 +278,6 @@ def _show(turn: wire.ConversationTurn, item: Item) -> None:
         out.print(Safe(Text(plain(cause), "dim")))
     for block in render(Change(kind=item.kind, turn=turn), layout):
         out.print(Safe(block) if out.is_terminal else block, soft_wrap=not out.is_terminal)
-
-
-def _item(turn: wire.ConversationTurn) -> Item:
-    if turn.interrupts:
-        return Item(kind="interrupt", row=to_json(turn.interrupts[0]))
-    if turn.deviations:
-        return Item(kind="deviation", row=to_json(turn.deviations[0]))
-    return Item(kind="candidate", row=to_json(turn.candidates[0]))
 
 
 def _ask(waiting: Waiting, ways: str) -> Command | None:

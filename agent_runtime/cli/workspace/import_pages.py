@@ -14,7 +14,7 @@ import typer
 
 from agent_runtime.cli.client import change, read
 from agent_runtime.cli.rows import FOR_PEOPLE
-from agent_runtime.model.mapping import Row
+from agent_runtime.model.mapping import Row, to_message
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, bar, note, show_rows
@@ -100,7 +100,7 @@ def parse(path: str, text: str) -> Found:
     given = _FIELD.finditer(front[1]) if front else ()
     fields = {match[1]: _values(match[1], match[2].strip(), match[3] or "") for match in given}
     stem = path.rpartition(".")[0]
-    title = " ".join((fields.get("title") or [_heading(body) or stem.rpartition("/")[2]])[0].split())
+    title = " ".join((fields.get("title") or [heading(body) or stem.rpartition("/")[2]])[0].split())
     tags = tuple(dict.fromkeys(slug(tag) for tag in fields.get("tags", [])))
     sources = tuple(dict.fromkeys(_source(one) for one in fields.get("sources", [])))
     if len(tags) > MOST_TAGS or len(sources) > MOST_SOURCES:
@@ -177,7 +177,8 @@ def _source(value: str) -> str:
     return slug(stem if f".{suffix.lower()}" in _SUFFIXES else value)
 
 
-def _heading(body: str) -> str:
+def heading(body: str) -> str:
+    """Return the first heading of a Markdown text, or an empty text."""
     headings = (line.lstrip("#").strip() for line in body.splitlines() if line.startswith("#"))
     return next(filter(None, headings), "")
 
@@ -237,7 +238,9 @@ def import_(
     rows = list[Row]()
     with bar("importing", len(found.pages)) as count:
         for batch in batches(found.pages):
-            request = wire.ImportPagesRequest(pages=[_request(page) for page in batch], dry_run=dry_run)
+            request = wire.ImportPagesRequest(
+                pages=[to_message(wire.PutPageRequest, page) for page in batch], dry_run=dry_run
+            )
             done = change("ImportPages", request).pages
             rows += [_row(page, one) for page, one in zip(batch, done, strict=True)]
             count(len(batch))
@@ -297,12 +300,6 @@ def _is_page(page_id: str) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _request(page: Found) -> wire.PutPageRequest:
-    return wire.PutPageRequest(
-        page_id=page.page_id, title=page.title, body=page.body, tags=page.tags, sources=page.sources
-    )
 
 
 def _row(page: Found, one: wire.ImportedPage) -> Row:

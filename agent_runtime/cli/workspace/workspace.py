@@ -10,7 +10,7 @@ import typer
 
 from agent_runtime.cli.client import change, read
 from agent_runtime.cli.rows import FOR_PEOPLE, lines_of, shown
-from agent_runtime.cli.workspace.import_pages import LARGEST_FILE, import_, parse
+from agent_runtime.cli.workspace.import_pages import LARGEST_FILE, heading, import_, parse
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import Column, Output, OutputOption, note, plain, show_record, show_rows
@@ -204,7 +204,7 @@ def put(
     found = parse(f"{page}.md", text) if file else None
     request = wire.PutPageRequest(
         page_id=page,
-        title=title or (found.title if found else _title(text, page)),
+        title=title or (found.title if found else (heading(text) or page)[:_LONGEST_TITLE]),
         body=found.body if found else text,
         tags=tag or (found.tags if found else ()),
         sources=source or (found.sources if found else ()),
@@ -235,12 +235,6 @@ def _contents(file: Path) -> str:
         raise InvalidInput(f"is not UTF-8 at byte {error.start}", where=str(file)) from error
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror}", where=str(file)) from error
-
-
-def _title(body: str, page: str) -> str:
-    """Return the first heading of a Markdown text, or the page's name."""
-    headings = (line.lstrip("#").strip() for line in body.splitlines() if line.startswith("#"))
-    return next(filter(None, headings), page)[:_LONGEST_TITLE]
 
 
 def _show(row: Row, output: Output) -> None:

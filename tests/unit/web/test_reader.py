@@ -165,8 +165,8 @@ async def test_packed_pages_are_unpacked(site: Site) -> None:
     [
         (Answer(body=b" " * (LARGEST_BODY + 1), kind="text/plain"), "larger than"),
         (Answer(body=gzip.compress(bytes(200 * 2**20)), headers={"Content-Encoding": "gzip"}), "larger than"),
-        (Answer(body=b"x", headers={"Content-Encoding": "br"}), "packed as"),
-        (Answer(body=b"x", headers={"Content-Encoding": "gzip, gzip"}), "packed as"),
+        (Answer(body=b"x", headers={"Content-Encoding": "br"}), "encoded as"),
+        (Answer(body=b"x", headers={"Content-Encoding": "gzip, gzip"}), "encoded as"),
         (Answer(body=b"no gzip", headers={"Content-Encoding": "gzip"}), "compression is broken"),
         (Answer(body=b"\x89PNG", kind="image/png"), "image/png"),
         (Answer(body=b"<html><body></body></html>"), "no text"),
