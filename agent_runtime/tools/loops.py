@@ -75,7 +75,7 @@ class Loops:
             turn = _turn_of(connection, call.context.turn_id)
             if not turn.fire_id:
                 by = "another agent" if call.context.by_agent else "the author"
-                what = f"{by} began this turn, no loop: there is nothing to wake"
+                what = f"{by} began this turn, not a loop: there is nothing to wake"
                 raise Denied(what, hint="to begin one, call LoopCreate")
 
             def write() -> Result:
@@ -139,7 +139,7 @@ class Loops:
         return await self._once(call, DELETE, lambda: self._ended(call.context, loop, pause=pause))
 
     async def emit(self, call: Call, name: str, data: Mapping[str, Any]) -> Result:
-        """Tell of an event, to every task that listens for it.
+        """Emit an event, to every task that listens for it.
 
         Raises:
             Denied: not in scope, or the turn has ended.
@@ -152,7 +152,7 @@ class Loops:
             _check_texts({"name": name, "data": json.dumps(data, ensure_ascii=False)})
             data_json = json.dumps(data, allow_nan=False) if data else ""
         except (TypeError, ValueError) as error:
-            raise InvalidInput(f"are not JSON: {error}", where="data") from error
+            raise InvalidInput(f"is not JSON: {error}", where="data") from error
         request = wire.EmitEventRequest(
             name=name, data_json=data_json, event_id=f"call-{_digest(call)}", created_by=_maker(context),
             fire_id=context.fire_id, channel=context.channel, thread_id=context.thread_id,
@@ -184,7 +184,7 @@ class Loops:
         if not _is_own(task, context):
             if not _is_here(task, context):
                 raise NotFound(f"no loop {loop[:80]!r}", where="loop", hint="see LoopList")
-            raise Denied(f"loop {task.id} is not of {context.agent}'s making", hint="the author can stop it")
+            raise Denied(f"{context.agent} did not make loop {task.id}", hint="the author can stop it")
         if not pause and task.state != "deleted":
             await self._ask("DeleteTask", wire.DeleteTaskRequest(name=task.id))
         if pause and task.state != "paused":
@@ -287,7 +287,7 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
         runtime: Runtime,
         data: Annotated[dict[str, Any] | None, "a JSON object of a few facts, for the prompts of those tasks"] = None,
     ) -> Result:
-        """Tell of an event of your own, to every task that listens for it."""
+        """Emit an event of your own, to every task that listens for it."""
         return await loops.emit(call_of(runtime), name, data or {})
 
     return [
@@ -316,7 +316,7 @@ def _read_delay(asked: float) -> int:
         InvalidInput: it is below 0 or more than seven days.
     """
     if not math.isfinite(asked) or not 0 <= asked <= LONGEST_WAKE_S:
-        what = f"{asked} is no number of seconds from 0 to {LONGEST_WAKE_S}, seven days"
+        what = f"must be a number of seconds from 0 to {LONGEST_WAKE_S} (seven days), not {asked}"
         raise InvalidInput(what, where="delay_seconds", hint="0 goes on at once; to end the loop, do not call this")
     return math.ceil(asked)
 

@@ -88,9 +88,9 @@ def _pages(workspace: Workspace) -> list[ToolSpec]:
 def _conversation(workspace: Workspace) -> list[ToolSpec]:
     async def conversation_read(runtime: Runtime, since: Since = "last-summary", channel: Channel = "") -> Result:
         """Read what the author and agents said in the channel."""
-        hearing = await workspace.read_conversation(call_of(runtime), channel, whole=since == "start")
-        said = [{"at": heard.at, "role": heard.role, "text": heard.text} for heard in hearing.messages]
-        return {"channel": hearing.channel, "since": hearing.since, "messages": said, "left_out": hearing.left_out}
+        found = await workspace.read_conversation(call_of(runtime), channel, whole=since == "start")
+        said = [{"at": one.at, "role": one.role, "text": one.text} for one in found.messages]
+        return {"channel": found.channel, "since": found.since, "messages": said, "left_out": found.left_out}
 
     return [spec(conversation_read, scope="conversation.read", effect="read")]
 
@@ -213,7 +213,7 @@ def _revalidation(workspace: Workspace) -> list[ToolSpec]:
     async def revalidation_next(
         runtime: Runtime, limit: Annotated[int, "the most items to name, up to 5"] = 5
     ) -> Result:
-        """Name pages whose sources changed and that were not held against them since; those that wait longest first.
+        """Name pages whose sources changed and that were not compared with them since; those that wait longest first.
 
         An item stays until you record a deviation for it, or settle it.
         """

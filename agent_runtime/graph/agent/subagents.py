@@ -1,16 +1,16 @@
-"""Running a subagent inside a turn: an agent of its own, under what both its turn and it are granted.
+"""Running a subagent inside a turn: an agent of its own, with what both its turn and its own category grant.
 
 It runs inside the tool that starts it, on the turn's checkpoints: a question that it asks is its turn's, and a turn
 that goes on after a crash or an answer goes on in the middle of it. What its models use counts for the turn.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
@@ -18,6 +18,7 @@ from agent_runtime.graph.agent.default import Briefing
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.tokens import subagent_usage, tokens_of
 from agent_runtime.graph.guard.gate import Gate
+from agent_runtime.graph.models.call import Handler, Request, Response
 from agent_runtime.model.turn import SUBAGENTS, TurnContext
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 
@@ -55,7 +56,7 @@ class Subagents:
         self._graphs: dict[str, Any] = {}
 
     def begin(self, gate: Gate, specs: Sequence[ToolSpec], middleware: Sequence[Middleware]) -> None:
-        """Take the gate that decides about their calls, every tool there is, and the middleware with the guard."""
+        """Set the gate that decides about their calls, every tool there is, and the middleware with the guard."""
         self._gate, self._specs, self._middleware = gate, specs, middleware
 
     async def run(self, name: str, brief: str, *, call_id: str, admitted: TurnContext) -> Report:
@@ -95,25 +96,21 @@ class Subagents:
             self._graphs[name] = create_agent(
                 self._make_model(),
                 [spec.tool for spec in own],
-                middleware=[Briefing(own, role=name), Counting(name), *self._middleware],
+                middleware=[Briefing(own, role=name), SubagentLimit(name), *self._middleware],
                 context_schema=TurnContext,
                 name=name,
             )
         return self._graphs[name]
 
 
-class Counting(AgentMiddleware[AgentState[Any], TurnContext, Any]):
-    """Tells the turn what a subagent has used so far, and stops one that uses more than it may."""
+class SubagentLimit(AgentMiddleware[AgentState[Any], TurnContext, Any]):
+    """Counts for the turn what a subagent has used so far, and stops one that uses more than it may."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
 
-    async def awrap_model_call(
-        self,
-        request: ModelRequest[TurnContext],
-        handler: Callable[[ModelRequest[TurnContext]], Awaitable[ModelResponse[Any]]],
-    ) -> ModelResponse[Any]:
+    async def awrap_model_call(self, request: Request, handler: Handler) -> Response:
         """Call the model, then count. Raises Exhausted."""
         # What it used before a crash or a question counts too where it is stopped before the model answers again.
         subagent_usage().note(_call_of(request.messages), tokens_of(request.messages))

@@ -40,7 +40,7 @@ class Input:
 
     Attributes:
         prompt: what is asked.
-        payload_json: a JSON object beside it, or empty.
+        payload_json: a JSON object that goes with it, or empty.
         note: how the turn before it ended, where that matters; empty for none.
     """
 
@@ -350,7 +350,7 @@ class Engine:
             lines = None if own is None else inputs.said(own)
         else:
             own = inputs.after(messages, before) if own is None else own
-            lines = inputs.spoken(own or (), self._schema.outcome(values) if at_end else "")
+            lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")
         tokens_in, tokens_out = tokens_of(own or ())
         return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out)
 
@@ -370,7 +370,7 @@ def _wake(event: Any, known: int | None) -> int | None:
     number = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
     if not number or not 0 <= asked <= LONGEST_WAKE_S:
         what = f"the graph asked to be woken after {asked!r:.80}"
-        raise InvalidInput(what, where=WAKE, hint=f"a number of seconds from 0 to {LONGEST_WAKE_S} is wanted")
+        raise InvalidInput(what, where=WAKE, hint=f"give a number of seconds from 0 to {LONGEST_WAKE_S}")
     wake_after_s: int = math.ceil(asked)
     return wake_after_s
 

@@ -1,15 +1,11 @@
-"""What a graph takes and gives: its input's fields, the input of a turn made from a prompt and a payload, its outcome.
+"""A graph's input and output: its schema, the messages that begin a turn, and those that the conversation keeps.
 
 A graph whose input has `messages` is talked to: the prompt is a human message whose id is the turn's. Any other graph
 is given the payload, which has to fit the input's fields; the prompt goes into `prompt` or `input` where there is one.
 
-How much of a thread its graph is given: its newest turns. The conversation keeps all of it, for tools to read.
-
-A thread that a task fires on every hour never ends. Were all of it given, each turn would cost more than the one
-before, in time, in tokens and on disk, until no model could take it. What a fire has to know of the fires before it
-stands in memory; so it is given few of them, and the fiftieth no more than the fifth.
-
-A graph's messages as the conversation keeps them.
+Our own agent is given only the newest turns of its thread. A thread on which a task fires every hour never ends: were
+all of it given, each turn would cost more than the one before, in time, in tokens and on disk, until no model could
+take it. A fire finds in memory what it has to know of the fires before it, so it is given few of them.
 """
 
 import json
@@ -24,6 +20,11 @@ from pydantic.errors import PydanticUserError
 
 from agent_runtime.model.turn import Said, ToolUse
 from turnkeeper.errors import InvalidInput
+
+MESSAGES = "messages"
+PROMPT_FIELDS = ("prompt", "input")
+LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
+_WHERE = "payload"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +96,6 @@ def _line(message: AnyMessage) -> Said | None:
     return None
 
 
-MESSAGES = "messages"
-PROMPT_FIELDS = ("prompt", "input")
-LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
-_WHERE = "payload"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Field:
     """One field of a graph's input.
@@ -162,7 +157,7 @@ class InputSchema:
             raise InvalidInput(f"the graph's input has no field {unknown!r}", where=_WHERE, hint=self._hint())
         missing = next((field.name for field in self.fields if field.required and field.name not in given), None)
         if missing is not None:
-            raise InvalidInput(f"the graph's input wants {missing!r}", where=_WHERE, hint=self._hint())
+            raise InvalidInput(f"the graph's input lacks {missing!r}", where=_WHERE, hint=self._hint())
         self._check(given, known)
         return given
 
@@ -246,7 +241,7 @@ def opening(turn_id: str, prompt: str, payload_json: str, note: str) -> list[Any
     return [*before, HumanMessage(content=text, id=turn_id)]
 
 
-def spoken(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ...]:
+def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ...]:
     """Return what a turn of a graph without message input said: its own messages, else its outcome."""
     told = said(lines)
     if not outcome or any(line.role == "agent" and line.text.strip() for line in told):

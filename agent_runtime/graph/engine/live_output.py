@@ -161,9 +161,8 @@ class LiveOutput:
 
     def _add(self, turn_id: str, message: str, text: str) -> None:
         state = self._states.get(turn_id)
-        room = LONGEST_MESSAGE - len(state.text) if state is not None and state.message == message else 0
-        if state is not None and room > 0:
-            state.text += text[:room]
+        if state is not None and state.message == message and len(state.text) < LONGEST_MESSAGE:
+            state.text += text[: LONGEST_MESSAGE - len(state.text)]
             self._ring(state.channel)
 
     def _put_call(self, turn_id: str, step: _State, call: RunningCall) -> None:

@@ -30,7 +30,7 @@ from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput, NotFound
 
 MOST_LAYERS = 4  # a factory may give a coroutine that gives a context manager that gives a builder
-WANTED = "a StateGraph, a compiled one, a factory or an async context manager of one is wanted"
+WANTED = "give a StateGraph, a compiled one, a factory or an async context manager of one"
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 FORMS = "write ./langgraph.json:NAME, path/to/file.py:ATTRIBUTE or module:ATTRIBUTE"
 
@@ -93,8 +93,8 @@ def _direct(text: str, place: str, attribute: str, base: Path) -> Reference:
         raise InvalidInput(f"{file} is not a Python file", where=text, hint=FORMS)
     if not file.is_file():
         raise InvalidInput(f"no such file: {file}", where=text, hint="a relative path begins at the folder of its file")
-    beside = file.parent / ".env"
-    environment = _read_environment(beside) if beside.is_file() else {}
+    variables = file.parent / ".env"
+    environment = _read_environment(variables) if variables.is_file() else {}
     return Reference(text=text, file=file, module="", attribute=attribute, environment=environment)
 
 
@@ -256,7 +256,7 @@ def _arguments(reference: Reference, factory: Callable[..., Any]) -> list[Any]:
     required = [one.name for one in positional if one.default is one.empty]
     required += [one.name for one in asked if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
     if len(required) > 1:
-        what = f"the factory {reference.attribute} wants {', '.join(required)}; nothing or a config can be given"
+        what = f"the factory {reference.attribute} takes {', '.join(required)}; it can be given nothing or a config"
         raise InvalidInput(what, where=reference.text)
     takes_config = bool(required) or any(one.name == "config" for one in positional[:1])
     return [{"configurable": {}}] if takes_config else []

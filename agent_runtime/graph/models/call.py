@@ -67,6 +67,7 @@ def next_day(now: datetime) -> datetime:
 
 Request = ModelRequest[TurnContext]
 Response = ModelResponse[Any]
+Handler = Callable[[Request], Awaitable[Response]]
 _GENERAL = "see whether its server runs and answers; the next fire or message tries again"
 
 
@@ -120,7 +121,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         self._tools = tools
         self._around = around
 
-    async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def awrap_model_call(self, request: Request, handler: Handler) -> Response:
         """Call the model until it gives an answer that can be used.
 
         Raises:

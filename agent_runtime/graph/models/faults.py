@@ -46,7 +46,7 @@ class Unusable(Exception):
     """An answer arrived that must not be believed.
 
     Attributes:
-        reason: one word for the trail.
+        reason: one word for the event log.
         again: another try may bring a better one.
     """
 
@@ -61,7 +61,7 @@ class Fault:
     """A failed call, understood.
 
     Attributes:
-        reason: one word for the trail: the HTTP status where there is one.
+        reason: one word for the event log: the HTTP status where there is one.
         what: the end of a sentence that begins with the model; it may quote the server.
         hint: what to do; empty for the general advice.
         again: worth another try.

@@ -221,7 +221,7 @@ async def test_its_own_is_paused_and_deleted_and_no_other(looper: Bench, runner:
     paused = next(task for task in await tasks(runner) if task.id == own.id)
     assert (paused.state, "agent0" in paused.paused_note) == ("paused", True)
     assert (await used(looper, "LoopDelete", {"loop": own.id}, 2))["state"] == "deleted"
-    assert "not of agent0's making" in await used(looper, "LoopDelete", {"loop": authors.id}, 3)
+    assert "agent0 did not make loop" in await used(looper, "LoopDelete", {"loop": authors.id}, 3)
     assert "no loop" in await used(looper, "LoopDelete", {"loop": elsewhere.id}, 4)
     assert "nosuch" in await used(looper, "LoopDelete", {"loop": "nosuch"}, 5)
     assert {task.id for task in await tasks(runner)} == {authors.id, elsewhere.id}

@@ -350,7 +350,7 @@ async def test_a_wish_to_be_woken_that_cannot_be_met_fails_the_turn(bench: Autho
     await working(bench)
     event = await bench.run(payload_json=f'{{"wake": {wake}}}')
     assert event.state == STATES.FAILED
-    assert "a number of seconds from 0 to 2678400 is wanted" in event.error
+    assert "give a number of seconds from 0 to 2678400" in event.error
 
 
 async def test_a_bounded_pause_is_resumed_by_the_tasks_next_fire(bench: AuthorsBench) -> None:
@@ -390,7 +390,7 @@ async def test_a_payload_without_what_the_input_wants_fails_the_turn(bench: Auth
     await bench.open()
     event = await bench.run()
     assert (event.state, event.error) == (
-        STATES.FAILED, "payload: the graph's input wants 'topic'; its fields are topic (required)",
+        STATES.FAILED, "payload: the graph's input lacks 'topic'; its fields are topic (required)",
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
     assert "Remembered in the channel memory" in found[-1].text
 
 
-class Dying(subagents.Counting):
+class Dying(subagents.SubagentLimit):
     """Dies once, when a tool has run and its answer is not on disk yet."""
 
     def __init__(self) -> None:

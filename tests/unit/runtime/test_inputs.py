@@ -11,7 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel, Field
 
-from agent_runtime.graph.engine.inputs import LONGEST_OUTCOME, InputSchema, messages_of, read_schema, spoken
+from agent_runtime.graph.engine.inputs import LONGEST_OUTCOME, InputSchema, messages_of, read_schema, said_or_outcome
 from agent_runtime.model.turn import Said
 from turnkeeper.errors import InvalidInput
 
@@ -71,9 +71,9 @@ def test_a_payload_that_fits_is_the_input(shape: InputSchema, payload: str, give
     [
         (schema(Loose), '{"topc": "x"}', "no field 'topc'; its fields are topic, notes, prompt"),
         (schema(Loose), '{"notes": [1]}', "notes: input should be a valid string"),
-        (schema(Loose, Strict), '{"topic": "x"}', "wants 'at'; its fields are topic (required), at (required)"),
+        (schema(Loose, Strict), '{"topic": "x"}', "lacks 'at'; its fields are topic (required), at (required)"),
         (schema(Loose, Strict), '{"topic": "x", "at": "soon"}', "at: "),
-        (schema(Model), "", "wants 'topic'"),
+        (schema(Model), "", "lacks 'topic'"),
         (schema(Model), '{"topic": "x", "depth": 0}', "depth: Input should be greater than or equal to 1"),
         (schema(Plain), '{"topic": 1}', "topic: input should be a valid string"),
     ],
@@ -107,9 +107,9 @@ def test_an_outcome_is_one_bounded_line_of_what_is_there() -> None:
 
 
 def test_an_outcome_is_said_where_no_message_was() -> None:
-    assert spoken([], "{}") == (Said(role="agent", text="{}"),)
-    assert [line.text for line in spoken([AIMessage("done")], "{}")] == ["done"]
-    assert spoken([], "") == ()
+    assert said_or_outcome([], "{}") == (Said(role="agent", text="{}"),)
+    assert [line.text for line in said_or_outcome([AIMessage("done")], "{}")] == ["done"]
+    assert said_or_outcome([], "") == ()
 
 
 def test_messages_are_found_in_any_form_of_state() -> None:
