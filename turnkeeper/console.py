@@ -114,7 +114,7 @@ def _take_common(argv: Sequence[str]) -> list[str]:
 def _following(items: Any) -> str:
     value = next(items, None)
     if value is None:
-        raise InvalidInput("wants a directory", where="--home")
+        raise InvalidInput("needs a directory", where="--home")
     return str(value)
 
 
@@ -125,7 +125,7 @@ def _declare_common(app: typer.Typer) -> None:
     def common(
         home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help=_HOME_HELP)] = None,
         utc: Annotated[bool, typer.Option("--utc", help="Show times in UTC.")] = False,
-        no_color: Annotated[bool, typer.Option("--no-color", help="Plain text; so does $NO_COLOR.")] = False,
+        no_color: Annotated[bool, typer.Option("--no-color", help="Print plain text, as with $NO_COLOR.")] = False,
     ) -> None:
         del home, utc, no_color
 
@@ -152,7 +152,7 @@ OutputOption = Annotated[
     Output,
     typer.Option("-o", "--output", help="table and wide are for people; json, jsonl and name are stable, for scripts."),
 ]
-LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most so many.")]
+LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many.")]
 
 
 Row = Mapping[str, Any]
@@ -208,7 +208,7 @@ def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) ->
     for line in lines:
         _write(line)
     if hidden:
-        note(f"no room for {', '.join(hidden)}: -o wide shows all")
+        note(f"hidden columns: {', '.join(hidden)}; to show them: -o wide")
 
 
 def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:
@@ -252,7 +252,7 @@ def console() -> Console:
 
 
 def note(text: str) -> None:
-    """Say something to the person, on stderr."""
+    """Print a message for the user on stderr."""
     sys.stdout.flush()
     print(plain(text), file=sys.stderr)  # noqa: T201
 

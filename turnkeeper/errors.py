@@ -5,8 +5,8 @@
     ├── NotFound                 3   the caller: no such thing
     ├── Conflict                 4   the caller: it exists already, or its state forbids this
     ├── Unreachable              5   a peer: the daemon does not answer
-    ├── Degraded                 6   the constellation: it runs, but not whole
-    ├── Denied                   7   nobody: it waits for, or was refused by, the author
+    ├── Degraded                 6   the constellation: it runs, but not completely
+    ├── Denied                   7   nobody: the author refused it or has not decided yet
     ├── Exhausted                1   what there is: full disk, full inbox, no descriptors, the day's tokens
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
@@ -74,19 +74,19 @@ class Unreachable(TurnkeeperError):
 
 
 class Degraded(TurnkeeperError):
-    """The constellation runs, but not whole."""
+    """The constellation runs, but not completely."""
 
     exit_code = EXIT_DEGRADED
 
 
 class Denied(TurnkeeperError):
-    """Refused, or waiting for an author's decision."""
+    """The author refused it, or has not decided yet."""
 
     exit_code = EXIT_DENIED
 
 
 class Exhausted(TurnkeeperError):
-    """There is no more of it: disk, inbox quota, file descriptors, a day's tokens. Nothing was written or asked."""
+    """A resource is used up: disk, inbox quota, file descriptors, a day's tokens. Nothing was written or asked."""
 
 
 class Corrupt(TurnkeeperError):

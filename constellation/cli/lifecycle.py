@@ -11,13 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from constellation.restart.preflight import newer_stores
-from constellation.supervisor import markers
+from constellation.supervisor import markers, systemd
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, stop
-from constellation.supervisor.markers import read_marker, write_marker
 from constellation.supervisor.planned_restart import is_under_way
-from constellation.supervisor.systemd import install as write_units
-from constellation.supervisor.systemd import uninstall as remove_units
-from constellation.supervisor.systemd import units
 from constellation.supervisor.up_down import bring_down, bring_up, prepare
 from constellation.supervisor.watchdog import Watchdog, read_orders
 from turnkeeper.bus.envelope import check_text
@@ -115,7 +111,7 @@ def restart(
     id_ = f"{clock.now().astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-planned-{entropy.hex(4)}"
     text = import_module("constellation.restart.handoff_text").handoff_text(place, notes)
     at = rfc3339(clock.now())
-    write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
+    markers.write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
     supervisor = process_of(place, SUPERVISOR)
     if supervisor is not None:
         supervisor.send_signal(signal.SIGHUP)
@@ -130,7 +126,7 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
     """Return the restart's status once it is over. Raises TurnkeeperError when it was refused or abandoned."""
     if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=POLL_S):
         raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
-    says = read_marker(markers.STATUS.at(place, id=id_))
+    says = markers.read_marker(markers.STATUS.at(place, id=id_))
     found = says if isinstance(says, dict) else {}
     if found.get("phase") not in {"up-detected", "verified"}:
         why = found.get("error") or "it was abandoned"
@@ -151,9 +147,9 @@ def install() -> None:
     """
     place = home()
     place.check()
-    for path in write_units(place, os.environ):
+    for path in systemd.install(place, os.environ):
         note(f"wrote {path}")
-    names = " ".join(name for name, text in units(place, os.environ).items() if "[Install]" in text)
+    names = " ".join(name for name, text in systemd.units(place, os.environ).items() if "[Install]" in text)
     note(f"next: systemctl --user daemon-reload && systemctl --user enable --now {names}")
     note("to keep it running while you are logged out: loginctl enable-linger")
 
@@ -164,7 +160,7 @@ def uninstall() -> None:
 
     Example: turnkeeper service uninstall
     """
-    removed = remove_units(home(), os.environ)
+    removed = systemd.uninstall(home(), os.environ)
     for path in removed:
         note(f"removed {path}")
     note("next: systemctl --user daemon-reload" if removed else "this home has no units")

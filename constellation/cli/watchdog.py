@@ -9,7 +9,6 @@ import typer
 from constellation.inspect.condition import findings
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import SUPERVISOR, process_of, spawn
-from constellation.supervisor.markers import clear_marker, found, write_marker
 from constellation.supervisor.watchdog import Watchdog, read_orders
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import home, note, when
@@ -60,12 +59,12 @@ def suspend(
         hint = "for example: turnkeeper watchdog suspend 30m"
         raise InvalidInput("give either a duration or --clear", where="watchdog suspend", hint=hint)
     if clear:
-        for path in found(place, markers.QUIET):
-            clear_marker(path)
+        for path in markers.found(place, markers.QUIET):
+            markers.clear_marker(path)
         note("hang detection is on again")
         return
     until = SystemClock().now() + parse_duration(duration)
     place.create()
     epoch = -(-to_us(until) // 1_000_000)
-    write_marker(markers.QUIET.at(place, epoch=str(epoch)), {"until": epoch})
+    markers.write_marker(markers.QUIET.at(place, epoch=str(epoch)), {"until": epoch})
     note(f"hang detection is suspended until {when(datetime.fromtimestamp(epoch, UTC))}")

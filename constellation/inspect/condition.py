@@ -12,7 +12,6 @@ from typing import Any
 from constellation.restart.preflight import preflight
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
-from constellation.supervisor.markers import Unreadable, found, read_marker
 from constellation.supervisor.watchdog import read_orders
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
@@ -49,10 +48,10 @@ def findings(home: Home, now: float) -> list[Finding]:
 
 
 def _of(home: Home, process: str) -> Iterator[Finding]:
-    loop = read_marker(markers.CRASH_LOOP.at(home, process=process))
+    loop = markers.read_marker(markers.CRASH_LOOP.at(home, process=process))
     if loop is not None:
         yield Finding(process=process, what=f"crash loop suspected: {_said(loop, 'reason')}", fix=_UP)
-    hang = read_marker(markers.HANG.at(home, process=process))
+    hang = markers.read_marker(markers.HANG.at(home, process=process))
     if hang is not None:
         what = "hang suspected: its progress counter does not advance"
         yield Finding(
@@ -60,25 +59,25 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
             what=what,
             fix="it is killed at the next check, unless you run: turnkeeper watchdog suspend 30m",
         )
-    failed = read_marker(markers.FAILED_REVIVE.at(home, process=process))
+    failed = markers.read_marker(markers.FAILED_REVIVE.at(home, process=process))
     if failed is not None and loop is None:
         what = f"the last start was not verified: {_said(failed, 'error')}".rstrip(": ")
         yield Finding(process=process, what=what, degraded=False)
     for kind in (markers.ATTEMPTS, markers.INFLIGHT):
-        if isinstance(read_marker(kind.at(home, process=process)), Unreadable):
+        if isinstance(markers.read_marker(kind.at(home, process=process)), markers.Unreadable):
             what = f"{kind.path.replace('<process>', process)} cannot be read, so the watchdog does nothing"
             yield Finding(process=process, what=what, fix="to write it anew, run: turnkeeper up")
 
 
 def _of_all(home: Home, now: float) -> Iterator[Finding]:
-    if read_marker(markers.PROCESSING.at(home)) is not None:
+    if markers.read_marker(markers.PROCESSING.at(home)) is not None:
         yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
-    for path in found(home, markers.ESCALATION):
-        what = f"alert not delivered: {_said(read_marker(path), 'text')}"
+    for path in markers.found(home, markers.ESCALATION):
+        what = f"alert not delivered: {_said(markers.read_marker(path), 'text')}"
         yield Finding(
             process="", what=what, fix="set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
         )
-    for path in found(home, markers.QUIET):
+    for path in markers.found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")
         if not (epoch.isascii() and epoch.isdigit()):
             what = f"{path.name} names no time, so hang detection is suspended without end"
@@ -88,7 +87,7 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
             yield Finding(process="", what=f"hang detection is suspended until {until}", degraded=False)
 
 
-def _said(says: dict[str, Any] | Unreadable | None, key: str) -> str:
+def _said(says: dict[str, Any] | markers.Unreadable | None, key: str) -> str:
     if isinstance(says, dict):
         return str(says.get(key) or "")[:500]
     return "the marker cannot be read" if says is not None else ""

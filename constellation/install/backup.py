@@ -1,10 +1,10 @@
-"""Backup: a copy of a home, taken while everything runs, that loses and doubles nothing which it holds.
+"""Backup: a copy of a home, taken while the daemons run, in which nothing is lost or doubled.
 
 Three moments, in this order: the runner's store, then the bus, then the runtime's two stores at one instant. What the
 runner took for accepted then lies in the bus's copy, or its key is in the runtime's; what the runtime knew in addition
 is sent again and known as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
 
-Restore: a backup becomes the home. Nothing runs on it meanwhile, and what was there is moved aside, not removed.
+Restore: a backup becomes the home. No process runs on it meanwhile, and the earlier home is moved aside, not removed.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
         Corrupt: a store's copy does not read back whole.
     """
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-        raise Conflict("is there already", where=str(target), hint="name a new directory")
+        raise Conflict("exists already", where=str(target), hint="name a new directory")
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
     fresh.mkdir(mode=0o700)
@@ -73,7 +73,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
 
 
 def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
-    """Make a backup in `folder`, named by its time, and let go of all but the newest `keep` of such; return it.
+    """Make a backup in `folder`, named by its time, and remove all but the newest `keep` of such; return it.
 
     What carries another name, or holds no manifest, is left alone. Raises as :func:`back_up` does.
     """
@@ -98,7 +98,9 @@ def check_backup(source: Path) -> dict[str, Any]:
         manifest = json.loads((source / MANIFEST).read_bytes())
         version, files = manifest["version"], dict(manifest["files"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InvalidInput("is not a backup", where=str(source), hint="name what turnkeeper backup wrote") from error
+        raise InvalidInput(
+            "is not a backup", where=str(source), hint="name a directory that turnkeeper backup wrote"
+        ) from error
     if version != VERSION:
         raise InvalidInput(f"is a backup of version {version}", where=str(source), hint="upgrade turnkeeper")
     found = _digests(source)
@@ -202,7 +204,7 @@ def _digest(path: Path) -> str:
 
 
 def _settle_tree(root: Path) -> None:
-    """Put everything on disk, for its owner alone."""
+    """Sync every file and folder, readable by the owner alone."""
     for folder, _, names in os.walk(root):
         for path, mode in (*((Path(folder) / name, 0o600) for name in names), (Path(folder), 0o700)):
             path.chmod(mode)
@@ -242,7 +244,7 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
     home.check()
     aside = home.root.with_name(f"{home.root.name}.before-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}")
     if os.path.lexists(aside):
-        raise Conflict("is there already", where=str(aside), hint="try again in a second")
+        raise Conflict("exists already", where=str(aside), hint="try again in a second")
     with ExitStack() as held:
         if home.run.is_dir():
             for daemon in (SUPERVISOR, *DAEMONS):

@@ -40,8 +40,8 @@ def initialise(home: Home, *, example: bool) -> list[Path]:
 
 
 def config_text() -> str:
-    """Return a `config.toml` with every key: its default commented out, its meaning beside it."""
-    lines = ["# Settings of this home. A key left out has the default that is shown; an unknown key is refused."]
+    """Return a `config.toml` with every key: its meaning, and its default commented out."""
+    lines = ["# Settings of this home. A key that is left out has the default shown here; an unknown key is an error."]
     settings = Settings()
     for section in Settings.model_fields:
         value = getattr(settings, section)
@@ -130,7 +130,7 @@ def look_at(home: Home, reference: str) -> Project:
     except subprocess.TimeoutExpired as error:
         raise InvalidInput(f"did not load within {LONGEST_LOOK_S:.0f} s", where=reference) from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"looking at it ended with exit code {done.returncode}"]
+        said = done.stderr.strip().splitlines() or [f"loading it ended with exit code {done.returncode}"]
         raise InvalidInput(said[-1].removeprefix("error: ").removeprefix("refused: "))
     return _project(json.loads(done.stdout))
 
@@ -141,7 +141,7 @@ def check_room(home: Home, project: Project) -> None:
     if AGENT not in agents or agents[AGENT].graph == project.reference:
         return
     runs = f"runs {agents[AGENT].graph}" if agents[AGENT].graph else "is configured already"
-    hint = f"write there yourself: graph = {_quoted(project.reference)}"
+    hint = f"set it there yourself: graph = {_quoted(project.reference)}"
     raise Conflict(f"[agents.{AGENT}] {runs}", where=str(home.config), hint=hint)
 
 

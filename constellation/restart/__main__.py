@@ -15,20 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from constellation.restart.preflight import preflight
-from constellation.supervisor import markers
-from constellation.supervisor.daemons import (
-    AGENT_RUNTIME,
-    POLL_S,
-    Daemon,
-    process_of,
-    process_with,
-    serves,
-    spawn,
-    stop,
-)
+from constellation.supervisor import daemons, markers
+from constellation.supervisor.daemons import Daemon
 from constellation.supervisor.handoff import Draft, write_draft
 from constellation.supervisor.handoff_delivery import Deliverer
-from constellation.supervisor.markers import read_marker, write_marker
 from constellation.supervisor.memory import Revive, recall, remember
 from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
@@ -59,7 +49,7 @@ class Restarter:
 
     def run(self) -> bool:
         """Do what is left to be done; False if it was refused. Raises TurnkeeperError where it cannot go on."""
-        found = read_marker(self._status)
+        found = markers.read_marker(self._status)
         done: dict[str, Any] = found if isinstance(found, dict) else {}
         self._failpoints.reach("restart.begun")
         if not done and (refusals := preflight(self._home)):
@@ -69,14 +59,14 @@ class Restarter:
             set_aside(self._home, self._id)
             return False
         if not done:
-            process = process_of(self._home, self._daemon)
+            process = daemons.process_of(self._home, self._daemon)
             done = self._phase("stopping", stopped=process.pid if process else None)
         self._failpoints.reach("restart.refused_or_not")
         write_draft(self._home, Draft(id=self._id, kind="planned", text=self._text, at=rfc3339(self._clock.now())))
         self._failpoints.reach("restart.drafted")
-        running = process_of(self._home, self._daemon)
+        running = daemons.process_of(self._home, self._daemon)
         if running is not None and running.pid == done.get("stopped"):
-            stop(self._home, self._daemon)
+            daemons.stop(self._home, self._daemon)
             self._failpoints.reach("restart.stopped")
         self._start()
         self._failpoints.reach("restart.started")
@@ -97,13 +87,13 @@ class Restarter:
             before = recall(self._home, self._daemon.name)
             ours = isinstance(before.revive, Revive) and before.revive.id == self._id  # not that of what was stopped
             started = before.revive.pid if ours and isinstance(before.revive, Revive) else None
-            starting = started is not None and process_with(started, self._daemon) is not None
+            starting = started is not None and daemons.process_with(started, self._daemon) is not None
             if is_held(self._home, self._daemon.name) or starting:
                 return
             begun = replace(before, revive=Revive(id=self._id, at=self._clock.now().timestamp()))
             remember(self._home, self._daemon.name, before, begun)
             self._failpoints.reach("restart.remembered")
-            pid = spawn(self._home, self._daemon, self._environ)
+            pid = daemons.spawn(self._home, self._daemon, self._environ)
             self._failpoints.reach("restart.spawned")
             known = replace(begun, revive=Revive(id=self._id, at=self._clock.now().timestamp(), pid=pid))
             remember(self._home, self._daemon.name, begun, known)
@@ -112,37 +102,37 @@ class Restarter:
     def _await(self) -> None:
         orders = read_orders(self._home)
         limit_s = (orders.limits if orders else Limits()).start_timeout_s
-        if not self._clock.poll(self._serves, timeout_s=limit_s, every_s=POLL_S):
+        if not self._clock.poll(self._serves, timeout_s=limit_s, every_s=daemons.POLL_S):
             raise TurnkeeperError(f"{self._daemon.name} did not serve within {limit_s:.0f}s", where=str(self._status))
 
     def _serves(self) -> bool:
-        if serves(self._home, self._daemon):
+        if daemons.serves(self._home, self._daemon):
             return True
         with suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         revive = recall(self._home, self._daemon.name).revive
         pid = revive.pid if isinstance(revive, Revive) else None
-        alive = pid is not None and process_with(pid, self._daemon) is not None
+        alive = pid is not None and daemons.process_with(pid, self._daemon) is not None
         if not alive and not is_held(self._home, self._daemon.name):
             raise TurnkeeperError(f"{self._daemon.name} ended while it started", where=str(self._status))
         return False
 
     def _phase(self, phase: str, **more: Any) -> dict[str, Any]:
         self._status.parent.mkdir(mode=0o700, exist_ok=True)
-        found = read_marker(self._status)
+        found = markers.read_marker(self._status)
         says = {"id": self._id, "process": self._daemon.name, "phase": phase, "at": rfc3339(self._clock.now())}
         whole = {"error": ""} | (found if isinstance(found, dict) else {}) | says | more
-        write_marker(self._status, whole)
+        markers.write_marker(self._status, whole)
         self._log.emit("restart.phase", id=self._id, phase=phase)
         return whole
 
 
-def main(argv: Sequence[str], daemon: Daemon = AGENT_RUNTIME) -> int:
+def main(argv: Sequence[str], daemon: Daemon = daemons.AGENT_RUNTIME) -> int:
     """Carry out the restart that was claimed on the home that `argv` names; return the exit code."""
     home = Home(root=Path(argv[0]))
     try:
         with ProcessLock(home, RESTARTER.name):
-            request = read_marker(markers.PROCESSING.at(home))
+            request = markers.read_marker(markers.PROCESSING.at(home))
             if not isinstance(request, dict):
                 return EXIT_FAILURE
             done = Restarter(home, request, environ=os.environ, daemon=daemon).run()

@@ -1,6 +1,6 @@
-"""What a planned handoff tells: what the daemons say stands open, by name and id, and the author's notes.
+"""The text of a planned handoff: what the daemons have in progress, by name and id, and the author's notes.
 
-Prompts, messages and arguments stay where they are: a handoff names what can be looked up.
+It holds no prompts, messages or arguments: agent0 can look up what it names.
 """
 
 from collections.abc import Callable, Iterator

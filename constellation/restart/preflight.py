@@ -1,4 +1,4 @@
-"""What must hold before anything is torn down: else a restart would strand what runs now. It changes nothing."""
+"""Checks before a restart that the daemons can start again; it changes nothing."""
 
 import os
 import shutil
@@ -25,7 +25,9 @@ def preflight(home: Home) -> list[TurnkeeperError]:
 
 def _program() -> Iterator[TurnkeeperError]:
     if not os.access(sys.executable, os.X_OK):
-        yield TurnkeeperError("the interpreter is gone", where=sys.executable, hint="install turnkeeper again")
+        yield TurnkeeperError(
+            "the Python interpreter is missing", where=sys.executable, hint="install turnkeeper again"
+        )
     for name in _ENTRY_POINTS:
         if find_spec(name) is None:
             yield TurnkeeperError(f"{name} is not installed", where=sys.prefix, hint="install turnkeeper again")
@@ -39,7 +41,7 @@ def _files(home: Home) -> Iterator[TurnkeeperError]:
             yield error
     free = shutil.disk_usage(home.root).free
     if free < LEAST_FREE_BYTES:
-        what = f"only {free >> 20} MiB are free on its disk"
+        what = f"its disk has only {free >> 20} MiB free"
         yield TurnkeeperError(what, where=str(home.root), hint=f"free at least {LEAST_FREE_BYTES >> 20} MiB")
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from constellation.supervisor import markers
-from constellation.supervisor.markers import clear_marker, found, read_marker, write_marker
 from turnkeeper.config.home import Home
 from turnkeeper.event_log import EventLog
 
@@ -41,7 +40,7 @@ def escalate(home: Home, process: str, key: str, text: str) -> None:
     """Put an alert on disk; :func:`send_all` sends it. Doing it twice with one key changes nothing."""
     path = markers.ESCALATION.at(home, process=process, ts=key)
     if not os.path.lexists(path):
-        write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
+        markers.write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
 
 
 def send_all(
@@ -53,8 +52,8 @@ def send_all(
     """
     if not (routes.command or routes.webhook):
         return
-    for path in found(home, markers.ESCALATION):
-        says = read_marker(path)
+    for path in markers.found(home, markers.ESCALATION):
+        says = markers.read_marker(path)
         if says is None:
             continue
         told: dict[str, Any] = says if isinstance(says, dict) else {}
@@ -62,17 +61,17 @@ def send_all(
         if isinstance(tried_at, int | float) and 0 <= now - tried_at < every_s:
             continue
         text = str(told.get("text") or f"turnkeeper: an alert that cannot be read: {path}")
-        write_marker(path, told | {"text": text, "tried_at": now})
+        markers.write_marker(path, told | {"text": text, "tried_at": now})
         _send(path, text, routes, log, {name: environ[name] for name in _PASSED_ON if name in environ})
 
 
 def take_pending(home: Home) -> list[str]:
     """Clear the alerts that were not delivered and return their texts: the caller shows them to the author."""
     texts = []
-    for path in found(home, markers.ESCALATION):
-        says = read_marker(path)
+    for path in markers.found(home, markers.ESCALATION):
+        says = markers.read_marker(path)
         texts.append(str(says.get("text", path.name)) if isinstance(says, dict) else path.name)
-        clear_marker(path)
+        markers.clear_marker(path)
     return texts
 
 
@@ -83,7 +82,7 @@ def _send(path: Path, text: str, routes: Routes, log: EventLog, environ: Mapping
             continue
         failure = _by_command(target, text, environ) if route == "command" else post(target, text, LONGEST_S)
         if not failure:
-            clear_marker(path)
+            markers.clear_marker(path)
             log.emit("escalate.done", marker=path.name, route=route)
             return
         log.emit("escalate.failed", marker=path.name, route=route, reason=failure)

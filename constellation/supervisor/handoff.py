@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from constellation.supervisor import markers
-from constellation.supervisor.markers import found, write_marker
 from turnkeeper.config.home import Home
 from turnkeeper.times import parse_rfc3339, rfc3339
 
@@ -36,16 +35,16 @@ def write_draft(home: Home, draft: Draft) -> None:
     path = markers.DRAFT.at(home, id=draft.id)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if not os.path.lexists(path) and not os.path.lexists(archive_of(home, draft.id)):
-        write_marker(path, asdict(draft))
+        markers.write_marker(path, asdict(draft))
 
 
 def drafts(home: Home) -> Iterator[Path]:
     """Yield the drafts that wait, oldest first."""
-    return found(home, markers.DRAFT)
+    return markers.found(home, markers.DRAFT)
 
 
 def crash_text(at: datetime, process: str, error: str) -> str:
-    """Return what a crash leaves to be said: what is known, and that the rest is not."""
+    """Return the text of a handoff after a crash: what is known, and that the rest is not."""
     how = f" ({error})" if error else ""
     return (
         f"{process} ended unplanned; noticed at {rfc3339(at)}{how}. "

@@ -11,8 +11,8 @@ it finds: an envelope with the draft's key is not put again, wherever in agent0'
 from dataclasses import asdict
 from pathlib import Path
 
+from constellation.supervisor import markers
 from constellation.supervisor.handoff import Draft, archive_of, drafts, parse_draft
-from constellation.supervisor.markers import clear_marker, read_marker, write_marker
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import Clock
@@ -42,21 +42,21 @@ class Deliverer:
         return [done for path in drafts(self._home) if (done := self._deliver(path))]
 
     def _deliver(self, path: Path) -> str:
-        says = read_marker(path)
+        says = markers.read_marker(path)
         draft = parse_draft(says) if isinstance(says, dict) else None
         if draft is None:  # unreadable: handed over as what it is, under its own name
             text = f"A handoff that cannot be read lies in {path.name}; what it said is unknown."
             draft = Draft(id=path.stem, kind="crash", text=text, at=rfc3339(self._clock.now()))
         archive = archive_of(self._home, draft.id)
-        if read_marker(archive) is None:
+        if markers.read_marker(archive) is None:
             if not self._arrived(draft):
                 self._failpoints.reach("handoff.before_inbox")
                 self._put(draft)
             self._failpoints.reach("handoff.in_inbox")
             archive.parent.mkdir(mode=0o700, exist_ok=True)
-            write_marker(archive, asdict(draft))
+            markers.write_marker(archive, asdict(draft))
         self._failpoints.reach("handoff.archived")
-        clear_marker(path)
+        markers.clear_marker(path)
         return draft.id
 
     def _put(self, draft: Draft) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from constellation.supervisor import markers
-from constellation.supervisor.markers import UNREADABLE, Unreadable, clear_marker, number, read_marker, write_marker
 from turnkeeper.config.home import Home
 
 T = TypeVar("T")
@@ -93,10 +92,10 @@ class Memory:
         stall: None while nothing was counted.
     """
 
-    budget: Budget | Unreadable | None = None
-    revive: Revive | Unreadable | None = None
-    crash_loop: CrashLoop | Unreadable | None = None
-    stall: Stall | Unreadable | None = None
+    budget: Budget | markers.Unreadable | None = None
+    revive: Revive | markers.Unreadable | None = None
+    crash_loop: CrashLoop | markers.Unreadable | None = None
+    stall: Stall | markers.Unreadable | None = None
 
 
 def _within(times: tuple[float, ...], now: float, window_s: float) -> tuple[float, ...]:
@@ -145,35 +144,35 @@ def forget(home: Home, process: str, *, keep_start: bool) -> None:
     """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start` not that of a start."""
     for kind in _BY_PROCESS:
         if not (keep_start and kind is markers.INFLIGHT):
-            clear_marker(kind.at(home, process=process))
+            markers.clear_marker(kind.at(home, process=process))
 
 
-def _put(path: Path, part: Budget | Revive | CrashLoop | Stall | Unreadable | None) -> None:
+def _put(path: Path, part: Budget | Revive | CrashLoop | Stall | markers.Unreadable | None) -> None:
     if part is None:
-        clear_marker(path)
-    elif not isinstance(part, Unreadable):
-        write_marker(path, asdict(part))
+        markers.clear_marker(path)
+    elif not isinstance(part, markers.Unreadable):
+        markers.write_marker(path, asdict(part))
 
 
-def _read(path: Path, kind: Callable[..., T]) -> T | Unreadable | None:
-    says = read_marker(path)
-    if says is None or isinstance(says, Unreadable):
+def _read(path: Path, kind: Callable[..., T]) -> T | markers.Unreadable | None:
+    says = markers.read_marker(path)
+    if says is None or isinstance(says, markers.Unreadable):
         return says
     try:
         parts: Any = fields(kind)  # type: ignore[arg-type]
         return kind(**{part.name: _PARSERS[part.type](says[part.name]) for part in parts})
     except (KeyError, TypeError, ValueError):
-        return UNREADABLE
+        return markers.UNREADABLE
 
 
 def _integer(value: object) -> int:
-    return int(number(value))
+    return int(markers.number(value))
 
 
 def _times(value: object) -> tuple[float, ...]:
     if not isinstance(value, list):
         raise TypeError("not a list of times")
-    return tuple(sorted(map(number, value)))
+    return tuple(sorted(map(markers.number, value)))
 
 
 def _text(value: object) -> str:
@@ -185,9 +184,9 @@ def _text(value: object) -> str:
 _PARSERS: dict[Any, Any] = {
     bool: lambda value: value is True,
     int: _integer,
-    float: number,
+    float: markers.number,
     str: _text,
     int | None: lambda value: None if value is None else _integer(value),
-    float | None: lambda value: None if value is None else number(value),
+    float | None: lambda value: None if value is None else markers.number(value),
     tuple[float, ...]: _times,
 }

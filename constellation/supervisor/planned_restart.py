@@ -10,7 +10,6 @@ from typing import Any
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import Daemon, process_with, spawn
 from constellation.supervisor.escalation import escalate
-from constellation.supervisor.markers import number, read_marker, write_marker
 from turnkeeper.config.home import Home
 from turnkeeper.event_log import EventLog
 from turnkeeper.storage.locking import is_held
@@ -32,13 +31,13 @@ class Planned:
     def under_way(self, now: float) -> bool:
         """Claim a request, or look after the claimed one; True while a child sees to agent-runtime."""
         path = markers.PROCESSING.at(self._home)
-        says = read_marker(path)
+        says = markers.read_marker(path)
         if says is None:
             request = markers.REQUEST.at(self._home)
             if not os.path.lexists(request):
                 return False
             request.rename(path)
-            says = read_marker(path)
+            says = markers.read_marker(path)
         if not isinstance(says, dict) or not isinstance(says.get("id"), str):
             self._give_up(f"unreadable-{now:.0f}", "a restart request cannot be read", now)
             return False
@@ -49,9 +48,9 @@ class Planned:
             self._give_up(says["id"], f"a planned restart did not end in {tries} tries", now)
             return False
         says = says | {"tries": tries + 1, "pid": None}
-        write_marker(path, says)
+        markers.write_marker(path, says)
         pid = spawn(self._home, self._child, self._environ)
-        write_marker(path, says | {"pid": pid})
+        markers.write_marker(path, says | {"pid": pid})
         self._log.emit("restart.begun", id=says["id"], child=pid, tries=tries + 1)
         return True
 
@@ -63,7 +62,7 @@ class Planned:
         self._log.emit("restart.given_up", durable=True, id=id_, reason=reason)
         escalate(self._home, RESTARTED, f"{now:.0f}", reason)
         failed = {"id": id_, "process": RESTARTED, "phase": "failed", "error": reason}
-        write_marker(markers.FAILED_REVIVE.at(self._home, process=RESTARTED), failed)
+        markers.write_marker(markers.FAILED_REVIVE.at(self._home, process=RESTARTED), failed)
         set_aside(self._home, id_)
 
 
@@ -83,6 +82,6 @@ def is_under_way(home: Home) -> bool:
 
 def _tries(says: Mapping[str, Any]) -> int:
     try:
-        return int(number(says.get("tries", 0)))
+        return int(markers.number(says.get("tries", 0)))
     except ValueError:
         return MOST_TRIES

@@ -6,21 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 
-from constellation.supervisor import markers
-from constellation.supervisor.daemons import (
-    DAEMONS,
-    POLL_S,
-    SUPERVISOR,
-    Daemon,
-    log_of,
-    process_of,
-    process_with,
-    serves,
-    spawn,
-    stop,
-)
+from constellation.supervisor import daemons, markers
 from constellation.supervisor.escalation import Routes, take_pending
-from constellation.supervisor.markers import clear_marker, read_marker
 from constellation.supervisor.memory import Revive, forget, recall
 from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
@@ -41,7 +28,7 @@ def prepare(home: Home, settings: Settings) -> list[str]:
     """
     home.create()
     with between_ticks(home):
-        for daemon in DAEMONS:
+        for daemon in daemons.DAEMONS:
             under_way = isinstance(recall(home, daemon.name).revive, Revive)
             forget(home, daemon.name, keep_start=under_way)
         write_orders(home, orders_of(settings), SystemClock().now())
@@ -56,12 +43,12 @@ def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
     Raises:
         TurnkeeperError: a daemon or the supervisor ended, or did not serve in time.
     """
-    ran = {daemon.name: is_held(home, daemon.name) for daemon in DAEMONS}
-    supervisor = process_of(home, SUPERVISOR)
-    child = spawn(home, SUPERVISOR, environ) if supervisor is None else None
+    ran = {daemon.name: is_held(home, daemon.name) for daemon in daemons.DAEMONS}
+    supervisor = daemons.process_of(home, daemons.SUPERVISOR)
+    child = daemons.spawn(home, daemons.SUPERVISOR, environ) if supervisor is None else None
     if supervisor is not None:
         supervisor.send_signal(signal.SIGHUP)
-    for daemon in DAEMONS:
+    for daemon in daemons.DAEMONS:
         _await(home, daemon, child)
     return {name: not before for name, before in ran.items()}
 
@@ -71,26 +58,26 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     if not home.run.is_dir():
         return {}
     with between_ticks(home):
-        clear_marker(markers.WANTED.at(home))
-    order = (*([SUPERVISOR] if supervisor else []), *reversed(DAEMONS))
+        markers.clear_marker(markers.WANTED.at(home))
+    order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.DAEMONS))
     how = {}
     for daemon in order:
-        if daemon is not SUPERVISOR:
+        if daemon is not daemons.SUPERVISOR:
             _end_restart(home)  # the supervisor is gone: nobody begins another
         _stop_starting(home, daemon)
-        how[daemon.name] = stop(home, daemon, force=force)
-    for daemon in DAEMONS:
+        how[daemon.name] = daemons.stop(home, daemon, force=force)
+    for daemon in daemons.DAEMONS:
         forget(home, daemon.name, keep_start=False)
     return how
 
 
 def _end_restart(home: Home) -> None:
     """End a planned restart wherever it is: its handoff is on disk, and is delivered after the next `up`."""
-    stop(home, RESTARTER, force=True)
-    says = read_marker(markers.PROCESSING.at(home))
+    daemons.stop(home, RESTARTER, force=True)
+    says = markers.read_marker(markers.PROCESSING.at(home))
     if says is not None:
         set_aside(home, str(says.get("id")) if isinstance(says, dict) else "unreadable")
-    clear_marker(markers.REQUEST.at(home))
+    markers.clear_marker(markers.REQUEST.at(home))
 
 
 def orders_of(settings: Settings) -> Orders:
@@ -109,40 +96,42 @@ def orders_of(settings: Settings) -> Orders:
     )
 
 
-def _await(home: Home, daemon: Daemon, supervisor: int | None) -> None:
+def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
     def up() -> bool:
         if _serves(home, daemon):
             return True
         _raise_if_failed(home, daemon)
-        if supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] and not is_held(home, SUPERVISOR.name):
-            raise TurnkeeperError("the supervisor ended", where=str(log_of(home, SUPERVISOR)), hint="read its log")
+        ended = supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] != 0
+        if ended and not is_held(home, daemons.SUPERVISOR.name):
+            log = daemons.log_of(home, daemons.SUPERVISOR)
+            raise TurnkeeperError("the supervisor ended", where=str(log), hint="read its log")
         return False
 
-    if not SystemClock().poll(up, timeout_s=START_TIMEOUT_S, every_s=POLL_S):
+    if not SystemClock().poll(up, timeout_s=START_TIMEOUT_S, every_s=daemons.POLL_S):
         what = f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s"
-        raise TurnkeeperError(what, where=str(log_of(home, daemon)))
+        raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)))
 
 
-def _serves(home: Home, daemon: Daemon) -> bool:
+def _serves(home: Home, daemon: daemons.Daemon) -> bool:
     """Ask the health service, but only once the daemon has said that it serves: asking is not cheap."""
-    if not serves(home, daemon):
+    if not daemons.serves(home, daemon):
         return False
     return bool(import_module("turnkeeper.rpc.channel").is_serving(home.socket(daemon.name)))
 
 
-def _raise_if_failed(home: Home, daemon: Daemon) -> None:
-    says = read_marker(markers.FAILED_REVIVE.at(home, process=daemon.name))
+def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:
+    says = markers.read_marker(markers.FAILED_REVIVE.at(home, process=daemon.name))
     if says is not None:
         why = str(says.get("error") or "") if isinstance(says, dict) else ""
         what = f"{daemon.name} did not start{f': {why}' if why else ''}"
-        raise TurnkeeperError(what, where=str(log_of(home, daemon)), hint="fix it, then run: turnkeeper up")
+        raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)), hint="fix it, then run: turnkeeper up")
 
 
-def _stop_starting(home: Home, daemon: Daemon) -> None:
+def _stop_starting(home: Home, daemon: daemons.Daemon) -> None:
     """End a daemon that was started and does not hold its lock yet: nobody would find it later."""
     revive = recall(home, daemon.name).revive
     if is_held(home, daemon.name) or not isinstance(revive, Revive) or revive.pid is None:
         return
-    if process_with(revive.pid, daemon) is not None:
+    if daemons.process_with(revive.pid, daemon) is not None:
         with suppress(ProcessLookupError):
             os.kill(revive.pid, signal.SIGTERM)

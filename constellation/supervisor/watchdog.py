@@ -14,26 +14,11 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
-from constellation.supervisor import markers
-from constellation.supervisor.daemons import DAEMONS, POLL_S, Daemon, log_of, process_of, process_with, spawn
+from constellation.supervisor import daemons, markers, policy
 from constellation.supervisor.escalation import Routes, escalate, send_all
 from constellation.supervisor.handoff import Draft, crash_text, drafts, write_draft
-from constellation.supervisor.markers import Unreadable, clear_marker, found, number, read_marker, write_marker
 from constellation.supervisor.memory import Memory, Revive, Stall, recall, remember
 from constellation.supervisor.planned_restart import RESTARTED, RESTARTER, Planned
-from constellation.supervisor.policy import (
-    LOOK_AGAIN_S,
-    Action,
-    Escalate,
-    Kill,
-    Limits,
-    Note,
-    Phase,
-    Sight,
-    Start,
-    Step,
-    look,
-)
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
@@ -54,7 +39,7 @@ _NAMED = re.compile(r"([A-Za-z_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exh
 class Orders:
     """What the author wants of the watchdog, as the last `up` found it valid."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: policy.Limits = field(default_factory=policy.Limits)
     routes: Routes = field(default_factory=Routes)
 
 
@@ -68,8 +53,8 @@ class Watchdog:
         clock: Clock,
         entropy: Entropy,
         environ: Mapping[str, str],
-        daemons: Sequence[Daemon] = DAEMONS,
-        child: Daemon = RESTARTER,
+        daemons: Sequence[daemons.Daemon] = daemons.DAEMONS,
+        child: daemons.Daemon = RESTARTER,
     ) -> None:
         """Look after `daemons`, which are started with `environ`; `child` carries out planned restarts."""
         self._home = home
@@ -101,11 +86,11 @@ class Watchdog:
         planned = self._planned.under_way(now)
         for daemon in self._daemons:
             if planned and daemon.name == RESTARTED:
-                wake_at = min(wake_at, now + LOOK_AGAIN_S)
+                wake_at = min(wake_at, now + policy.LOOK_AGAIN_S)
                 continue
             before = recall(self._home, daemon.name)
             sight = self._sight(daemon, before)
-            step = look(
+            step = policy.look(
                 now,
                 sight,
                 before,
@@ -137,75 +122,75 @@ class Watchdog:
             except Exhausted as error:
                 self._log.emit("handoff.waits", reason=str(error))
 
-    def _settle(self, daemon: Daemon, before: Memory, step: Step) -> None:
+    def _settle(self, daemon: daemons.Daemon, before: Memory, step: policy.Step) -> None:
         """Only now that the escalation is on disk is the crash loop marked as escalated."""
         pending = replace_escalated(step.memory, before)
         remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
 
-    def _sight(self, daemon: Daemon, memory: Memory) -> Sight:
+    def _sight(self, daemon: daemons.Daemon, memory: Memory) -> policy.Sight:
         held = is_held(self._home, daemon.name)
-        process = process_of(self._home, daemon) if held else None
+        process = daemons.process_of(self._home, daemon) if held else None
         if process is not None:
             beat = last_beat(self._home, daemon.name)
             if beat is not None and beat.pid == process.pid:
-                return Sight(state="up", pid=process.pid, beats=beat.count)
-            return Sight(state="starting", pid=process.pid)
+                return policy.Sight(state="up", pid=process.pid, beats=beat.count)
+            return policy.Sight(state="starting", pid=process.pid)
         revive = memory.revive if isinstance(memory.revive, Revive) else None
         started = revive.pid if revive is not None and revive.up_at is None else None
-        if started is not None and process_with(started, daemon) is not None:
-            return Sight(state="starting", pid=started)
+        if started is not None and daemons.process_with(started, daemon) is not None:
+            return policy.Sight(state="starting", pid=started)
         if held:  # whose it is cannot be told: somebody is there
-            return Sight(state="starting")
-        return Sight(state="absent", error=self._last_words(daemon, memory))
+            return policy.Sight(state="starting")
+        return policy.Sight(state="absent", error=self._last_words(daemon, memory))
 
-    def _act(self, daemon: Daemon, memory: Memory, action: Action, error: str) -> None:
+    def _act(self, daemon: daemons.Daemon, memory: Memory, action: policy.Action, error: str) -> None:
         match action:
-            case Start(id=id_, crashed=crashed):
+            case policy.Start(id=id_, crashed=crashed):
                 self._start(daemon, memory, id_, crashed=crashed, error=error)
-            case Kill(pid=pid, reason=reason):
+            case policy.Kill(pid=pid, reason=reason):
                 self._log.emit("daemon.killed", daemon=daemon.name, killed=pid, reason=reason)
-                if process_with(pid, daemon) is not None:
+                if daemons.process_with(pid, daemon) is not None:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            case Escalate(key=key, text=text):
+            case policy.Escalate(key=key, text=text):
                 self._log.emit("escalate", durable=True, daemon=daemon.name, key=key)
                 escalate(self._home, daemon.name, key, text)
-            case Phase(id=id_, phase=phase, error=said):
+            case policy.Phase(id=id_, phase=phase, error=said):
                 self._phase(daemon, id_, phase, said)
-            case Note(event=event, fields=fields_):
+            case policy.Note(event=event, fields=fields_):
                 self._log.emit(event, daemon=daemon.name, **fields_)
 
-    def _start(self, daemon: Daemon, memory: Memory, id_: str, *, crashed: bool, error: str) -> None:
+    def _start(self, daemon: daemons.Daemon, memory: Memory, id_: str, *, crashed: bool, error: str) -> None:
         now = self._clock.now()
         if crashed and daemon.name == RESTARTED and not any(drafts(self._home)):
             text = crash_text(now, daemon.name, error)
             write_draft(self._home, Draft(id=id_, kind="crash", text=text, at=rfc3339(now)))
-        log = log_of(self._home, daemon)
+        log = daemons.log_of(self._home, daemon)
         self._log_from[daemon.name] = log.stat().st_size if log.exists() else 0
-        pid = spawn(self._home, daemon, self._environ)
+        pid = daemons.spawn(self._home, daemon, self._environ)
         self._log.emit("daemon.started", daemon=daemon.name, id=id_, started=pid, crashed=crashed)
         if isinstance(memory.revive, Revive):
             remember(self._home, daemon.name, memory, replace(memory, revive=replace(memory.revive, pid=pid)))
         self._phase(daemon, id_, "spawned", "", pid=pid)
 
-    def _phase(self, daemon: Daemon, id_: str, phase: str, error: str, **more: Any) -> None:
+    def _phase(self, daemon: daemons.Daemon, id_: str, phase: str, error: str, **more: Any) -> None:
         says = {"id": id_, "process": daemon.name, "phase": phase, "at": rfc3339(self._clock.now()), "error": error}
         failed = markers.FAILED_REVIVE.at(self._home, process=daemon.name)
         if phase == "failed":
-            write_marker(failed, says)
+            markers.write_marker(failed, says)
         elif phase == "verified":
-            clear_marker(failed)
+            markers.clear_marker(failed)
         if id_:
             path = markers.STATUS.at(self._home, id=id_)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            earlier = read_marker(path)
-            write_marker(path, (earlier if isinstance(earlier, dict) else {}) | says | more)
+            earlier = markers.read_marker(path)
+            markers.write_marker(path, (earlier if isinstance(earlier, dict) else {}) | says | more)
             # By age: whoever asked for a restart named it, so that names tell no order.
-            by_age = sorted(found(self._home, markers.STATUS), key=lambda path: path.stat().st_mtime_ns)
+            by_age = sorted(markers.found(self._home, markers.STATUS), key=lambda path: path.stat().st_mtime_ns)
             for old in by_age[:-KEPT_STATUS_FILES]:
                 old.unlink(missing_ok=True)
 
-    def _last_words(self, daemon: Daemon, memory: Memory) -> str:
+    def _last_words(self, daemon: daemons.Daemon, memory: Memory) -> str:
         """Return how a daemon ended, as far as it is known: never more of its output than our own errors."""
         pids = [part.pid for part in (memory.revive, memory.stall) if isinstance(part, Revive | Stall)]
         how = next((self.ended[pid] for pid in pids if pid in self.ended), "")
@@ -213,7 +198,7 @@ class Watchdog:
         said = "" if start is None else last_error(_since(self._home, daemon, start))
         return "; ".join(part for part in (how, said) if part)
 
-    def _new_id(self, daemon: Daemon) -> str:
+    def _new_id(self, daemon: daemons.Daemon) -> str:
         at = self._clock.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         return f"{at}-{daemon.name}-{self._entropy.hex(4)}"
 
@@ -228,40 +213,41 @@ def between_ticks(home: Home) -> ExitStack:
         except Conflict:
             if clock.monotonic() >= deadline:
                 raise
-            clock.block(POLL_S)
+            clock.block(daemons.POLL_S)
         else:
             return stack
 
 
 def read_orders(home: Home) -> Orders | None:
     """Return what is wanted; None when nothing is. Orders that cannot be read are orders: those of the defaults."""
-    says = read_marker(markers.WANTED.at(home))
+    says = markers.read_marker(markers.WANTED.at(home))
     if says is None:
         return None
     try:
-        if isinstance(says, Unreadable):
+        if isinstance(says, markers.Unreadable):
             return Orders()
-        known = {item.name: item.type for item in fields(Limits)}
-        given = {name: number(value) for name, value in says["limits"].items() if name in known}
+        known = {item.name: item.type for item in fields(policy.Limits)}
+        given = {name: markers.number(value) for name, value in says["limits"].items() if name in known}
         whole = {name: int(given[name]) for name in ("restarts", "failed_starts") if name in given}
         limits: Any = {**given, **whole}
-        return Orders(limits=Limits(**limits), routes=Routes(command=says["command"], webhook=says["webhook"]))
+        return Orders(limits=policy.Limits(**limits), routes=Routes(command=says["command"], webhook=says["webhook"]))
     except (KeyError, TypeError, ValueError, AttributeError):
         return Orders()
 
 
 def write_orders(home: Home, orders: Orders, at: datetime) -> None:
-    """Want the constellation to run."""
-    write_marker(markers.WANTED.at(home), {"at": rfc3339(at), "limits": asdict(orders.limits), **asdict(orders.routes)})
+    """Say that the constellation is to run, under these orders."""
+    says = {"at": rfc3339(at), "limits": asdict(orders.limits), **asdict(orders.routes)}
+    markers.write_marker(markers.WANTED.at(home), says)
 
 
 def is_quiet(home: Home, now: float) -> bool:
     """Tell whether hang alarms are suppressed; clear windows that have passed. An unreadable one counts as open."""
     quiet = False
-    for path in found(home, markers.QUIET):
+    for path in markers.found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")
         if epoch.isascii() and epoch.isdigit() and int(epoch) <= now:
-            clear_marker(path)
+            markers.clear_marker(path)
         else:
             quiet = True
     return quiet
@@ -269,9 +255,10 @@ def is_quiet(home: Home, now: float) -> bool:
 
 def replace_escalated(memory: Memory, before: Memory) -> Memory:
     """Return the memory as it is before its escalation was put on disk."""
-    if isinstance(memory.crash_loop, Unreadable) or memory.crash_loop is None or memory.crash_loop == before.crash_loop:
+    loop = memory.crash_loop
+    if loop is None or isinstance(loop, markers.Unreadable) or loop == before.crash_loop:
         return memory
-    return replace(memory, crash_loop=replace(memory.crash_loop, escalated=False))
+    return replace(memory, crash_loop=replace(loop, escalated=False))
 
 
 def last_error(text: str) -> str:
@@ -289,9 +276,9 @@ def last_error(text: str) -> str:
     return named[1] if named else ""
 
 
-def _since(home: Home, daemon: Daemon, start: int) -> str:
+def _since(home: Home, daemon: daemons.Daemon, start: int) -> str:
     try:
-        with log_of(home, daemon).open("rb") as file:
+        with daemons.log_of(home, daemon).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(start, size - _TAIL_BYTES))
             return file.read(_TAIL_BYTES).decode(errors="replace")

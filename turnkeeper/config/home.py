@@ -1,4 +1,4 @@
-"""The state directory: where everything lies, and whether it may be trusted.
+"""The state directory: where each file is, and whether the directory can be trusted.
 
 Layout (`docs/contract.md` documents it for people and scripts)::
 
@@ -80,7 +80,7 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """Event trails and the daemons' own output."""
+        """Event logs and the daemons' own output."""
         return self.root / "logs"
 
     def socket(self, process: str) -> Path:
@@ -108,7 +108,7 @@ class Home:
     def check(self) -> None:
         """Raise InvalidInput unless the directory exists and only its owner can write it."""
         if not self.root.is_dir() and not self.root.is_symlink():
-            raise InvalidInput("no such state directory", where=str(self.root), hint="make it with: turnkeeper init")
+            raise InvalidInput("no such state directory", where=str(self.root), hint="create it with: turnkeeper init")
         _refuse_untrusted(self.root)
 
     def check_sockets(self) -> None:
@@ -151,4 +151,4 @@ def _refuse_untrusted(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise InvalidInput("belongs to another user", where=str(folder), hint="choose a directory of your own")
     if found.st_mode & 0o022:
-        raise InvalidInput("can be written by others", where=str(folder), hint=f"run: chmod 700 {folder}")
+        raise InvalidInput("can be written by other users", where=str(folder), hint=f"run: chmod 700 {folder}")

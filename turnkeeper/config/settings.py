@@ -27,7 +27,7 @@ def _seconds(value: object) -> object:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]
-# Long enough that two looks tell something: a daemon's counter rises every five seconds.
+# Long enough for two looks to differ: a daemon's counter rises every five seconds.
 WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400)]
 
 
@@ -43,60 +43,66 @@ class AgentSettings(_Section):
         description="a LangGraph graph: langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; empty: the default",
     )
     workers: int = Field(
-        0, ge=0, le=MOST_WORKERS, description="worker lanes agent1..agentN; `turnkeeper up N` goes before it"
+        0, ge=0, le=MOST_WORKERS, description="worker lanes agent1..agentN; `turnkeeper up N` overrides it"
     )
 
 
 class ModelSettings(_Section):
-    """`[model]`: what answers."""
+    """`[model]`: the language model."""
 
     name: str = Field("offline", description="'offline' or any init_chat_model string, such as openai:gpt-5")
     base_url: str = Field("", description="an OpenAI-compatible server's address")
-    daily_token_cap: int = Field(2_000_000, ge=0, description="tokens a day over all turns; 0 is no cap")
+    daily_token_cap: int = Field(2_000_000, ge=0, description="most tokens a day over all turns; 0: no limit")
 
 
 class CategorySettings(_Section):
-    """`[categories]`: what the workspace lets run by itself."""
+    """`[categories]`: what may run without the author."""
 
     autonomous_allowed: tuple[str, ...] = Field(
-        SHIPPED_AUTONOMOUS, description="categories that may finish without an author in the loop"
+        SHIPPED_AUTONOMOUS, description="categories whose turns may finish without the author"
     )
-    trusted_graphs: tuple[str, ...] = Field((), description="graphs that may run although they cannot be guarded")
+    trusted_graphs: tuple[str, ...] = Field(
+        (), description="graphs that may run although their tool calls cannot be guarded"
+    )
 
 
 class SchedulerSettings(_Section):
     """`[scheduler]`: the runner's defaults."""
 
-    grace_s: Seconds = Field(60.0, description="how late a fire is still on time")
-    catch_up_concurrency: int = Field(4, ge=1, le=10_000, description="caught-up fires under way at once")
-    catch_up_stagger_s: Seconds = Field(0.2, description="the least time between two caught-up fires")
-    timezone: str = Field("", description="IANA zone of new tasks; empty: the machine's")
-    keep_history: Seconds = Field(86_400.0 * 90, description="how long settled fires are kept")
+    grace_s: Seconds = Field(60.0, description="how late a fire may be and still count as on time")
+    catch_up_concurrency: int = Field(4, ge=1, le=10_000, description="how many caught-up fires run at once")
+    catch_up_stagger_s: Seconds = Field(0.2, description="shortest time between two caught-up fires")
+    timezone: str = Field("", description="IANA time zone of new tasks; empty: the machine's")
+    keep_history: Seconds = Field(86_400.0 * 90, description="how long finished fires are kept")
 
 
 class NotifySettings(_Section):
-    """`[notify]`: a local command that tells the author."""
+    """`[notify]`: a local command that notifies the author."""
 
     command: str = Field("", description="run by the shell, with the event's fields in TURNKEEPER_* variables")
     on: tuple[Literal["interrupt", "failure", "pause"], ...] = Field(
-        ("interrupt", "failure", "pause"), description="what to tell"
+        ("interrupt", "failure", "pause"), description="the events to notify of"
     )
 
 
 class WatchdogSettings(_Section):
-    """`[watchdog]`: how a broken constellation is noticed, mended, and given up."""
+    """`[watchdog]`: when a daemon is restarted, when it counts as hung or broken, and how you are alerted."""
 
     interval_s: WatchSeconds = Field(60.0, description="time between two ticks")
-    restarts: int = Field(10, ge=0, le=1000, description="restarts of a daemon in the window, then it is a crash loop")
+    restarts: int = Field(
+        10, ge=0, le=1000, description="restarts of a daemon within the window before it counts as a crash loop"
+    )
     window_s: WatchSeconds = Field(600.0, description="how far back restarts count")
-    failed_starts: int = Field(3, ge=1, le=1000, description="starts in the window that never came to serve, likewise")
-    start_timeout_s: WatchSeconds = Field(120.0, description="how long a daemon may take until it serves")
-    hang_after_s: WatchSeconds = Field(180.0, ge=15, description="how long a progress counter may stand still")
-    command: str = Field("", description="tells you of a crash loop: run by the shell, text in TURNKEEPER_TEXT")
+    failed_starts: int = Field(
+        3, ge=1, le=1000, description="failed starts within the window before it counts as a crash loop"
+    )
+    start_timeout_s: WatchSeconds = Field(120.0, description="how long a daemon may take to start")
+    hang_after_s: WatchSeconds = Field(180.0, ge=15, description="how long a progress counter may stay the same")
+    command: str = Field("", description="shell command that alerts you; the text is in TURNKEEPER_TEXT")
     webhook: str = Field(
         "",
         pattern=r"^([a-z][a-z0-9+.-]*://\S+)?$",
-        description="where to POST it as JSON when the command fails or there is none; other schemes are apprise's",
+        description="URL to POST alerts to as JSON, without a command or when it fails; other schemes go to apprise",
     )
 
 
@@ -146,7 +152,7 @@ def workers_asked_for(home: Home) -> int | None:
     except FileNotFoundError:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 4 and int(text) <= MOST_WORKERS):
-        raise InvalidInput("is not a number of workers", where=str(home.workers), hint="say it: turnkeeper up N")
+        raise InvalidInput("is not a number of workers", where=str(home.workers), hint="set it with: turnkeeper up N")
     return int(text)
 
 

@@ -68,7 +68,7 @@ async def test_an_inbox_that_cannot_be_opened_refuses_its_own_fires_and_no_other
         return_exceptions=True,
     )
     assert isinstance(bad, InvalidInput)
-    assert "can be written by others" in str(bad)
+    assert "can be written by other users" in str(bad)
     assert good.disposition == wire.FireReceipt.ACCEPTED
     await bench.crash()
     assert (await bench.turn(good.turn_id)).status == "accepted", "it starts all the same"

@@ -134,5 +134,5 @@ def test_taking_on_a_project_names_its_graph_and_grants_nothing(home: Home) -> N
 
 def test_a_home_that_runs_another_graph_is_left_alone(home: Home) -> None:
     home.config.write_text('[agents.agent0]\ngraph = "other.module:graph"\n')
-    with pytest.raises(Conflict, match=r"\[agents.agent0\] runs other.module:graph; write there yourself"):
+    with pytest.raises(Conflict, match=r"\[agents.agent0\] runs other.module:graph; set it there yourself"):
         check_room(home, GARDEN)

@@ -93,7 +93,7 @@ def test_a_home_must_be_its_owners_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="symbolic link"):
         Home(root=tmp_path / "link").create()
     real.chmod(0o777)
-    with pytest.raises(InvalidInput, match="written by others"):
+    with pytest.raises(InvalidInput, match="written by other users"):
         Home(root=real).check()
 
 
