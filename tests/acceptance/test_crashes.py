@@ -39,7 +39,7 @@ def test_the_runtime_dies(stopped: Constellation, failpoint: str) -> None:
     stopped.start(TASK_RUNNER)
     stopped.create("digest", *ONE_FIRE)
     stopped.until_dead(AGENT_RUNTIME)
-    stopped.command("turnkeeper", "up")
+    stopped.start()
     held_its_promises(stopped)
 
 
@@ -49,7 +49,7 @@ def test_the_runner_dies(stopped: Constellation, failpoint: str) -> None:
     stopped.start(TASK_RUNNER, TURNKEEPER_FAILPOINTS=failpoint)
     stopped.create("digest", *ONE_FIRE)
     stopped.until_dead(TASK_RUNNER)
-    stopped.command("turnkeeper", "up")
+    stopped.start()
     held_its_promises(stopped)
 
 

@@ -1,24 +1,19 @@
 """A home that an earlier version made opens with today's code and goes on; a newer one is refused and left as it is."""
 
 import hashlib
-import io
 import json
 import shutil
 import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_runtime.cli import app as agent_runtime
-from constellation.cli import app as turnkeeper
-from task_runner.cli import application as task_runner
 from tests.support.constellation import Constellation
-from turnkeeper import console
 from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_DEGRADED
 
@@ -43,7 +38,7 @@ COUNTING = "armed-loop stands at"  # rises as soon as anything runs
 
 
 class Upgraded(Constellation):
-    """A home of an earlier version under today's code; commands run in this process, for speed.
+    """A home of an earlier version under today's code.
 
     Attributes:
         told: what the earlier version's commands said, by command line.
@@ -56,22 +51,6 @@ class Upgraded(Constellation):
         super().__init__(Home(root=folder / "home"))
         self.told: dict[str, Any] = json.loads((folder / "answers.json").read_text())
         self.backup = folder / "backup"
-
-    def say(self, program: str, *argv: str) -> tuple[int, str, str]:
-        """Return a command's exit code and what it printed, on stdout and stderr."""
-        programs = {
-            "task-runner": task_runner,
-            "agent-runtime": lambda: agent_runtime,
-            "turnkeeper": lambda: turnkeeper,
-        }
-        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-            code = console.run(programs[program](), ["--home", str(self.home.root), *argv])
-        return code, out.getvalue(), err.getvalue()
-
-    def ask(self, *argv: str) -> Any:
-        code, out, err = self.say(*argv, "-o", "json")
-        assert code == 0, f"{argv} exited with {code}: {err}"
-        return json.loads(out)
 
     def says_still(self, line: str) -> None:
         """Hold what a command says today against what it said then."""
@@ -129,8 +108,7 @@ def test_every_task_is_there_with_its_state_and_its_history(closed: Upgraded) ->
 
 
 def test_the_doctor_is_content(opened: Upgraded) -> None:
-    code, out, err = opened.say("turnkeeper", "doctor")
-    assert code == 0, out + err
+    opened.command("turnkeeper", "doctor")
 
 
 @pytest.mark.parametrize(
@@ -174,28 +152,28 @@ def test_envelopes_that_waited_for_a_terminal_are_read(opened: Upgraded) -> None
 
 def test_tasks_that_stood_still_go_on(opened: Upgraded) -> None:
     for task, word in (("paused", "resume"), ("disabled", "enable")):
-        assert opened.say("task-runner", word, task)[0] == 0
-        assert opened.say("task-runner", "run", task, "--wait")[0] == 0
+        opened.command("task-runner", word, task)
+        opened.command("task-runner", "run", task, "--wait")
         assert opened.ask("task-runner", "show", task)["state"] == "active"
-    assert opened.say("task-runner", "loop", "resume", "paused-loop")[0] == 0
-    assert opened.say("task-runner", "emit", "deploy", "--data", '{"branch": "main"}', "--id", "build-1")[0] == 0
-    assert opened.say("task-runner", "emit", "deploy", "--data", '{"branch": "main"}', "--id", "build-3")[0] == 0
+    opened.command("task-runner", "loop", "resume", "paused-loop")
+    opened.command("task-runner", "emit", "deploy", "--data", '{"branch": "main"}', "--id", "build-1")
+    opened.command("task-runner", "emit", "deploy", "--data", '{"branch": "main"}', "--id", "build-3")
     opened.until_outcome("deploys", "succeeded", 2)
     assert len(opened.history("deploys")) == 2, "what was told of before counts once"
 
 
 def test_a_message_continues_the_newest_thread(opened: Upgraded) -> None:
     newest = opened.told["agent-runtime conversation show general -n 100"][-1]
-    code, out, err = opened.say("agent-runtime", "send", "general", "search: garden", "--wait")
-    assert code == 0, out + err
-    assert f"continues thread {newest['thread_id']}" in err
-    assert "every Friday" in out
+    done = opened.attempt("agent-runtime", "send", "general", "search: garden", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert f"continues thread {newest['thread_id']}" in done.stderr
+    assert "every Friday" in done.stdout
 
 
 def test_a_backup_is_restored_into_a_new_home_and_opens(closed: Upgraded) -> None:
     told = closed.told
     closed.home = Home(root=closed.home.root.with_name("restored"))
-    assert closed.say("turnkeeper", "restore", str(closed.backup))[0] == 0
+    closed.command("turnkeeper", "restore", str(closed.backup))
     for line in (line for line in told if line.startswith("task-runner show")):
         closed.says_still(line)
     closed._environ["TURNKEEPER_HOME"] = str(closed.home.root)
@@ -246,8 +224,7 @@ def test_a_newer_home_is_refused_in_one_line_and_left_as_it_is(
         assert "0999" in line
         assert "upgrade turnkeeper" in line
         assert digests(closed.home) == before, argv
-    code, out, _ = closed.say("turnkeeper", "doctor")
-    assert (code, "0999" in out) == (EXIT_DEGRADED, True)
+    assert "0999" in closed.command("turnkeeper", "doctor", code=EXIT_DEGRADED)
 
 
 def test_a_backup_of_a_newer_home_is_not_restored(closed: Upgraded) -> None:
@@ -257,6 +234,6 @@ def test_a_backup_of_a_newer_home_is_not_restored(closed: Upgraded) -> None:
     manifest["files"]["state/agent.db"] = hashlib.sha256(store.read_bytes()).hexdigest()
     (closed.backup / "manifest.json").write_text(json.dumps(manifest))
     before = digests(closed.home)
-    code, _, err = closed.say("turnkeeper", "restore", str(closed.backup))
-    assert (code, f"{store}: " in err) == (EXIT_CONFLICT, True)
+    refused = closed.attempt("turnkeeper", "restore", str(closed.backup))
+    assert (refused.returncode, f"{store}: " in refused.stderr) == (EXIT_CONFLICT, True)
     assert digests(closed.home) == before

@@ -1,16 +1,58 @@
-"""A real constellation in a throwaway home: real processes, real sockets, the real command lines."""
+"""A real constellation in a throwaway home: real daemons, real sockets, the real command lines.
 
+What a process costs before it does anything is spared: daemons are forked warm, and commands that only ask and tell run
+in this process, by the function that the installed program calls. `up` and whatever else starts or becomes a process
+does so as installed.
+"""
+
+import io
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
-from typing import Any
+from subprocess import CompletedProcess
+from typing import Any, cast
 
+from agent_runtime.cli import app as agent_runtime
+from constellation.cli import app as turnkeeper
 from constellation.demo.driver import Driver
 from constellation.inspect.history import History, Violation, check
-from constellation.supervisor.daemons import AGENT_RUNTIME, TASK_RUNNER
+from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER, Daemon, log_of
+from task_runner.cli import application
+from tests.support.forked_daemons import fork_server
+from turnkeeper import console
 from turnkeeper.event_log import read_events
+from turnkeeper.rpc.channel import is_serving
+from turnkeeper.storage.locking import is_held
+
+PROGRAMS = {"task-runner": application, "agent-runtime": lambda: agent_runtime, "turnkeeper": lambda: turnkeeper}
+PROCESSES = frozenset({"serve", "up", "down", "restart", "demo", "watchdog", "service", "watch", "--graph"})
 
 
 class Constellation(Driver):
     """Both daemons on one home, driven as a person would drive them."""
+
+    def attempt(self, *argv: str, **environ: str) -> "CompletedProcess[str]":
+        """Run a command, with additional variables, whatever comes of it."""
+        program, *rest = argv
+        if environ or PROCESSES & {*rest}:
+            return super().attempt(*argv, **environ)
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        with redirect_stdout(out), redirect_stderr(err):
+            code = console.run(PROGRAMS[program](), ["--home", str(self.home.root), *rest])
+        printed = (cast("io.BytesIO", stream.buffer).getvalue().decode() for stream in (out, err))
+        return CompletedProcess(argv, code, *printed)
+
+    def ask_all(self, commands: Iterable[Sequence[str]]) -> list[Any]:
+        """Run several commands for their JSON, one after the other. Raises TurnkeeperError if one fails."""
+        return [self.ask(*argv) for argv in commands]
+
+    def start(self, *daemons: Daemon, **environ: str) -> None:
+        """Start daemons, both unless named, with additional variables; return once they answer."""
+        for daemon in daemons or DAEMONS:
+            if not is_held(self.home, daemon.name):
+                fork_server().start(self.home, daemon.name, log_of(self.home, daemon), self._environ | environ)
+        for daemon in daemons or DAEMONS:
+            self.until(f"{daemon.name} to answer", lambda daemon=daemon: is_serving(self.home.socket(daemon.name)))
 
     def command(self, *argv: str, code: int = 0) -> str:
         """Run a command, insist on its exit code, and return what it printed on stdout."""

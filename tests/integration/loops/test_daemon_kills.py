@@ -12,7 +12,7 @@ import pytest
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from tests.integration.loops.forked_daemons import CLOCK, PATIENCE_S, RUNNER, RUNTIME, Nursery
+from tests.support.forked_daemons import CLOCK, PATIENCE_S, RUNNER, RUNTIME, Nursery
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
 
