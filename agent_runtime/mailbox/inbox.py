@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def quarantine_rows(home: Home, agent: str = "") -> list[Row]:
             continue
         quarantine = Quarantine(home.inbox(one), files=SystemFiles(), clock=SystemClock())
         rows += [
-            {"agent": one, "name": item.name, "reason": item.reason, "at": _written(item.at)}
+            {"agent": one, "name": item.name, "reason": item.reason, "at": rfc3339(item.at) if item.at else None}
             for item in quarantine.items()
         ]
     return rows
@@ -86,31 +85,20 @@ def quarantine_rows(home: Home, agent: str = "") -> list[Row]:
 
 def envelope_row(name: str, envelope: Envelope) -> Row:
     """Return an envelope as a row, with every field that it has."""
-    return {
-        "name": name,
-        "id": envelope.id,
-        "from": envelope.sender,
-        "to": envelope.to,
-        "kind": envelope.kind,
-        "thread": envelope.thread,
-        "swarm": envelope.swarm,
-        "idempotency_key": envelope.idempotency_key,
-        "requires_ack": envelope.requires_ack,
-        "at": rfc3339(envelope.at),
-        "text": envelope.text,
-        "meta": envelope.meta,
-    }
+    names = ("id", "sender", "to", "kind", "thread", "swarm", "idempotency_key", "requires_ack", "at", "text", "meta")
+    row = {"from" if field == "sender" else field: getattr(envelope, field) for field in names}
+    return {"name": name, **row, "at": rfc3339(envelope.at)}
 
 
 def _inbox_row(folder: Path, *, of_runtime: bool) -> Row:
-    lying = {place: _names(folder / place) for place in ("inbox", "claimed", "delivered", "quarantine")}
-    put_ns = [ns for name in lying["inbox"] if (ns := ns_of(name)) is not None]
+    names = {place: _names(folder / place) for place in ("inbox", "claimed", "delivered", "quarantine")}
+    put_ns = [ns for name in names["inbox"] if (ns := ns_of(name)) is not None]
     return {
         "agent": folder.name,
-        "waiting": len(lying["inbox"]),
-        "claimed": len(lying["claimed"]),
-        "delivered": len(lying["delivered"]),
-        "quarantined": sum(not name.endswith(REASON) for name in lying["quarantine"]),
+        "waiting": len(names["inbox"]),
+        "claimed": len(names["claimed"]),
+        "delivered": len(names["delivered"]),
+        "quarantined": sum(not name.endswith(REASON) for name in names["quarantine"]),
         "oldest_at": rfc3339(from_us(min(put_ns) // 1000)) if put_ns else None,
         "hosted": of_runtime,
         "reader": reader_of(folder) or None,
@@ -124,10 +112,6 @@ def _names(folder: Path) -> list[str]:
 def _natural(name: str) -> tuple[str, int]:
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or -1)
-
-
-def _written(at: datetime | None) -> str | None:
-    return rfc3339(at) if at is not None else None
 
 
 class Reader:

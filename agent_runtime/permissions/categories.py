@@ -295,20 +295,11 @@ def _twice(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
 
 
 def _to_category(file: _File, *, autonomous: bool) -> Category:
-    granted = file.scopes.model_dump(exclude={"recurring"})
-    scopes: dict[str, Any] = {key: frozenset(value) for key, value in granted.items()}
-    return Category(
-        name=file.name,
-        description=file.description,
-        autonomous=autonomous,
-        silent=file.silent,
-        outside=file.outside,
-        seconds=file.limits.seconds,
-        tool_calls=file.limits.tool_calls,
-        tokens=file.limits.tokens,
-        recurring=file.scopes.recurring,
-        **scopes,
-    )
+    grants: dict[str, Any] = {
+        name: frozenset(value) if isinstance(value, list) else value for name, value in file.scopes.model_dump().items()
+    }
+    own = file.model_dump(include={"name", "description", "silent", "outside"})
+    return Category(**own, autonomous=autonomous, **grants, **file.limits.model_dump())
 
 
 def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
