@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import Runner, runner
+from task_runner.cli.client import Runner, all_tasks, runner
+from task_runner.cli.rows import column, text_of
 from task_runner.model.fields import BY_NAME, given
 from turnkeeper import console
 from turnkeeper.bus.envelope import LARGEST_BYTES
@@ -28,17 +29,17 @@ def apply(
     prune: Annotated[bool, typer.Option("--prune", help="Delete tasks that no file declares.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Create or update the tasks that files declare; one that says nothing new is left alone.
+    """Create or update the tasks that files declare. A task that does not change is left alone.
 
-    With --prune: deletes the tasks that no file declares, but for loops, which nobody declares in files.
+    With --prune: deletes the tasks that no file declares. Loops stay.
 
-    Without an argument it reads the home's tasks folder. All or none: a mistake anywhere changes nothing.
+    Without an argument: reads the home's tasks folder. A mistake anywhere changes nothing.
 
     Example: task-runner apply tasks.toml --diff
     """
     chosen = runner()
     declared = _declarations().read_declarations(paths or [console.home().tasks])
-    before = {task.spec.name: task for task in _all_tasks(chosen)} if diff else {}
+    before = {task.spec.name: task for task in all_tasks()} if diff else {}
     if prune and not declared:
         raise InvalidInput("nothing is declared", where="--prune", hint="delete the tasks by name")
     rehearsed = dry_run or diff
@@ -49,7 +50,11 @@ def apply(
             if prune and part is parts[-1]:
                 request.prune = True
                 request.also_declared.extend(each.spec.name for other in parts[:-1] for each in other)
-            rows += [_applied(done) for done in _apply(chosen, part, request)]
+            rows += [
+                {"name": done.name, "action": done.action, "changed": list(done.changed_fields)}
+                | {"warnings": list(done.warnings)}
+                for done in _apply(chosen, part, request)
+            ]
     for warning in sorted({warning for row in rows for warning in row["warnings"]}):
         console.note(f"warning: {warning}")
     if diff:
@@ -87,15 +92,6 @@ def _apply(chosen: Runner, declared: list[Any], request: wire.ApplyTasksRequest)
         raise
 
 
-def _applied(done: Any) -> dict[str, Any]:
-    return {
-        "name": done.name,
-        "action": done.action,
-        "changed": list(done.changed_fields),
-        "warnings": list(done.warnings),
-    }
-
-
 def changes_of(old: Any, new: Any, fields: list[str]) -> list[dict[str, str]]:
     """Return what changes in a spec, value by value; a field that the new one leaves out gets its default."""
     return [{"field": field, "old": _value(old, field), "new": _value(new, field)} for field in fields]
@@ -107,14 +103,10 @@ def _value(spec: Any, field: str) -> str:
         return f"{kind} {getattr(spec, kind)}" if kind else "-"
     value = given(spec).get(field, BY_NAME[field].absent if field in BY_NAME else None)
     if isinstance(value, dict):
-        return " ".join(f"{key}={value[key]}" for key in sorted(value)) or "-"
+        return text_of(dict(sorted(value.items()))) or "-"
     if isinstance(value, list):
-        return ", ".join(value) or "-"
+        return text_of(value) or "-"
     return str(value) if field in given(spec) else "the default"
-
-
-def _all_tasks(chosen: Runner) -> list[Any]:
-    return list(chosen.call("ListTasks", wire.ListTasksRequest()).tasks)
 
 
 def export(
@@ -139,7 +131,7 @@ def export(
 
 
 def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
-    tasks = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names] if names else _all_tasks(chosen)
+    tasks = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names] if names else all_tasks()
     specs = []
     for task in sorted(tasks, key=lambda task: task.spec.name):
         spec = wire.TaskSpec()
@@ -166,11 +158,7 @@ def _summary(rows: list[dict[str, Any]], *, dry_run: bool) -> str:
     return f"{said} (dry run: nothing was written)" if dry_run else said
 
 
-_COLUMNS = [
-    console.Column("NAME", lambda row: row["name"]),
-    console.Column("ACTION", lambda row: row["action"]),
-    console.Column("CHANGED", lambda row: ", ".join(row["changed"]) or "-"),
-]
+_COLUMNS = [column("NAME", "name"), column("ACTION", "action"), column("CHANGED", "changed", "-")]
 _DIFF = console.Column(
     "DIFF", lambda row: "; ".join(f"{one['field']}: {one['old']} -> {one['new']}" for one in row.get("diff", ())) or "-"
 )
@@ -215,7 +203,7 @@ def read_crontab(text: str) -> Carried:
             continue
         command, percent, _ = _at_percent(entry[2])
         if percent:
-            left.append((number, "what stands behind % as the command's input"))
+            left.append((number, "the text after %, which is the command's input"))
         spec = wire.TaskSpec(name=_name(command, names), cron=" ".join(entry[1].split()))
         spec.prompt = f"Run this command and report what it says:\n\n{command}"
         if zone:
@@ -231,9 +219,9 @@ def import_(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Create a task for each entry of a user's crontab; what cannot be carried over is listed.
+    """Create a task for each entry of a crontab, and list what cannot be imported.
 
-    A command becomes the prompt to run it: whether a turn may is up to the category.
+    Each command becomes a prompt to run it; the category decides whether the turn may.
 
     Example: task-runner import --crontab my.cron --category loop --channel general --dry-run
     """
@@ -241,7 +229,7 @@ def import_(
     for spec in carried.specs:
         spec.category, spec.channel = category, channel
     chosen = runner()
-    existing = {task.spec.name for task in chosen.call("ListTasks", wire.ListTasksRequest()).tasks}
+    existing = {task.spec.name for task in all_tasks()}
     if taken := next((spec.name for spec in carried.specs if spec.name in existing), None):
         raise InvalidInput(f"a task named {taken!r} exists", where=str(crontab), hint="was it imported already?")
     applied = chosen.call("ApplyTasks", wire.ApplyTasksRequest(specs=carried.specs, dry_run=dry_run)).applied
@@ -250,9 +238,9 @@ def import_(
         for done, spec in zip(applied, carried.specs, strict=True)
     ]
     for number, what in carried.left:
-        console.note(f"{crontab}:{number}: not carried over: {what}")
+        console.note(f"{crontab}:{number}: not imported: {what}")
     said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ''}"
-    console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not carried over")
+    console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not imported")
     chosen.note_unless_serving()
 
 
@@ -278,8 +266,8 @@ def _name(command: str, taken: set[str]) -> str:
 
 
 _IMPORTED = [
-    console.Column("NAME", lambda row: row["name"]),
-    console.Column("ACTION", lambda row: row["action"]),
-    console.Column("CRON", lambda row: row["cron"]),
-    console.Column("PROMPT", lambda row: row["prompt"], wide=True),
+    column("NAME", "name"),
+    column("ACTION", "action"),
+    column("CRON", "cron"),
+    column("PROMPT", "prompt", wide=True),
 ]

@@ -1,6 +1,7 @@
-"""Reaching the runner: its daemon where one runs, else its store in this process."""
+"""The runner as commands call it: its daemon where one runs, else its store in this process."""
 
 import importlib
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import is_held
 
 PROCESS = "task-runner"
-# What takes long for what it is: thousands of tasks in one transaction.
+# Thousands of tasks in one transaction take long.
 _DEADLINES_S = {"ApplyTasks": 120.0}
 NOT_RUNNING = "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"
 
@@ -23,7 +24,7 @@ class Runner:
     """The runner of one home, whether its daemon runs or not."""
 
     def __init__(self, home: Home) -> None:
-        """Look whether a daemon holds the home's lock. Raises InvalidInput if the home cannot be trusted."""
+        """Check whether a daemon holds the home's lock. Raises InvalidInput if the home cannot be trusted."""
         home.check()
         self._home = home
         self.serving = is_held(home, PROCESS)
@@ -45,7 +46,7 @@ class Runner:
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
 
     def note_unless_serving(self) -> None:
-        """Say plainly that nothing fires while no daemon runs."""
+        """Warn that nothing fires while no daemon runs."""
         if not self.serving:
             console.note(NOT_RUNNING)
 
@@ -55,16 +56,26 @@ def runner() -> Runner:
     return Runner(console.home())
 
 
+def all_tasks() -> list[Any]:
+    """Return all living tasks."""
+    return list(runner().call("ListTasks", wire.ListTasksRequest()).tasks)
+
+
 def complete_name(incomplete: str) -> list[str]:
     """Return the names that a task's name may be completed to."""
-    answer = runner().call("ListTasks", wire.ListTasksRequest())
-    return [task.spec.name for task in answer.tasks if task.spec.name.startswith(incomplete)]
+    return [task.spec.name for task in all_tasks() if task.spec.name.startswith(incomplete)]
 
 
 def complete_channel(incomplete: str) -> list[str]:
     """Return the channels of tasks that a channel's name may be completed to."""
-    answer = runner().call("ListTasks", wire.ListTasksRequest())
-    return sorted({task.spec.channel for task in answer.tasks if task.spec.channel.startswith(incomplete)})
+    return sorted({task.spec.channel for task in all_tasks() if task.spec.channel.startswith(incomplete)})
+
+
+def read_file(file: str) -> str:
+    """Return the text of a file that an option names. Raises NotFound or InvalidInput."""
+    # Imported only now: what it brings along for TOML takes longer to load than most commands take.
+    text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(file))
+    return text
 
 
 NameArgument = Annotated[str, typer.Argument(help="A task's name or id.", autocompletion=complete_name)]

@@ -2,29 +2,27 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NOT_RUNNING, Runner, complete_channel, runner
-from task_runner.cli.rows import local, task_row, time
-from task_runner.cli.show import repeat, show_task
+from task_runner.cli.client import Runner, all_tasks, complete_channel, runner
+from task_runner.cli.rows import column, left_column, local, task_row, time, time_column
+from task_runner.cli.show import show_again, show_change, up_since
 from task_runner.cli.state import tick
 from task_runner.cli.tasks import create_spec, fill, takes_task_options
 from task_runner.model.fields import SCHEDULES
 from turnkeeper import console
-from turnkeeper.clock import SystemClock
 from turnkeeper.errors import InvalidInput
-from turnkeeper.times import format_rough, parse_duration, parse_rfc3339
+from turnkeeper.times import parse_duration
 
 _REFRESH_S = 1.0
 _LONGEST_PROMPT = 60
 _ENDED = frozenset({"done", "expired"})
 _MODES = {"every": "fixed", "on": "event"}
-Row = Any
 _UNITS = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)"
 _SPAN = rf"[0-9]+\s*{_UNITS}(?:\s*[0-9]+\s*{_UNITS})*"
 _INTERVAL = re.compile(rf"(?:every\s+)?({_SPAN})", re.IGNORECASE)
@@ -43,8 +41,7 @@ def is_loop(task: Any) -> bool:
 
 def complete_loop(incomplete: str) -> list[str]:
     """Return the names that a loop's name may be completed to."""
-    tasks = runner().call("ListTasks", wire.ListTasksRequest()).tasks
-    return [task.spec.name for task in tasks if is_loop(task) and task.spec.name.startswith(incomplete)]
+    return [task.spec.name for task in all_tasks() if is_loop(task) and task.spec.name.startswith(incomplete)]
 
 
 IdArgument = Annotated[str, typer.Argument(help="A loop's id or name.", autocompletion=complete_loop)]
@@ -97,13 +94,13 @@ def delete(loop: IdArgument, output: console.OutputOption = console.Output.TABLE
     Example: task-runner loop delete loop-7f3c2a10
     """
     chosen = runner()
-    _say(chosen.call("DeleteTask", wire.DeleteTaskRequest(name=_loop(chosen, loop).id)), output, "deleted")
+    show_change(chosen.call("DeleteTask", wire.DeleteTaskRequest(name=_loop(chosen, loop).id)), output, "deleted")
 
 
 def pause(
     loop: IdArgument,
     note: Annotated[str, typer.Option("--note", help="Why.")] = "",
-    until: Annotated[str, typer.Option("--until", help="When it comes back by itself.")] = "",
+    until: Annotated[str, typer.Option("--until", help="When it resumes by itself.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Keep a loop without firing it, until it is resumed.
@@ -112,11 +109,11 @@ def pause(
     """
     chosen = runner()
     request = wire.PauseTaskRequest(name=_loop(chosen, loop).id, note=note, until=until)
-    _say(chosen.call("PauseTask", request), output, "paused")
+    show_change(chosen.call("PauseTask", request), output, "paused")
 
 
 def resume(loop: IdArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Let a paused or stopped loop go on, on its thread.
+    """Let a paused or stopped loop continue on its thread.
 
     Example: task-runner loop resume loop-7f3c2a10
     """
@@ -124,16 +121,16 @@ def resume(loop: IdArgument, output: console.OutputOption = console.Output.TABLE
     task = _loop(chosen, loop)
     stopped = task.state == "disabled"
     request: Any = wire.EnableTaskRequest(name=task.id) if stopped else wire.ResumeTaskRequest(name=task.id)
-    _say(chosen.call("EnableTask" if stopped else "ResumeTask", request), output, "resumed")
+    show_change(chosen.call("EnableTask" if stopped else "ResumeTask", request), output, "resumed")
     chosen.note_unless_serving()
 
 
 def reschedule(
     loop: IdArgument,
-    seconds: Annotated[str, typer.Argument(help="From now, in seconds, or as 5m.")],
+    seconds: Annotated[str, typer.Argument(help="The time from now: seconds, or a duration such as 5m.")],
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Let a self-paced loop wake that long from now. A loop on an interval or a cron expression keeps its times.
+    """Set when a self-paced loop wakes next. Loops of other kinds keep their times.
 
     Example: task-runner loop reschedule loop-7f3c2a10 300
     """
@@ -141,34 +138,35 @@ def reschedule(
     delay = int(parse_duration(text, field="seconds").total_seconds())
     chosen = runner()
     task = chosen.call("RescheduleTask", wire.RescheduleTaskRequest(name=_loop(chosen, loop).id, seconds=delay))
-    _say(task, output, f"wakes at {local(time(task, 'armed_at'))}")
+    show_change(task, output, f"wakes at {local(time(task, 'armed_at'))}")
     chosen.note_unless_serving()
 
 
 def stop(
-    loop: Annotated[str, typer.Argument(help="Which; all, if none is named.", autocompletion=complete_loop)] = "",
+    loop: Annotated[
+        str, typer.Argument(help="A loop's id or name; default all loops.", autocompletion=complete_loop)
+    ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before stopping all.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Stop a loop, or all of them, from firing; `loop resume` lets one go on. A turn that runs finishes.
+    """Stop a loop, or all loops, from firing; `loop resume` undoes it. A running turn finishes.
 
     Example: task-runner loop stop loop-7f3c2a10
     """
     chosen = runner()
-    found = [_loop(chosen, loop)] if loop else _going(chosen)
+    found = [_loop(chosen, loop)] if loop else _going()
     if not loop and found and not yes:
         if not sys.stdin.isatty():
             raise InvalidInput(f"would stop {len(found)} loops", where="loop stop", hint="name one, or give --yes")
         typer.confirm(f"Stop {len(found)} loop{'' if len(found) == 1 else 's'}?", abort=True, err=True)
     for task in found:
-        _say(chosen.call("DisableTask", wire.DisableTaskRequest(name=task.id)), output, "stopped")
+        show_change(chosen.call("DisableTask", wire.DisableTaskRequest(name=task.id)), output, "stopped")
     if not found:
         console.note("no loop is active")
 
 
-def _going(chosen: Runner) -> list[Any]:
-    tasks = chosen.call("ListTasks", wire.ListTasksRequest()).tasks
-    return [task for task in tasks if is_loop(task) and task.state not in {"disabled", "done", "expired"}]
+def _going() -> list[Any]:
+    return [task for task in all_tasks() if is_loop(task) and task.state not in {"disabled", "done", "expired"}]
 
 
 def _loop(chosen: Runner, name: str) -> Any:
@@ -180,13 +178,6 @@ def _loop(chosen: Runner, name: str) -> Any:
     return task
 
 
-def _say(task: Any, output: console.Output, what: str) -> None:
-    if output in {console.Output.TABLE, console.Output.WIDE}:
-        typer.echo(f"{console.plain(task.spec.name)} {what}")
-    else:
-        show_task(task, output)
-
-
 def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
@@ -196,10 +187,7 @@ def list_(
 
     Example: task-runner loop list --watch
     """
-    clock = SystemClock()
-    _show(clock, output, ended=all_)
-    if watch:
-        repeat(lambda: _show(clock, output, ended=all_), clock, _REFRESH_S)
+    show_again(lambda now: _show(now, output, ended=all_), watch=watch, every_s=_REFRESH_S)
 
 
 def loop_row(task: Any) -> dict[str, Any]:
@@ -210,43 +198,36 @@ def loop_row(task: Any) -> dict[str, Any]:
     return row | {"mode": mode, "iteration": task.iteration if paced else task.fires}
 
 
-def _show(clock: SystemClock, output: console.Output, *, ended: bool) -> None:
+def _show(now: datetime, output: console.Output, *, ended: bool) -> None:
     answer = runner().call("ListTasks", wire.ListTasksRequest())
     loops = [task for task in answer.tasks if is_loop(task)]
     rows = [loop_row(task) for task in loops if ended or task.state not in _ENDED]
     rows.sort(key=lambda row: (row["next_fire_at"] is None, row["due_at"] or "", row["id"]))
     hidden = len(loops) - len(rows)
     notes = [f"{len(rows)} loop{'' if len(rows) == 1 else 's'}", *([f"{hidden} ended: --all"] if hidden else [])]
-    since = time(answer, "serving_since")
-    notes.append(f"task-runner up since {local(since)}" if since else NOT_RUNNING)
-    console.show_rows(rows, _columns(clock.now()), output, name_key="id", footer=" · ".join(notes))
+    notes.append(up_since(answer))
+    console.show_rows(
+        rows, [*_COLUMNS[:5], left_column(now), *_COLUMNS[5:]], output, name_key="id", footer=" · ".join(notes)
+    )
 
 
-def _columns(now: datetime) -> list[console.Column]:
-    def plain(key: str) -> Callable[[Row], str]:
-        return lambda row: str(row[key] or "")
-
-    def left(row: Row) -> str:
-        return format_rough(max(0.0, (parse_rfc3339(row["due_at"]) - now).total_seconds())) if row["due_at"] else "-"
-
-    return [
-        console.Column("ID", plain("id")),
-        console.Column("MODE", plain("mode")),
-        console.Column("TARGET", plain("agent")),
-        console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
-        console.Column("NEXT", lambda row: local(row["next_fire_at"]) or "-"),
-        console.Column("LEFT", left),
-        console.Column("LAST", lambda row: local(row["last_fire_at"]) or "-"),
-        console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
-        console.Column("STATE", plain("state")),
-        console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
-        console.Column("NAME", plain("name"), wide=True),
-        console.Column("RESULT", plain("last_outcome"), wide=True),
-        console.Column("CATEGORY", plain("category"), wide=True),
-        console.Column("CHANNEL", plain("channel"), wide=True),
-        console.Column("THREAD", plain("thread_id"), wide=True),
-        console.Column("REASON", plain("reason"), wide=True),
-    ]
+_COLUMNS = [
+    column("ID", "id"),
+    column("MODE", "mode"),
+    column("TARGET", "agent"),
+    console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
+    time_column("NEXT", "next_fire_at"),
+    time_column("LAST", "last_fire_at"),
+    console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
+    column("STATE", "state"),
+    console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
+    column("NAME", "name", wide=True),
+    column("RESULT", "last_outcome", wide=True),
+    column("CATEGORY", "category", wide=True),
+    column("CHANNEL", "channel", wide=True),
+    column("THREAD", "thread_id", wide=True),
+    column("REASON", "reason", wide=True),
+]
 
 
 class Words(NamedTuple):
@@ -320,7 +301,7 @@ def _of_text(text: str) -> Words:
     if trailing := _TRAILING.fullmatch(text):
         return Words("every", trailing[2], trailing[1])
     if _INTERVAL.fullmatch(text) or _are_fields(text.split()):
-        raise InvalidInput("a schedule and no prompt", where="loop create", hint="say what the agent is to do")
+        raise InvalidInput("a schedule and no prompt", where="loop create", hint="say what the agent must do")
     return Words("dynamic", "", text)
 
 

@@ -1,6 +1,7 @@
-"""The runner's answers as JSON rows with stable keys."""
+"""The runner's answers as JSON rows with stable keys, and the columns of tables."""
 
 import json
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from task_runner.model.fields import FIELDS, given
 from turnkeeper import console
-from turnkeeper.times import parse_rfc3339, rfc3339
+from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 
 def time(message: Any, field: str) -> str | None:
@@ -38,27 +39,11 @@ def task_row(task: Any) -> dict[str, Any]:
         **({schedule: values[schedule]} if schedule else {}),
         **declared,
         "payload": json.loads(spec.payload_json) if spec.payload_json else None,
-        "created_by": _maker(spec.created_by) if spec.HasField("created_by") else None,
+        "created_by": row_of(spec.created_by) if spec.HasField("created_by") else None,
+        **row_of(task, without={"id", "spec", "kind", "schedule", "anchor_at"}),
         "state": task.state,
-        "next_fire_at": time(task, "next_fire_at"),
-        "due_at": time(task, "due_at"),
-        "last_fire_at": time(task, "last_fire_at"),
-        "last_outcome": task.last_outcome or None,
-        "fires": task.fires,
-        "missed": task.missed,
-        "paused_note": task.paused_note or None,
-        "paused_until": time(task, "paused_until"),
-        "reason": task.reason or None,
         "iteration": task.iteration if task.kind == "dynamic" else None,
-        "armed_at": time(task, "armed_at"),
-        "late_p95_s": task.late_p95_s,
-        "revision": task.revision,
-        "created_at": time(task, "created_at"),
     }
-
-
-def _maker(by: Any) -> dict[str, str]:
-    return {"turn_id": by.turn_id, "category": by.category, "agent": by.agent}
 
 
 def events_lines(spec: Any) -> list[tuple[str, str]]:
@@ -72,32 +57,50 @@ def events_lines(spec: Any) -> list[tuple[str, str]]:
 
 def fire_row(fire: Any) -> dict[str, Any]:
     """Return a ledger entry."""
-    return {
-        "fire_id": fire.fire_id or None,
-        "task_id": fire.task_id,
-        "kind": fire.kind,
-        "nominal_at": time(fire, "nominal_at"),
-        "due_at": time(fire, "due_at"),
-        "fired_at": time(fire, "fired_at"),
-        "accepted_at": time(fire, "accepted_at"),
-        "started_at": time(fire, "started_at"),
-        "ended_at": time(fire, "ended_at"),
-        "outcome": fire.outcome,
-        "reason": fire.reason or None,
-        "count": fire.count,
-        "first_nominal_at": time(fire, "first_nominal_at"),
-        "last_nominal_at": time(fire, "last_nominal_at"),
-        "late_s": fire.late_s if fire.HasField("fired_at") else None,
-        "attempt": fire.attempt,
-        "turn_id": fire.turn_id or None,
-    }
+    late_s = fire.late_s if fire.HasField("fired_at") else None
+    return row_of(fire, without={"task_name", "entry_id"}) | {"late_s": late_s}
 
 
-def nominal_row(nominal: Any) -> dict[str, Any]:
-    """Return one time that a schedule names."""
-    return {"nominal_at": time(nominal, "nominal_at"), "local": nominal.local, "due_at": time(nominal, "due_at")}
+def row_of(message: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return a message's fields by name: times as RFC 3339, and None for an absent time or an empty text."""
+    row: dict[str, Any] = {}
+    for name, field in message.DESCRIPTOR.fields_by_name.items():
+        if name not in without:
+            value = time(message, name) if field.message_type else getattr(message, name)
+            row[name] = None if value == "" else value
+    return row
 
 
 def instant(stamp: Timestamp) -> datetime:
     """Return a timestamp as an aware datetime in UTC."""
     return stamp.ToDatetime(tzinfo=UTC)
+
+
+def column(header: str, key: str, missing: str = "", **looks: bool) -> console.Column:
+    """Return the column of a value, `missing` where there is none."""
+    return console.Column(header, lambda row: text_of(row[key]) or missing, **looks)
+
+
+def time_column(header: str, key: str, missing: str = "-", **looks: bool) -> console.Column:
+    """Return the column of a time."""
+    return console.Column(header, lambda row: local(row[key]) or missing, **looks)
+
+
+def left_column(now: datetime) -> console.Column:
+    """Return the column of the time that is left until a task is due."""
+
+    def left(row: Mapping[str, Any]) -> str:
+        return format_rough(max(0.0, (parse_rfc3339(row["due_at"]) - now).total_seconds())) if row["due_at"] else "-"
+
+    return console.Column("LEFT", left)
+
+
+def text_of(value: object) -> str:
+    """Return a value for a table; empty for none."""
+    if value is None or value in ({}, []):
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{key}={item}" for key, item in value.items())
+    return str(value)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import Runner, complete_name, runner
-from task_runner.cli.rows import instant, local
+from task_runner.cli.client import all_tasks, complete_name, runner
+from task_runner.cli.rows import column, instant, time_column
 from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
@@ -22,7 +22,7 @@ def simulate(
     from_: Annotated[str, typer.Option("--from", help="From this time on.")],
     to: Annotated[str, typer.Option("--to", help="Until this time, which is not included.")],
     names: Annotated[list[str] | None, typer.Argument(help="Tasks; default all.", autocompletion=complete_name)] = None,
-    down: Annotated[list[str] | None, typer.Option("--down", help="The runner is down, as T1..T2.")] = None,
+    down: Annotated[list[str] | None, typer.Option("--down", help="A time when the runner is down, as T1..T2.")] = None,
     turn: Annotated[str, typer.Option("--turn", help="How long a turn takes.")] = "0s",
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Also draw fires an hour and what was skipped: .png, .svg or .pdf.")
@@ -44,24 +44,22 @@ def simulate(
     if not timedelta(0) < span.end - span.start <= LONGEST:
         raise InvalidInput("must be later than --from, by ten years at most", where="--to")
     drawing = _drawing(plot) if plot else None
-    tasks = _tasks(runner(), names or [])
+    tasks = _tasks(names or [])
     if on := sorted(definition.name for _, definition in tasks if definition.on):
-        console.note(f"events are not simulated: {', '.join(on)} would fire for them besides")
+        console.note(f"events are not simulated: {', '.join(on)} would also fire for them")
     found = (row for task in tasks for row in simulated(*task, span))
     rows = sorted(found, key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
     if drawing and plot:
         drawing.draw(rows, span, plot)
     fired = sum(row.fired_at is not None for row in rows)
     skipped = sum(row.stands_for for row in rows if row.outcome.value == "skipped")
-    footer = f"{fired} fires, {skipped} nominal times skipped"
+    footer = f"{fired} fires, {skipped} scheduled times skipped"
     console.show_rows([_shape(row) for row in rows], _COLUMNS, output, name_key="task", footer=footer)
 
 
-def _tasks(chosen: Runner, names: list[str]) -> list[tuple[str, Definition]]:
-    if names:
-        found = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names]
-    else:
-        found = list(chosen.call("ListTasks", wire.ListTasksRequest()).tasks)
+def _tasks(names: list[str]) -> list[tuple[str, Definition]]:
+    chosen = runner()
+    found = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names] or all_tasks()
     return [(task.id, _definition(task)) for task in found]
 
 
@@ -110,10 +108,10 @@ def _shape(row: Row) -> dict[str, Any]:
 
 
 _COLUMNS = [
-    console.Column("NOMINAL", lambda row: local(row["nominal_at"])),
-    console.Column("TASK", lambda row: row["task"]),
-    console.Column("FIRED", lambda row: local(row["fired_at"]) or "-"),
-    console.Column("OUTCOME", lambda row: row["outcome"]),
-    console.Column("REASON", lambda row: row["reason"] or "-"),
-    console.Column("COUNT", lambda row: str(row["count"]), right=True),
+    time_column("NOMINAL", "nominal_at"),
+    column("TASK", "task"),
+    time_column("FIRED", "fired_at"),
+    column("OUTCOME", "outcome"),
+    column("REASON", "reason", "-"),
+    column("COUNT", "count", right=True),
 ]

@@ -1,17 +1,15 @@
 """`serve`, `tick`, `emit`, and what changes a task's state: `pause`, `resume`, `disable`, `run` and the like."""
 
-import importlib
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NameArgument, Runner, runner
+from task_runner.cli.client import NameArgument, Runner, read_file, runner
 from task_runner.cli.rows import fire_row
-from task_runner.cli.show import show_task
+from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
@@ -24,11 +22,11 @@ _FOR_AUTHOR = frozenset({"interrupted", "held"})
 
 def pause(
     name: NameArgument,
-    note: Annotated[str, typer.Option("--note", help="Why, for whoever resumes it.")] = "",
-    until: Annotated[str, typer.Option("--until", help="When it comes back by itself.")] = "",
+    note: Annotated[str, typer.Option("--note", help="The reason, for the person who resumes it.")] = "",
+    until: Annotated[str, typer.Option("--until", help="When it resumes by itself.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Pause a task; what comes due meanwhile is skipped.
+    """Pause a task; what comes due in the meantime is skipped.
 
     Example: task-runner pause digest --note holidays --until 2026-12-27T09:00
     """
@@ -37,10 +35,12 @@ def pause(
 
 def resume(
     name: NameArgument,
-    replay: Annotated[bool, typer.Option("--replay", help="Catch up on what came due while it stood still.")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Catch up on what came due in the meantime.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Let a paused task fire again; what came due meanwhile is one recorded skip, or with --replay was missed.
+    """Let a paused task fire again.
+
+    What came due in the meantime is recorded as one skip; with --replay it counts as missed.
 
     Example: task-runner resume digest --replay
     """
@@ -52,7 +52,7 @@ def disable(
     cancel_running: Annotated[bool, typer.Option("--cancel-running", help="Cancel its running turn too.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Stop a task from firing, until it is enabled. Its thread, channel and history stay.
+    """Stop a task from firing until it is enabled. Its thread, channel and history stay.
 
     Example: task-runner disable digest
     """
@@ -86,18 +86,18 @@ def delete(name: NameArgument, output: console.OutputOption = console.Output.TAB
 
 def run(
     name: NameArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it: 0 succeeded, 1 failed, 7 for the author.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends, or waits for you.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> int:
-    """Fire a task now, beside its schedule.
+    """Fire a task now, in addition to its schedule.
 
-    With --wait: exits with 0 when it succeeded, 1 when it failed, 7 when it waits for you.
+    With --wait, the exit code is 0 if it succeeded, 1 if it failed, and 7 if it waits for you.
 
     Example: task-runner run digest --wait
     """
     chosen = runner()
     if wait and not chosen.serving:
-        raise InvalidInput("nothing would fire it: no daemon runs", where="--wait", hint="start it: turnkeeper up")
+        raise InvalidInput("no daemon runs, so nothing would fire it", where="--wait", hint="start it: turnkeeper up")
     fire = chosen.call("RunTask", wire.RunTaskRequest(name=name, request_id=SystemEntropy().hex(12)))
     if wait:
         fire = _follow(chosen, fire)
@@ -121,11 +121,7 @@ def _follow(chosen: Runner, fire: Any) -> Any:
 
 def _change(method: str, request: Any, output: console.Output, done: str) -> None:
     chosen = runner()
-    task = chosen.call(method, request)
-    if output in {console.Output.TABLE, console.Output.WIDE}:
-        typer.echo(f"{console.plain(task.spec.name)} {done}")
-    else:
-        show_task(task, output)
+    show_change(chosen.call(method, request), output, done)
     if done in {"resumed", "enabled"}:
         chosen.note_unless_serving()
 
@@ -133,32 +129,27 @@ def _change(method: str, request: Any, output: console.Output, done: str) -> Non
 def emit(
     event: Annotated[str, typer.Argument(help="Its name: a-z, 0-9, _, ., : and -, a letter first, at most 64.")],
     data: Annotated[str | None, typer.Option("--data", help="A JSON object, or @FILE, at most 64 KiB.")] = None,
-    id_: Annotated[str | None, typer.Option("--id", help="Told again under this id, it is taken once.")] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="The event's id; an event whose id was taken before changes nothing.")
+    ] = None,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Tell of something that happened: every task that listens for it fires, as its filters and debounce say.
+    """Emit an event: every task that waits for it fires, as its filters and debounce say.
 
     Example: task-runner emit deploy --data '{"branch": "main"}' --id build-4711
     """
     if id_ == "":
         raise InvalidInput("must not be empty", where="--id", hint="leave it out for a new one")
+    text = read_file(data[1:]) if data is not None and data.startswith("@") else data or ""
     # One id for all the times that the call is tried.
-    request = wire.EmitEventRequest(name=event, data_json=_read(data), event_id=id_ or SystemEntropy().hex(12))
+    request = wire.EmitEventRequest(name=event, data_json=text, event_id=id_ or SystemEntropy().hex(12))
     chosen = runner()
     answer = chosen.call("EmitEvent", request)
     row = {"event": event, "id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}
     tasks = "no task" if not answer.matched else f"{answer.matched} task{'s' if answer.matched > 1 else ''}"
-    said = "was taken before: nothing happens" if answer.duplicate else f"triggers {tasks}"
-    console.show_record(row, output, name_key="id", lines=[("event", event), ("id", answer.event_id), ("it", said)])
+    said = "taken before: nothing happens" if answer.duplicate else f"triggers {tasks}"
+    console.show_record(row, output, name_key="id", lines=[("event", event), ("id", answer.event_id), ("result", said)])
     chosen.note_unless_serving()
-
-
-def _read(data: str | None) -> str:
-    if data is None or not data.startswith("@"):
-        return data or ""
-    # Imported only now: what it brings along for TOML takes longer to load than the call takes.
-    text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(data[1:]))
-    return text
 
 
 def serve() -> None:
@@ -173,11 +164,13 @@ def serve() -> None:
 
 
 def tick() -> None:
-    """Plan what is due now and exit; safe beside a daemon, which then does it.
+    """Plan what is due now, then exit. If a daemon runs, the daemon does it.
 
     Example: task-runner tick
     """
     chosen = runner()
     done = chosen.call("Tick", wire.TickRequest())
-    typer.echo(f"{done.planned} tasks planned, {done.committed} fires committed, {done.skipped} nominal times skipped")
+    typer.echo(
+        f"{done.planned} tasks planned, {done.committed} fires committed, {done.skipped} scheduled times skipped"
+    )
     chosen.note_unless_serving()

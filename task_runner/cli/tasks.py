@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NameArgument, complete_channel, runner
-from task_runner.cli.rows import events_lines, local, nominal_row, task_row, time
+from task_runner.cli.client import NameArgument, complete_channel, read_file, runner
+from task_runner.cli.rows import events_lines, local, row_of, task_row, time
 from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, JSON, SCHEDULES, Field, put
 from turnkeeper import console
 from turnkeeper.entropy import SystemEntropy
@@ -76,7 +76,7 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
     if "prompt" in values and "prompt_file" in values:
         raise InvalidInput("give exactly one of --prompt and --prompt-file", where="prompt")
     if file := values.pop("prompt_file", ""):
-        values["prompt"] = sys.stdin.read() if file == "-" else _read(file)
+        values["prompt"] = sys.stdin.read() if file == "-" else read_file(file)
     cleared = _clear(spec, values)
     for name in (field.name for field in FIELDS if field.name in values and field.name not in cleared):
         put(spec, name, _value(BY_NAME[name], values[name]))
@@ -98,7 +98,7 @@ def _clear(spec: Any, values: Mapping[str, Any]) -> set[str]:
 def _value(field: Field, value: Any) -> Any:
     """Return an option's value as a spec has it."""
     if field.kind is JSON:
-        return _read(value[1:]) if value.startswith("@") else value
+        return read_file(value[1:]) if value.startswith("@") else value
     if field.kind is EXCLUSIONS:
         # Imported only now: few tasks exclude anything, and reading calendars takes a library.
         return importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, Path())
@@ -129,12 +129,6 @@ def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:
     return limits
 
 
-def _read(file: str) -> str:
-    # Imported only now: what it brings along for TOML takes longer to load than most commands take.
-    text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(file))
-    return text
-
-
 @takes_task_options
 def create(
     name: Annotated[str, typer.Argument(help="Its name: a-z, 0-9 and -, at most 63.")],
@@ -147,10 +141,10 @@ def create(
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
-    """Create a task: when, with what permissions, where, and what to do.
+    """Create a task: when it fires, what it may do, where it appears, and what the agent must do.
 
-    Says what it understood and when it fires next. A schedule (--cron, --every, --at, --in, --rrule or --dynamic) or
-    an event (--on), and a prompt are required.
+    Prints the task as it was understood, and when it fires next. A schedule (--cron, --every, --at, --in, --rrule or
+    --dynamic) or an event (--on), and a prompt are required.
 
     Example: task-runner create digest --cron "0 9 * * 1-5" --category catch-up-summary --channel general
     --prompt "Catch me up."
@@ -170,7 +164,7 @@ def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, l
     answer = chosen.call("CreateTask", wire.CreateTaskRequest(spec=spec, dry_run=dry_run, loop=loop))
     for warning in answer.warnings:
         console.note(f"warning: {warning}")
-    row = task_row(answer.task) | {"next": [nominal_row(nominal) for nominal in answer.next]}
+    row = task_row(answer.task) | {"next": [row_of(nominal) for nominal in answer.next]}
     lines = [
         ("loop" if loop else "task", _called(answer.task)),
         ("schedule", answer.task.schedule),
@@ -203,9 +197,9 @@ def edit(
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
-    """Change a task from now on; what is not given stays as it is, and none takes a value away: --max-fires none.
+    """Change a task from now on. What you do not give stays as it is; none removes a value: --max-fires none.
 
-    The old schedule is planned up to now first: nothing in the past becomes due by an edit.
+    An edit makes nothing in the past due: up to now the old schedule applies.
 
     Example: task-runner edit digest --cron "0 8 * * 1-5" --dry-run
     """
@@ -229,7 +223,7 @@ def edit(
 
 
 def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
-    sides = {side: [nominal_row(each) for each in getattr(answer, f"{side}_next")] for side in ("old", "new")}
+    sides = {side: [row_of(each) for each in getattr(answer, f"{side}_next")] for side in ("old", "new")}
     changed = list(answer.changed_fields)
     if output in {console.Output.JSON, console.Output.JSONL}:
         row = task_row(answer.task) | {"changed": changed, "old_next": sides["old"], "new_next": sides["new"]}

@@ -102,7 +102,9 @@ def update(
     """
     task = find_living(session, name)
     if revision not in {0, task.revision}:
-        raise Conflict(f"{task.definition.name!r} was edited meanwhile", hint="look at it again: task-runner show")
+        raise Conflict(
+            f"{task.definition.name!r} was edited in the meantime", hint="look at it again: task-runner show"
+        )
     definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
     if definition == task.definition:
         return Changed(task=task, action="unchanged")
@@ -199,7 +201,7 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
     if task.state not in states:
         hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
         if is_self_paced(task.definition) and task.state not in _STOPPED:
-            hint = "say when it is to wake: task-runner loop reschedule"
+            hint = "set when it wakes: task-runner loop reschedule"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     snapshot = _snapshot(session, task.id)
     active = replace(resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)
@@ -351,8 +353,8 @@ def _check_room(session: Session, new: Sequence[Task]) -> None:
         present = session.tasks.made_by(agent)
         # What exists already is no more than there was: a call that is run again hears that it does.
         if present + count > MOST_PER_AGENT and not session.tasks.named([task.definition.name for task in new]):
-            what = f"agent {agent!r} has {present} tasks of its own making that have not ended, and {MOST_PER_AGENT} is"
-            raise Exhausted(f"{what} the most", where="created_by", hint="delete one that is not needed any more")
+            what = f"agent {agent!r} made {present} tasks that have not ended, and the limit is {MOST_PER_AGENT}"
+            raise Exhausted(what, where="created_by", hint="delete a task that is no longer needed")
 
 
 def _begins_again(task: Task, definition: Definition) -> bool:
@@ -390,7 +392,7 @@ def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list
     raise Conflict("no free task id was found", hint="try again")
 
 
-OVER_WITH_DAEMON = "it was to last as long as the daemon"
+OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"
 
 
 def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Changed:
@@ -404,7 +406,7 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
     task = find_living(session, name)
     called, definition = task.definition.name, task.definition
     if not self_paced.is_self_paced(definition):
-        what = f"{called!r} is no self-paced task: when it fires next is up to its schedule"
+        what = f"{called!r} is not self-paced: its schedule decides when it fires next"
         raise Conflict(what, hint="change that with: task-runner edit")
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
         raise Conflict(f"{called!r} is {task.state}", hint="enable it first")
@@ -459,7 +461,7 @@ def backfill(
     # What lies ahead of the cursor fires by itself.
     nominals = list(_nominals(session.tasks.revisions(task.id), start, min(end, task.cursor_at + _LEAST)))
     if len(nominals) > MOST_AT_ONCE:
-        what = f"more than {MOST_AT_ONCE} nominal times lie between from and to"
+        what = f"more than {MOST_AT_ONCE} scheduled times lie between from and to"
         raise InvalidInput(what, where="backfill", hint="take a shorter span")
     if not asked.all and nominals:
         nominals = _without_fire(nominals, session.fires.touching(task.id, nominals[0], nominals[-1]))

@@ -33,7 +33,7 @@ _SKIPPED = {
     "disabled": "The task was disabled then.",
     "deleted": "The task was deleted before it was sent.",
     "quarantined": "The task was quarantined before it was sent.",
-    "rescheduled": "It was committed and not yet sent when somebody said when it is to wake instead.",
+    "rescheduled": "It was committed and not yet sent when another wake time was set instead.",
     "taken over": "Its author wrote into the thread before it was sent, and took over.",
     "superseded": "It was committed and not yet sent when an edit made a schedule that does not name it.",
 }
@@ -44,7 +44,7 @@ _SKIPPED_EVENTS = {
     "overlap": _SKIPPED["overlap"],
     "queue_full": "More waited in line than max_catch_up allows: the oldest gave way.",
     event_triggers.OWN_CHAIN: (
-        "A fire of this very task led to it: a task is not set off by what its own turns lead to."
+        "A fire of the same task led to it: a task is not triggered by what its own turns lead to."
     ),
     event_triggers.TOO_LONG: (
         f"{event_triggers.LONGEST_CHAIN} fires had led to one another before it: a chain is no longer than that."
@@ -286,15 +286,15 @@ def _not_yet_planned(asked: Question) -> Explanation:
         return Explanation(halted.outcome.value, (line,))
     if busy is not None and asked.task.definition.overlap is model.Overlap.SKIP:
         line = (
-            f"It has not been planned: {busy.fire_id} was under way when last heard of. Once its end is heard, what"
+            f"It has not been planned: {busy.fire_id} was under way at the last contact. When its end is known, what"
             " came due before that is skipped (overlap skip), and what came due since was missed."
         )
     elif busy is not None:
-        line = f"It has not been planned: {busy.fire_id} is under way, and the runtime cannot be heard."
+        line = f"It has not been planned: {busy.fire_id} is under way, and the runtime does not answer."
     elif asked.at <= asked.task.cursor_at:
-        line = "The ledger has nothing about it: it came due in the moment of an edit, or its clock was set."
+        line = "The ledger has nothing about it: it came due at the moment of an edit, or the clock was set."
     else:
-        line = "It is due and has not been planned: the runner was not at work since."
+        line = "It is due and has not been planned: the runner has not run since."
     return Explanation("unplanned", (line,))
 
 
@@ -343,14 +343,14 @@ def _also_fired(entry: Fire) -> list[str]:
     if entry.kind in {FireKind.SCHEDULED, FireKind.EVENT}:
         return []
     how = "by hand" if entry.kind is FireKind.MANUAL else "by a backfill"
-    return [f"Beside that {entry.fire_id} was asked for {how}: {entry.outcome}."]
+    return [f"Besides, {entry.fire_id} was asked for {how}: {entry.outcome}."]
 
 
 def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list[str]]:
     """Return one word and sentences for a time that an entry covers, under the definition in force then."""
     lines: list[str] = []
     if entry.count > 1:
-        run = f"{entry.count} nominal times from {rfc3339(entry.first_at)} to {rfc3339(entry.last_at)}"
+        run = f"{entry.count} scheduled times from {rfc3339(entry.first_at)} to {rfc3339(entry.last_at)}"
         lines.append(f"{entry.fire_id} stands for {run}." if entry.fire_id else f"One entry covers {run}.")
     if entry.outcome is Outcome.SKIPPED:
         return "skipped", [*lines, _skipped(entry, definition)]
@@ -378,7 +378,7 @@ def _skipped(entry: Fire, definition: Definition) -> str:
 def _sending(entry: Fire) -> list[str]:
     due = f"It was due at {rfc3339(entry.due_at)}"
     if entry.due_at > entry.nominal_at:
-        why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its nominal time by its jitter"
+        why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its scheduled time by its jitter"
         put_off = entry.due_at - entry.nominal_at
         # An event is named by its second, and happens within it.
         due += f", {_after(put_off)} {why}" if entry.kind is not FireKind.EVENT or put_off >= _ONE_SECOND else ""

@@ -318,7 +318,7 @@ class Service:
 
     def _check_lasting(self, specs: Iterable[wire.TaskSpec]) -> None:
         if self._serving is None and any(spec.ephemeral for spec in specs):
-            what = "no daemon runs, and what is ephemeral lasts as long as one"
+            what = "no daemon runs, and an ephemeral task lasts only as long as a daemon"
             raise Conflict(what, where="ephemeral", hint="start it: turnkeeper up")
 
     def _apply(self, request: wire.ApplyTasksRequest, now: datetime) -> Callable[[Session], list[Changed]]:
@@ -399,10 +399,8 @@ class Categories:
         try:
             self._known = await self._runtime.categories(_DEADLINE_S)
         except TurnkeeperError:
-            what = ", ".join(sorted(names))
-            return [
-                f"agent-runtime cannot be asked whether category {what} exists; an unknown one stops the task later"
-            ]
+            asked = f"agent-runtime does not answer: whether category {', '.join(sorted(names))} exists was not checked"
+            return [f"{asked}; an unknown one stops the task later"]
         self._asked_at = steady
         if unknown := sorted(names - self._known):
             hint = f"known are: {', '.join(sorted(self._known)) or 'none'}"

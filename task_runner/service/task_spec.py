@@ -193,7 +193,7 @@ def _at(at: datetime, kept: Schedule | None, now: datetime, *, declared_in: str)
     if kept is not None and kept.text == text:
         return kept
     if at <= now:
-        raise InvalidInput(f"{text} has passed", where="at", hint="give a time to come, or run the task by hand")
+        raise InvalidInput(f"{text} has passed", where="at", hint="give a future time, or run the task by hand")
     return Schedule(kind=ScheduleKind.AT, text=text, declared_in=declared_in)
 
 
@@ -304,7 +304,7 @@ def _bounded(definition: Definition, spec: wire.TaskSpec, now: datetime, previou
         last = now.replace(microsecond=0) + LONGEST_LIFE
         expires_at = definition.expires_at or last
         if expires_at > last:
-            what = f"what an agent made lasts {format_duration(LONGEST_LIFE)}, until {rfc3339(last)}"
+            what = f"a task that an agent made lasts {format_duration(LONGEST_LIFE)}, until {rfc3339(last)}"
             raise InvalidInput(what, where="expires_at", hint="give an earlier time, or leave it out")
         definition = replace(definition, expires_at=expires_at)
     elif definition.expires_at is None:
@@ -347,8 +347,8 @@ def _with_event(definition: Definition, spec: wire.TaskSpec, now: datetime, prev
         return definition
     kind = definition.schedule.kind
     if kind not in _TOGETHER:
-        hint = "leave one of them out; cron, every and rrule go together with on"
-        raise InvalidInput(f"does not go together with {kind}", where="on", hint=hint)
+        hint = "leave one out; on can be combined with cron, every and rrule"
+        raise InvalidInput(f"cannot be combined with {kind}", where="on", hint=hint)
     event = check_event_name(spec.on)
     before = previous.on if previous is not None else None
     on = EventTrigger(

@@ -180,7 +180,7 @@ async def test_the_twenty_sixth_is_refused(looper: Bench, runner: Runner) -> Non
     await made(runner, agent="agent1")
     assert "loop" in await used(looper, "LoopCreate", {"prompt": "p", "every": "15m"})
     told = await used(looper, "LoopCreate", {"prompt": "p", "every": "15m"}, 2)
-    assert "25 is the most" in told
+    assert "the limit is 25" in told
     assert len(await tasks(runner)) == 26, "one of them another agent's"
 
 

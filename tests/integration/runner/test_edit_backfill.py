@@ -87,7 +87,7 @@ async def test_an_edit_of_what_was_edited_meanwhile_is_refused(rig: Rig, peer: P
         task.spec.prompt = prompt
         request = wire.UpdateTaskRequest(name="digest", spec=task.spec, revision=1)
         if number:
-            with pytest.raises(Conflict, match="meanwhile"):
+            with pytest.raises(Conflict, match="in the meantime"):
                 await rig.service.update_task(request)
         else:
             await rig.service.update_task(request)
@@ -188,7 +188,7 @@ def test_simulate_prints_what_the_planner_would_do_and_changes_nothing(command) 
     ]
     code, out, err = command("simulate", *span, *down)
     assert (code, out.splitlines()[0].split()) == (0, ["NOMINAL", "TASK", "FIRED", "OUTCOME", "REASON", "COUNT"])
-    assert err == "9 fires, 0 nominal times skipped\n"
+    assert err == "9 fires, 0 scheduled times skipped\n"
     assert json.loads(command("history", "often", "-o", "json")[1]) == []
     for wrong in (("--down", "soon"), ("--down", "2026-03-29..2026-03-28"), ("--turn", "x"), ("--to", "2020-01-01")):
         assert command("simulate", *span, *wrong)[0] == 2

@@ -28,7 +28,7 @@ def test_an_event_from_the_task_that_waits_for_it_to_its_fire(command, tmp_path)
     code, out, err = command("emit", "demo", "--data", f"@{tmp_path / 'data.json'}", "--id", "b1", "-o", "json")
     assert json.loads(out) == {"event": "demo", "id": "b1", "duplicate": False, "matched": 1}
     assert "nothing fires until" in err
-    assert "was taken before: nothing happens" in command("emit", "demo", "--id", "b1")[1]
+    assert "taken before: nothing happens" in command("emit", "demo", "--id", "b1")[1]
     assert "triggers no task" in command("emit", "demo", "--data", '{"n": 2}')[1]
     (fire,) = json.loads(command("history", "one", "-o", "json")[1])
     assert (fire["kind"], fire["outcome"]) == ("event", "pending")
@@ -45,9 +45,9 @@ def test_it_is_shown_that_a_task_waits_for_an_event(command) -> None:
     line = next(line for line in command("list")[1].splitlines() if line.startswith("one"))
     assert line.split()[1:4] == ["on", "demo", "event"]
     assert "fires when demo comes" in command("next", "one")[2]
-    assert "fires when turn_end comes, beside these times" in command("next", "both", "-n", "1")[2]
+    assert "fires when turn_end comes, besides these times" in command("next", "both", "-n", "1")[2]
     said = command("simulate", "--from", "2026-11-21", "--to", "2026-11-22")[2]
-    assert "events are not simulated: both, one would fire for them besides" in said
+    assert "events are not simulated: both, one would also fire for them" in said
 
 
 def test_an_edit_adds_changes_and_takes_out_an_event(command) -> None:
@@ -87,7 +87,7 @@ def test_files_declare_events_and_are_exported_without_change(command, home) -> 
         (("emit", "demo", "--id", "a/b"), "event_id: must be"),
         (("create", "x", "--on", "demo", "--filter", "k", *REST), "filters: 'k' is not a filter"),
         (("create", "x", "--on", "demo", "--filter", r"k~=(a)\1", *REST), "cannot be bounded"),
-        (("create", "x", "--on", "demo", "--in", "5m", *REST), "on: does not go together with at"),
+        (("create", "x", "--on", "demo", "--in", "5m", *REST), "on: cannot be combined with at"),
         (("create", "x", "--every", "5m", "--debounce", "5s", *REST), "debounce: is only for a task that fires"),
         (("create", "x", *REST), "no schedule; one of --cron, "),
     ],

@@ -66,7 +66,7 @@ async def test_skipped_by_policy(rig: Rig, peer: Peer) -> None:
     verdict, text = await asked(rig, 120)
     assert verdict == "skipped"
     assert "not sent within the grace of 10s, and catch-up skip runs nothing" in text
-    assert "covers 5 nominal times from 2026-03-02T09:01:00Z to 2026-03-02T09:05:00Z" in text
+    assert "covers 5 scheduled times from 2026-03-02T09:01:00Z to 2026-03-02T09:05:00Z" in text
 
 
 async def test_stood_for_by_another_and_committed_and_coalesced(rig: Rig, peer: Peer) -> None:
@@ -75,7 +75,7 @@ async def test_stood_for_by_another_and_committed_and_coalesced(rig: Rig, peer: 
     await rig.pass_time(270)
     verdict, text = await asked(rig, 60)
     assert verdict == "stood_for"
-    assert f"{task.id}@20260302T090500Z stands for 5 nominal times" in text
+    assert f"{task.id}@20260302T090500Z stands for 5 scheduled times" in text
     assert f"{task.id}@20260302T090100Z was committed for it and went into {task.id}@20260302T090500Z" in text
     assert (await asked(rig, 300))[0] == "pending"
     async with rig.running():

@@ -47,7 +47,7 @@ async def test_what_is_older_than_is_kept_becomes_one_entry_of_its_range(rig: Ri
     assert history == [("pruned", "", 10), ("pending", "", 1)], "what is open stays, however old"
     answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at="2026-03-02T09:03:00Z"))
     assert answer.verdict == "pruned"
-    assert "10 nominal times from 2026-03-02T09:01:00Z to 2026-03-02T09:10:00Z" in " ".join(answer.lines)
+    assert "10 scheduled times from 2026-03-02T09:01:00Z to 2026-03-02T09:10:00Z" in " ".join(answer.lines)
     await rig.loop.tick()
     rig.clock.advance(91 * 86_400)
     await rig.loop.tick()
