@@ -59,9 +59,6 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
         return json.dumps(answer, ensure_ascii=False), {SUBAGENT_TOKENS: list(report.tokens)}
 
     made = StructuredTool.from_function(
-        coroutine=subagent_run,
-        name=SUBAGENT_TOOL,
-        handle_tool_error=True,
-        response_format="content_and_artifact",
+        coroutine=subagent_run, name=SUBAGENT_TOOL, handle_tool_error=True, response_format="content_and_artifact"
     )
     return [ToolSpec(tool=made, scope=SUBAGENT_SCOPE, effect="read")]

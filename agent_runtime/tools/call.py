@@ -52,10 +52,7 @@ def spec(body: Callable[P, Awaitable[Result | Outcome]], *, scope: str, effect: 
 
     key = body.__code__, tuple(body.__annotations__.items()), body.__defaults__
     tool: BaseTool = StructuredTool.from_function(
-        coroutine=answer,
-        name=name or scope.replace(".", "_"),
-        args_schema=_SCHEMAS.get(key),
-        handle_tool_error=True,
+        coroutine=answer, name=name or scope.replace(".", "_"), args_schema=_SCHEMAS.get(key), handle_tool_error=True
     )
     _SCHEMAS.setdefault(key, tool.args_schema)
     return ToolSpec(tool=tool, scope=scope, effect=effect)

@@ -20,6 +20,7 @@ from agent_runtime.graph.engine.tokens import subagent_usage, tokens_of
 from agent_runtime.graph.guard.gate import Gate
 from agent_runtime.graph.models.call import Handler, Request, Response
 from agent_runtime.model.turn import SUBAGENTS, TurnContext
+from agent_runtime.model.words import shortened
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 
 LONGEST_REPORT = 8_000  # characters
@@ -132,12 +133,11 @@ def _report(name: str, messages: Sequence[BaseMessage]) -> Report:
     text = str(said[-1].text) if said else ""
     return Report(
         name=name,
-        text=text if len(text) <= LONGEST_REPORT else f"{text[: LONGEST_REPORT - 1]}…",
+        text=shortened(text, LONGEST_REPORT),
         calls=tuple(_line(call["name"], call["args"]) for message in said for call in message.tool_calls)[:MOST_CALLS],
         tokens=tokens_of(messages),
     )
 
 
 def _line(name: str, args: Mapping[str, Any]) -> str:
-    text = " ".join(f"{name}({', '.join(map(str, args.values()))})".split())
-    return text if len(text) <= LONGEST_CALL else f"{text[: LONGEST_CALL - 1]}…"
+    return shortened(" ".join(f"{name}({', '.join(map(str, args.values()))})".split()), LONGEST_CALL)

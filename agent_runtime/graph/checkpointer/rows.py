@@ -184,10 +184,7 @@ def _comparable(value: Any) -> Any:
 
 
 def changes(
-    connection: Connection,
-    place: tuple[str, str, str],
-    channels: Sequence[str],
-    load: Load,
+    connection: Connection, place: tuple[str, str, str], channels: Sequence[str], load: Load
 ) -> Mapping[str, DeltaChannelHistory]:
     """Return each channel's history at a checkpoint.
 

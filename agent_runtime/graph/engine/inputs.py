@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from agent_runtime.model.turn import Said, ToolUse
+from agent_runtime.model.words import shortened
 from turnkeeper.errors import InvalidInput
 
 MESSAGES = "messages"
@@ -171,8 +172,7 @@ class InputSchema:
         """Return a graph's output as one line of JSON, bounded; empty when all its fields are."""
         found = {name: _value(values, name) for name in self.outputs if name != MESSAGES}
         shown = {name: value for name, value in found.items() if not _is_empty(value)}
-        text = _json(shown) if shown else ""
-        return text if len(text) <= LONGEST_OUTCOME else f"{text[: LONGEST_OUTCOME - 1]}…"
+        return shortened(_json(shown), LONGEST_OUTCOME) if shown else ""
 
     def _check(self, given: Mapping[str, Any], known: Mapping[str, Field]) -> None:
         if self.model is not None:

@@ -70,19 +70,6 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
-    """How many calls may be made by a turn, or by all of it that one subagent does.
-
-    Attributes:
-        of: the subagents that were started one inside the other; empty for the whole turn.
-        most: the limit of the category there.
-    """
-
-    of: tuple[str, ...]
-    most: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Start:
     """A subagent that was started around this line of code, and the limit of what started it."""
 
@@ -112,12 +99,16 @@ def over_limit(number: int, most: int) -> str:
     return f"the category's limit of {most} tool calls a turn is used up; finish without further calls"
 
 
-def limits(turn: TurnContext) -> list[Limit]:
-    """Return the limits that a call made here stands under, the innermost subagent's first and the turn's last."""
+def limits(turn: TurnContext) -> list[tuple[tuple[str, ...], int]]:
+    """Return the limits on calls made here, the innermost subagent's first and the turn's last.
+
+    Each names the subagents that were started one inside the other, none for the whole turn, and the most calls that
+    may be made there.
+    """
     started = [one for one in _STARTED.get() if one.turn_id == turn.turn_id]
     names = tuple(one.name for one in started)
     most = [*(one.most for one in started), turn.category.tool_calls]
-    return [Limit(of=names[:depth], most=most[depth]) for depth in reversed(range(len(most)))]
+    return [(names[:depth], most[depth]) for depth in reversed(range(len(most)))]
 
 
 def unchanged(context: TurnContext) -> TurnContext:

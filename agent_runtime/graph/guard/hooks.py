@@ -82,6 +82,11 @@ class _Watch:
     events: ToolEvents | None
 
 
+# The functions that the hooks stand before. Nothing public says what a node puts into a call.
+_RUN, _ARUN = BaseTool.run, BaseTool.arun
+_INVOKE: Any = ToolNode.invoke
+_AINVOKE: Any = ToolNode.ainvoke
+_INJECT: Any = ToolNode._inject_tool_args  # noqa: SLF001
 _PASS: ContextVar[_Pass | None] = ContextVar("turnkeeper_pass", default=None)
 _WATCHES: list[_Watch] = []
 _LOCK = threading.Lock()
@@ -131,8 +136,8 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     at = place()
     known_as = call_id or made_id(at, tool.name, shown)
     call = watch.repeated.name(f"{at}|{known_as}")
-    for limit in limits(turn):  # what a subagent is refused does not count for its turn
-        if over := over_limit(watch.counted.number((turn.turn_id, *limit.of), call), limit.most):
+    for subagents, most in limits(turn):  # what a subagent is refused does not count for its turn
+        if over := over_limit(watch.counted.number((turn.turn_id, *subagents), call), most):
             return tool_input, Refused(text=over)
     run = watch.events.of_call(turn.turn_id, tool.name, call) if watch.events is not None else None
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
@@ -172,8 +177,8 @@ def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
         return _refusal(self, known, kwargs.get("tool_call_id"))
     with bound(_PASS, None):
         if known is None:
-            return _ORIGINALS.run(self, given, *args, **kwargs)
-        return known.around(lambda: _ORIGINALS.run(self, given, *args, **kwargs))
+            return _RUN(self, given, *args, **kwargs)
+        return known.around(lambda: _RUN(self, given, *args, **kwargs))
 
 
 async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
@@ -182,12 +187,12 @@ async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> A
         return _refusal(self, known, kwargs.get("tool_call_id"))
     with bound(_PASS, None):
         if known is None:
-            return await _ORIGINALS.arun(self, given, *args, **kwargs)
-        return await known.around_async(lambda: _ORIGINALS.arun(self, given, *args, **kwargs))
+            return await _ARUN(self, given, *args, **kwargs)
+        return await known.around_async(lambda: _ARUN(self, given, *args, **kwargs))
 
 
 def _inject(self: ToolNode, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
-    made = _ORIGINALS.inject(self, tool_call, *args, **kwargs)
+    made = _INJECT(self, tool_call, *args, **kwargs)
     note_put_in(tool_call, made)
     return made
 
@@ -195,11 +200,11 @@ def _inject(self: ToolNode, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
 def _invoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  its name there
     split = _split(self, input, config)
     if split is None:
-        return _ORIGINALS.invoke(self, input, config, **kwargs)
+        return _INVOKE(self, input, config, **kwargs)
     calls, kind, state = split
 
     def one(call: Any) -> Any:
-        return _ORIGINALS.invoke(self, _alone(call, state), get_config(), **kwargs)
+        return _INVOKE(self, _alone(call, state), get_config(), **kwargs)
 
     start = _as_task(self, one)
     futures = [start(call) for call in calls]  # all are begun, in their order, before one is waited for
@@ -209,11 +214,11 @@ def _invoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> An
 async def _ainvoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  likewise
     split = _split(self, input, config)
     if split is None:
-        return await _ORIGINALS.ainvoke(self, input, config, **kwargs)
+        return await _AINVOKE(self, input, config, **kwargs)
     calls, kind, state = split
 
     async def one(call: Any) -> Any:
-        return await _ORIGINALS.ainvoke(self, _alone(call, state), get_config(), **kwargs)
+        return await _AINVOKE(self, _alone(call, state), get_config(), **kwargs)
 
     start = _as_task(self, one)
     return _joined(self, await asyncio.gather(*[start(call) for call in calls], return_exceptions=True), kind)
@@ -264,26 +269,6 @@ def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
     return node._combine_tool_outputs(outputs, kind)  # noqa: SLF001  one answer of many, as the node makes it
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Originals:
-    """The functions that the hooks stand before."""
-
-    run: Any
-    arun: Any
-    invoke: Any
-    ainvoke: Any
-    inject: Any
-
-
-_ORIGINALS = _Originals(
-    run=BaseTool.run,
-    arun=BaseTool.arun,
-    invoke=ToolNode.invoke,
-    ainvoke=ToolNode.ainvoke,
-    inject=ToolNode._inject_tool_args,  # noqa: SLF001  nothing public says what a node puts into a call
-)
-
-
 def _install_hooks() -> None:
     for owner, hooks in _HOOKS:
         for name, hook in hooks.items():
@@ -291,8 +276,8 @@ def _install_hooks() -> None:
 
 
 def _remove_hooks() -> None:
-    BaseTool.run, BaseTool.arun = _ORIGINALS.run, _ORIGINALS.arun  # type: ignore[method-assign]
-    ToolNode._inject_tool_args = _ORIGINALS.inject  # type: ignore[method-assign]  # noqa: SLF001  as it was
+    BaseTool.run, BaseTool.arun = _RUN, _ARUN  # type: ignore[method-assign]
+    ToolNode._inject_tool_args = _INJECT  # type: ignore[method-assign]  # noqa: SLF001  as it was
     for name in ("invoke", "ainvoke"):
         delattr(ToolNode, name)  # a ToolNode inherits its own
 

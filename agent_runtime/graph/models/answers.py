@@ -15,6 +15,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGenerationChunk
 
 from agent_runtime.graph.models.faults import Unusable
+from agent_runtime.model.words import shortened
 
 # How providers say that an answer is over. One that is not listed here is believed when its stream ends.
 _ENDINGS = {
@@ -149,7 +150,7 @@ def _no_constant(name: str) -> object:
 
 
 def _not_json(text: str) -> str:
-    shown = text if len(text) <= LONGEST_ARGS_SHOWN else f"{text[: LONGEST_ARGS_SHOWN - 1]}…"
+    shown = shortened(text, LONGEST_ARGS_SHOWN)
     return f"this call was not run: its arguments are not a whole JSON object: {shown or 'nothing'}"
 
 

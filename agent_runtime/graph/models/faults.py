@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.exceptions import ContextOverflowError, ModelConnectionError, ModelError, ModelTimeoutError
 
 from agent_runtime.graph.models.secrets import redact
+from agent_runtime.model.words import shortened
 from turnkeeper.errors import TurnkeeperError
 
 MOST_TRIES = 5
@@ -171,5 +172,4 @@ def _until(text: str, now: datetime) -> float:
 
 def _quote(error: Exception, secrets: Collection[str]) -> str:
     said = getattr(error, "message", None)
-    text = " ".join(redact(said if isinstance(said, str) else str(error), secrets).split())
-    return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 1]}…"
+    return shortened(" ".join(redact(said if isinstance(said, str) else str(error), secrets).split()), LONGEST_QUOTE)
