@@ -30,10 +30,7 @@ _TOOLS = (
     Column("EFFECT", lambda row: f"{row['effect']} (undeclared)"),
     Column("GRANTED BY", lambda row: ", ".join(row["granted_by"]) or "-"),
 )
-_UNGUARDABLE = (
-    Column("NOT GUARDED", lambda row: str(row["where"])),
-    Column("WHY", lambda row: str(row["why"])),
-)
+_UNGUARDABLE = (Column("NOT GUARDED", lambda row: str(row["where"])), Column("WHY", lambda row: str(row["why"])))
 _VERDICTS = {
     "guarded": "every tool call is guarded",
     "trusted": "runs, but not guarded everywhere: you trust it in [categories] trusted_graphs",

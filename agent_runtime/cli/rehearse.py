@@ -1,6 +1,7 @@
 """`agent-runtime categories rehearse`: past turns under a proposed category. Loaded only by that command."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -95,17 +96,14 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
 class Found:
-    """A rehearsal, and what it was of."""
+    """A rehearsal. `held_back`: the file declares the category autonomous, and the workspace does not allow that."""
 
-    def __init__(
-        self, category: Category, turns: list[rehearsal.PastTurn], outcome: rehearsal.Rehearsal, *, held_back: bool
-    ) -> None:
-        """Take the outcome; `held_back`: the file declares the category autonomous, the workspace does not allow it."""
-        self.category = category
-        self.turns = turns
-        self.outcome = outcome
-        self.held_back = held_back
+    category: Category
+    turns: list[rehearsal.PastTurn]
+    outcome: rehearsal.Rehearsal
+    held_back: bool
 
 
 def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: str, limit: int) -> Found:

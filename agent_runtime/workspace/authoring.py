@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from sqlalchemy import Connection, select
 
@@ -52,14 +53,7 @@ class Authoring:
         """Write a page: authored and canonical, or a draft. Raises InvalidInput, NotFound, Conflict."""
         by, now = author or model.Author(), self._clock.now()
 
-        def work(connection: Connection) -> Put:
-            known = connection.execute(select(pages.c.version).where(pages.c.page_id == draft.page_id)).one_or_none()
-            page = submit(connection, draft, by, at=now, new_id="")
-            assert isinstance(page, model.Page), "an author's page is a page"
-            queued = revalidation.count_waiting(connection, cause=page.page_id)
-            return Put(page=page, outcome="changed" if known else "new", queued=queued)
-
-        done = await self._transactions.write(work)
+        done = await self._transactions.write(lambda connection: _put(connection, draft, by, now))
         self._emit(done)
         return done
 
@@ -89,11 +83,7 @@ class Authoring:
             before = _same(connection, model.check_page(draft))
             if before is not None:
                 return Put(page=before, outcome="unchanged", queued=0)
-            had = connection.execute(select(pages.c.version).where(pages.c.page_id == draft.page_id)).one_or_none()
-            page = submit(connection, draft, by, at=now, new_id="")
-            assert isinstance(page, model.Page), "an author's page is a page"
-            queued = revalidation.count_waiting(connection, cause=page.page_id)
-            return Put(page=page, outcome="changed" if had else "new", queued=queued)
+            return _put(connection, draft, by, now)
 
         def work(connection: Connection) -> list[Put]:
             puts = [put_one(connection, draft) for draft in drafts]
@@ -146,6 +136,14 @@ class Authoring:
         page = done.page
         fields = {"page_id": page.page_id, "version": page.version, "queued": done.queued}
         self._transactions.emit("page.put", fields | {"origin": page.origin, "lifecycle": page.lifecycle})
+
+
+def _put(connection: Connection, draft: model.PageDraft, by: model.Author, at: datetime) -> Put:
+    known = connection.execute(select(pages.c.version).where(pages.c.page_id == draft.page_id)).one_or_none()
+    page = submit(connection, draft, by, at=at, new_id="")
+    assert isinstance(page, model.Page), "an author's page is a page"
+    queued = revalidation.count_waiting(connection, cause=page.page_id)
+    return Put(page=page, outcome="changed" if known else "new", queued=queued)
 
 
 def _same(connection: Connection, draft: model.PageDraft) -> model.Page | None:

@@ -234,14 +234,8 @@ class Writer:
     @classmethod
     def of(cls, turn: TurnContext, origin: str) -> "Writer":
         """Return a running turn as a writer."""
-        return cls(
-            origin=origin,
-            turn_id=turn.turn_id,
-            thread_id=turn.thread_id,
-            channel=turn.channel,
-            agent=turn.agent,
-            task_name=turn.task_name,
-        )
+        names = ("turn_id", "thread_id", "channel", "agent", "task_name")
+        return cls(origin=origin, **{name: getattr(turn, name) for name in names})
 
 
 def record(connection: Connection, place: Place, found: Difference, writer: Writer, at: datetime) -> tuple[str, bool]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 
@@ -235,14 +235,8 @@ def check_page(draft: PageDraft) -> PageDraft:
         raise InvalidInput(f"at most {MOST_TAGS} tags of a-z, 0-9 and -", where="tags")
     if draft.version < 0:
         raise InvalidInput("is negative", where="version")
-    return PageDraft(
-        page_id=draft.page_id,
-        title=check_title(draft.title),
-        body=check_text(draft.body, "body"),
-        tags=tags,
-        sources=check_sources(draft.sources),
-        version=draft.version,
-    )
+    title, body = check_title(draft.title), check_text(draft.body, "body")
+    return replace(draft, title=title, body=body, tags=tags, sources=check_sources(draft.sources))
 
 
 def check_sources(sources: Sequence[str]) -> tuple[str, ...]:

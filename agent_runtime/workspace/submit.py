@@ -248,9 +248,7 @@ def _decide(
         "decided_by": mark.by,
         "note": model.check_text(draft.note, "note", 4096),
     }
-    connection.execute(
-        update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision),
-    )
+    connection.execute(update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision))
     return get_candidate(connection, proposed.candidate_id)
 
 

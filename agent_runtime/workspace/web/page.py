@@ -114,8 +114,8 @@ class WebReader:
                 _refuse_status(response.status)
                 kind, charset = _content_type(headers.get(b"content-type", ""))
                 body = await _body(response.aiter_stream(), headers.get(b"content-encoding", "identity"))
-            found = await asyncio.to_thread(readable, Readable(kind=kind, charset=charset, body=body, url=target.url))
-            return Fetched(url=target.url, title=found.title, text=found.text, fetched_at=self._clock.now())
+            title, text = await asyncio.to_thread(read_text, kind, charset, body, target.url)
+            return Fetched(url=target.url, title=title, text=text, fetched_at=self._clock.now())
         raise Unreachable(f"redirects more than {MOST_REDIRECTS} times", where="url")
 
 
@@ -202,50 +202,41 @@ def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
     return unpacked.decompress
 
 
-@dataclass(frozen=True, kw_only=True)
-class Readable:
-    """What came: its media type, its stated charset or nothing, the bytes, and from where."""
+def read_text(kind: str, charset: str, body: bytes, url: str) -> tuple[str, str]:
+    """Return title and text of a page; slow enough for a thread of its own.
 
-    kind: str
-    charset: str
-    body: bytes
-    url: str
+    Args:
+        kind: its media type.
+        charset: as the server states it; empty: unknown.
+        body: what the server sent, decompressed.
+        url: where it was found.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Extracted:
-    """What it says."""
-
-    title: str
-    text: str
-
-
-def readable(found: Readable) -> Extracted:
-    """Return title and text of a page. Raises InvalidInput for what is not text."""
-    if found.kind in _HTML:
-        return _extracted(found)
-    if found.kind.startswith("text/") or found.kind in _TEXT:
-        return Extracted(title="", text=_decoded(found).strip())
-    raise InvalidInput(f"is {found.kind}, not text", where="url", hint="give the address of a page that is text")
+    Raises:
+        InvalidInput: it is not text, or no text could be extracted.
+    """
+    if kind in _HTML:
+        return _extracted(_decoded(body, charset) if charset else body, url)
+    if kind.startswith("text/") or kind in _TEXT:
+        return "", _decoded(body, charset).strip()
+    raise InvalidInput(f"is {kind}, not text", where="url", hint="give the address of a page that is text")
 
 
-def _extracted(found: Readable) -> Extracted:
+def _extracted(html: str | bytes, url: str) -> tuple[str, str]:
     try:
         import trafilatura  # noqa: PLC0415  an optional extra, and slow to import
     except ImportError as error:
         hint = "install it with: pip install 'turnkeeper[web-fetch]'"
         raise InvalidInput("reading web pages needs an optional package", where="web.fetch", hint=hint) from error
-    html = _decoded(found) if found.charset else found.body
-    page: Any = trafilatura.bare_extraction(html, url=found.url, include_comments=False, with_metadata=True)
+    page: Any = trafilatura.bare_extraction(html, url=url, include_comments=False, with_metadata=True)
     text = (page.text or "").strip() if page else ""
     if not text:
         raise InvalidInput("has no text that could be extracted", where="url")
-    return Extracted(title=" ".join((page.title or "").split()), text=text)
+    return " ".join((page.title or "").split()), text
 
 
-def _decoded(found: Readable) -> str:
+def _decoded(body: bytes, charset: str) -> str:
     try:
-        name = codecs.lookup(found.charset or "utf-8").name
+        name = codecs.lookup(charset or "utf-8").name
     except LookupError:
         name = "utf-8"
-    return found.body.decode(name, errors="replace").removeprefix("\ufeff")
+    return body.decode(name, errors="replace").removeprefix("\ufeff")
