@@ -1,4 +1,4 @@
-"""What a daemon needs as a process: the counter that shows it gets on, failpoints, a heap settled after start-up.
+"""What a daemon needs as a process: a counter that shows its progress, failpoints, a heap settled after start-up.
 
 `state/run/<process>.progress` holds the pid and a number that rises every few seconds while the event loop turns. The
 first number is written once the daemon serves, so the file is also its session marker. It is replaced whole and never
@@ -34,7 +34,7 @@ class Beat:
 
     Attributes:
         pid: the process that wrote it; a file may outlive its writer.
-        count: from 1, rising as long as the process gets on.
+        count: from 1, rising as long as the event loop turns.
     """
 
     pid: int

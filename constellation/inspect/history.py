@@ -1,8 +1,8 @@
-"""One checker for every kind of run: given what happened, does it keep the promises?
+"""Checks a history of any run: does what happened keep the promises?
 
-A history is the event trail of all processes, the runner's ledger and the runtime's turns, each in the form in which
-users get them (`logs/events-*.jsonl`, `task-runner history -o json`, `agent-runtime turns list -o json`). The trail
-may lack the last lines before a crash, so what must hold is read from the ledger and the turns; the trail adds what
+A history is the event log of all processes, the runner's ledger and the runtime's turns, each in the form in which
+users get them (`logs/events-*.jsonl`, `task-runner history -o json`, `agent-runtime turns list -o json`). The log
+may lack the last lines before a crash, so what must hold is read from the ledger and the turns; the log adds what
 only it knows: when something left, which process ran a turn, and for how long.
 
     I1  no committed fire is lost once everything has drained
@@ -35,7 +35,7 @@ class History:
     """What happened in one run.
 
     Attributes:
-        events: records of the trail, by time.
+        events: records of the event log, by time.
         ledger: entries of every task, as `task-runner history -o json` prints them.
         turns: as `agent-runtime turns list -o json` prints them.
     """

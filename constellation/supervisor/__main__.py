@@ -58,7 +58,7 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         while not self._told:
             with ExitStack() as opened:
-                # Before the tick: one that dies after it was seen alive is told of, however soon.
+                # Before the tick: a daemon that dies right after it was seen alive still wakes the poll.
                 watched = self._watch(opened, {})
                 self._reap()
                 pause_s = self._watchdog.tick()

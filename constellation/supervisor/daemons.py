@@ -1,6 +1,6 @@
-"""The two daemons as processes: found by their locks, started detached, ended. Nothing here asks them anything.
+"""The two daemons as processes: found by their locks, started detached, stopped; without calling them.
 
-The supervisor stands on this, so it imports neither gRPC nor anything else that is slow to load.
+The supervisor uses it, so it imports neither gRPC nor anything else that is slow to load.
 """
 
 import os

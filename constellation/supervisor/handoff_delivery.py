@@ -1,4 +1,4 @@
-"""Handoffs: what agent0's next session is told of the one before. Delivered once, and never archived undelivered.
+"""Delivers handoffs, which tell agent0 what happened before: each once, and none is archived undelivered.
 
 ::
 

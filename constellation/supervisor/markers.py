@@ -1,7 +1,7 @@
-"""Every marker of the lifecycle: where it lies, what it means, who writes it, who reads it, and how it ends.
+"""Every marker of the lifecycle: its path, what it means, who writes it, who reads it, and how it ends.
 
-Files in known places beat remembered intent: whoever dies, the next process reads where things stand. A marker is
-replaced whole and synced. One that is there and cannot be read is :data:`UNREADABLE`, which nobody takes for absent.
+State is in files, not in memory: whichever process dies, the next one reads how things stand. A marker is
+replaced whole and synced. One that exists and cannot be read is :data:`UNREADABLE`, never treated as absent.
 """
 
 import json
@@ -38,7 +38,7 @@ class Kind:
 
     Attributes:
         path: under the home; `<process>` is agent-runtime or task-runner.
-        meaning: what it says that it lies there.
+        meaning: what its presence says.
         writer: who writes it.
         consumer: who reads it.
         ends: when it is cleared or escalated.

@@ -1,6 +1,7 @@
 """Planned restarts, as the watchdog sees them: a request that one tick claims, and a child that outlives its starter.
 
-While the child lives, agent-runtime is its business. One that died is started again and goes on from what lies on disk.
+While the child lives, the watchdog leaves agent-runtime to it. A child that died is started again and continues from
+what is on disk.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""What to do about one daemon, given what is seen of it and what is remembered: pure, like the rest of the watching.
+"""Decides what to do about one daemon, from what is seen of it and what is remembered; pure.
 
 A daemon that is gone is started again, after a pause that grows, until its budget of restarts in a sliding window is
-spent: then nobody tries any more, which is the crash-loop marker, and the author is told once. A start is not believed
+spent: then the crash-loop marker is written, restarts stop, and the author is alerted once. A start is not believed
 before the daemon said that it serves (`up-detected`), lives, and lived through one more tick interval. A daemon whose
 counter stands still is suspected first and killed at a later look; a quiet window keeps it from both.
 
-What cannot be read is not absent: it makes the watcher do less, never more.
+A marker that cannot be read is not treated as absent: the watchdog then does less, never more.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """End the process `pid`, which does not get on."""
+    """Kill the process `pid`, which makes no progress."""
 
     pid: int
     reason: str
@@ -106,7 +106,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Write one line of the trail."""
+    """Write one event to the event log."""
 
     event: str
     fields: dict[str, Any]

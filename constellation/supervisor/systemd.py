@@ -132,7 +132,7 @@ def uninstall(home: Home, environ: Mapping[str, str]) -> list[Path]:
 
 
 class Notifier:
-    """Tells systemd how the service stands, where it asked to be told."""
+    """Reports the state of the service to systemd, if systemd asked for it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -141,7 +141,7 @@ class Notifier:
         """How long the supervisor may sleep at most, so that systemd does not take it for hung."""
 
     def notify(self, *, ready: bool) -> None:
-        """Say that the supervisor gets on, and, once everything is up or given up, that the service is ready."""
+        """Report that the supervisor works and, once every daemon serves or was given up, that the service is ready."""
         if not self._address:
             return
         said = "WATCHDOG=1\nREADY=1" if ready else "WATCHDOG=1"

@@ -1,10 +1,7 @@
-"""One message between agents: its fields, what is valid, and its bytes.
+"""One message between agents: its fields, what is valid, its bytes, and the wrapper in which a model sees it.
 
-Checked at the writer's edge and again at the reader's: a file in an inbox may have been put there by anything.
-
-The wrapper that a model is shown around a message, and the check that no message carries one itself.
-
-A message that could close the wrapper and open another would speak in somebody else's name.
+It is checked when it is written and again when it is read: a file in an inbox may come from anywhere. No message may
+contain a wrapper itself: one that could close its wrapper and open another would speak in somebody else's name.
 """
 
 import json

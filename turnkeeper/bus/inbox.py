@@ -158,7 +158,7 @@ class Inbox:
         stale = bool(self._listed)
         taken = self._take(limit)
         if stale and not taken:
-            taken = self._take(limit)  # all that the last listing told of were taken by another process
+            taken = self._take(limit)  # another process took all that the last listing showed
         return taken
 
     def adopt(self) -> list[Claimed]:
@@ -260,7 +260,7 @@ class Inbox:
     def _earlier(self, key: str) -> Put | None:
         name = self._hinted(key)
         if name and any(os.path.lexists(self._places[place] / name) for place in ("inbox", "claimed")):
-            # Another process may have linked it and not yet synced; nobody is told of what is not on disk.
+            # Another process may have linked it and not yet synced; an answer means that it is on disk.
             self._files.sync_folder(self._places["inbox"])
             return Put(name=name, fresh=False)
         if self._hints is not None:
