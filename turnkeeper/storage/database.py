@@ -1,8 +1,8 @@
 """One SQLite file behind one thread: full durability, and one COMMIT for all that waits.
 
 A unit of work is a function of a connection. The writer thread takes every unit that has queued up, runs each in a
-savepoint inside one transaction, commits once, and only then answers them all: no caller gets an answer before its work is on disk,
-and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
+savepoint inside one transaction, commits once, and only then answers them all: no caller gets an answer before its work
+is on disk, and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
 """
 
 import sqlite3
