@@ -17,7 +17,7 @@ from task_runner.scheduler import planning
 from task_runner.scheduler.loop import Loop
 from task_runner.scheduler.pruner import Pruner
 from task_runner.service import changes
-from task_runner.service.service import METHODS, Service, Serving
+from task_runner.service import service as operations
 from task_runner.service.task_spec import Defaults
 from task_runner.store.store import Session, SqliteStore
 from task_runner.timetable import zone
@@ -50,7 +50,7 @@ class Runner:
         warm_up: makes the first fire as fast as the second.
     """
 
-    service: Service
+    service: operations.Service
     loop: Loop
     dispatcher: sending.Dispatcher
     follower: outcomes.Follower
@@ -91,10 +91,10 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
         for event in (changed, dispatcher.work, dispatcher.asking, runtime_events.changed):
             event.set()
 
-    service = Service(
+    service = operations.Service(
         store, runtime, clock=clock, entropy=entropy, log=log, defaults=_defaults(settings), tick=loop.tick,
         changed=task_changed,
-        serving=Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
+        serving=operations.Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
     )  # fmt: skip
     try:
         yield Runner(
@@ -121,7 +121,7 @@ def call(home: Home, method: str, request: Any) -> Any:
 
     async def operation() -> Any:
         async with assemble(home, daemon=False) as runner:
-            return await getattr(runner.service, METHODS[method])(request)
+            return await getattr(runner.service, operations.METHODS[method])(request)
 
     home.create()
     with ProcessLock(home, PROCESS):

@@ -21,12 +21,9 @@ from google.rpc import code_pb2
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
 from task_runner.model.task import Fire, Outcome, replace
-from task_runner.planner import ledger, log_records
-from task_runner.planner.log_records import LogRecord
-from task_runner.planner.overlap import CANCELS
-from task_runner.planner.planner import withdraw
+from task_runner.planner import ledger, log_records, overlap, planner
 from task_runner.planner.schedule import timetable_of
-from task_runner.scheduler.planning import Planned, complete_request, plan_tasks, quarantine, write_plans
+from task_runner.scheduler import planning
 from task_runner.store.store import Session, Store
 from task_runner.store.values import Outgoing
 from turnkeeper.clock import Clock
@@ -39,7 +36,7 @@ MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0
 _RECEIPTS_WAIT_S = 0.25
 _CONNECT_S = 5.0
-CANCEL_REASON = f"the next fire of its task is due (overlap {CANCELS})"
+CANCEL_REASON = f"the next fire of its task is due (overlap {overlap.CANCELS})"
 _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
 # Sending the same bytes again cannot help: the task itself has to change.
@@ -126,7 +123,7 @@ class Dispatcher:
         """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""
         now = self._clock.now()
         done = await self._store.run(
-            lambda session: plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
+            lambda session: planning.plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
         )
         self._log.emit_all(done.events)
         self._changed.set()
@@ -172,7 +169,7 @@ class Dispatcher:
         self._failpoints.reach("runner.sent")
         self._log.emit_all([log_records.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
         self._unanswered.extend(_Key(outgoing.fire.fire_id, outgoing.fire.attempt) for outgoing in batch)
-        await stream.write([complete_request(outgoing) for outgoing in batch])
+        await stream.write([planning.complete_request(outgoing) for outgoing in batch])
 
     async def _pause_s(self) -> float:
         """Return for how long there is nothing to send."""
@@ -232,10 +229,10 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
 
 def record_receipts(
     session: Session, receipts: list[wire.FireReceipt], keys: list[_Key | None], now: datetime
-) -> Planned:
+) -> planning.Planned:
     """Record which fires were accepted; a refused one is unsent again and its task planned. Return the log records."""
     fires = session.fires.by_ids({receipt.fire_id for receipt in receipts})
-    before, events = dict(fires), list[LogRecord]()
+    before, events = dict(fires), list[log_records.LogRecord]()
     refused: list[tuple[Fire, wire.FireError]] = []
     for receipt, key in zip(receipts, keys, strict=True):
         fire = fires.get(receipt.fire_id)
@@ -258,11 +255,11 @@ def record_receipts(
     session.tasks.record_accepted(
         fire for fire in changed if fire.accepted_at is not None and before[fire.fire_id].accepted_at is None
     )
-    return Planned(events=events) + _replan_refused(session, refused, now)
+    return planning.Planned(events=events) + _replan_refused(session, refused, now)
 
 
-def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]], now: datetime) -> Planned:
-    done = Planned(
+def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]], now: datetime) -> planning.Planned:
+    done = planning.Planned(
         events=[
             log_records.of_fire("fire.refused", fire, code=error.code, field=error.field) for fire, error in refused
         ]
@@ -270,11 +267,11 @@ def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]]
     hopeless = {fire.task_id: error for fire, error in refused if error.code in _HOPELESS and error.field}
     for task_id, error in hopeless.items():
         (snapshot,) = session.tasks.snapshots([task_id])
-        withdrawn = withdraw(snapshot, timetable_of(snapshot.task.definition), "quarantined", now, manual=True)
-        done += write_plans(session, [(snapshot, withdrawn)])
-        done.events.append(quarantine(session, task_id, f"{error.field}: {error.message}"))
+        withdrawn = planner.withdraw(snapshot, timetable_of(snapshot.task.definition), "quarantined", now, manual=True)
+        done += planning.write_plans(session, [(snapshot, withdrawn)])
+        done.events.append(planning.quarantine(session, task_id, f"{error.field}: {error.message}"))
     again = sorted({fire.task_id for fire, _ in refused if fire.outcome is Outcome.PENDING} - set(hopeless))
-    return done + plan_tasks(session, again, now)
+    return done + planning.plan_tasks(session, again, now)
 
 
 class Canceller:

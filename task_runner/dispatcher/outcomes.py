@@ -19,11 +19,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import Reconnector, Runtime, in_batches
 from task_runner.model import events
 from task_runner.model.task import OPEN, Fire, Outcome
-from task_runner.planner import ledger, log_records
-from task_runner.planner.budgets import Ended
-from task_runner.planner.ledger import TurnState
-from task_runner.planner.log_records import LogRecord
-from task_runner.planner.self_paced import TAKEN_OVER
+from task_runner.planner import budgets, ledger, log_records, self_paced
 from task_runner.scheduler.events import Moved, TakenIn, emit_outcomes, take_in
 from task_runner.scheduler.planning import Planned, plan_tasks, take_over
 from task_runner.store.store import Session, Store
@@ -34,7 +30,7 @@ from turnkeeper.event_log import EventLog
 
 LONGEST_WAIT_S = 30.0
 _ASKED_AT_ONCE = 100
-_STATES = {wire.TurnEvent.State.Value(state.name): state for state in TurnState}
+_STATES = {wire.TurnEvent.State.Value(state.name): state for state in ledger.TurnState}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +55,7 @@ class News(NamedTuple):
 
     fire_id: str
     attempt: int
-    state: TurnState
+    state: ledger.TurnState
     at: datetime
     turn_id: str
     error: str
@@ -113,7 +109,7 @@ class Follower:
         for fire in needless:
             # If the runtime does not answer, the turn runs, and no other turn follows it.
             with suppress(TurnkeeperError):
-                await self._runtime.cancel(fire.fire_id, fire.attempt, TAKEN_OVER)
+                await self._runtime.cancel(fire.fire_id, fire.attempt, self_paced.TAKEN_OVER)
 
     def _finish(self, done: Planned) -> None:
         self._reconnector.succeeded()
@@ -142,9 +138,9 @@ class Follower:
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
     """Move fires on by turn events, then plan the tasks that this frees or stops; return the log_records."""
     fires = session.fires.by_ids({item.fire_id for item in news})
-    before, recorded, told = dict(fires), list[LogRecord](), list[Moved]()
+    before, recorded, told = dict(fires), list[log_records.LogRecord](), list[Moved]()
     asked = set[str]()  # the fires whose turn waited for its author, also where the answer came since
-    ended: dict[str, list[Ended]] = {}
+    ended: dict[str, list[budgets.Ended]] = {}
     for item in news:
         fire = fires.get(item.fire_id)
         if fire is None:
@@ -155,7 +151,9 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
         if moved is not fire and item.state in ledger.FINAL:
             spent = max(timedelta(0), item.at - (fire.started_at or item.at))
             moved = ledger.spending(moved, spent, item.tokens)
-            turn = Ended(fire=moved, at=item.at, spent=spent, tokens=item.tokens, wake_after_s=item.wake_after_s)
+            turn = budgets.Ended(
+                fire=moved, at=item.at, spent=spent, tokens=item.tokens, wake_after_s=item.wake_after_s
+            )
             ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
             recorded.append(_log_record(fire, moved, item.state))
@@ -183,12 +181,12 @@ def _open(session: Session, after: int) -> list[Fire]:
     return session.fires.open_fires(after, _ASKED_AT_ONCE)
 
 
-def _log_record(before: Fire, after: Fire, state: TurnState) -> LogRecord:
+def _log_record(before: Fire, after: Fire, state: ledger.TurnState) -> log_records.LogRecord:
     if after.outcome not in OPEN:
         return log_records.settled(after)
-    if state is TurnState.RELEASED:
+    if state is ledger.TurnState.RELEASED:
         return log_records.of_fire("fire.released", before, next_attempt=after.attempt)
-    if state is TurnState.FAILED:
+    if state is ledger.TurnState.FAILED:
         return log_records.of_fire("fire.retried", before, next_attempt=after.attempt, reason=after.reason)
     return log_records.of_fire(f"fire.{after.outcome}", after)
 

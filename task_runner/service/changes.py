@@ -5,33 +5,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
-from task_runner.model.task import (
-    OPEN,
-    Definition,
-    Fire,
-    FireKind,
-    Outcome,
-    Revision,
-    ScheduleKind,
-    Snapshot,
-    Task,
-    TaskId,
-    TaskState,
-    fire_id,
-    is_task_id,
-)
-from task_runner.planner import self_paced
+from task_runner.model.task import Definition, Fire, FireKind, Snapshot, Task, TaskState
+from task_runner.planner import entries, event_triggers, planner, self_paced
 from task_runner.planner.entries import Plan
-from task_runner.planner.event_triggers import supersede
 from task_runner.planner.log_records import LogRecord, committed
-from task_runner.planner.planner import pass_over, plan, withdraw
 from task_runner.planner.schedule import describe, timetable_of
-from task_runner.planner.self_paced import begun, edited, is_self_paced, resumed
-from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, write_plans
+from task_runner.scheduler import planning
 from task_runner.service.task_spec import MOST_PER_AGENT, Defaults, as_loop, parse_spec
 from task_runner.service.views import stamp
 from task_runner.store.store import Session
@@ -39,8 +23,13 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 
 T = TypeVar("T")
+OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"
+MOST_AT_ONCE = 10_000
 _MOST_DRAWS = 100
+_LEAST = timedelta(microseconds=1)
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
+_WITHOUT_TIMES = frozenset({model.ScheduleKind.DYNAMIC, model.ScheduleKind.ON})
+_NOT_FOR_A_TIME = frozenset({FireKind.MANUAL, FireKind.EVENT})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +38,15 @@ class Changed:
 
     Attributes:
         task: the task afterwards.
-        events: the facts, to be written out after the commit.
-        action: created, updated or unchanged, for a declaration.
+        events: records for the event log, to be written after the commit.
+        action: created, updated, unchanged or deleted, for a declaration.
         fields: which fields an update changed.
-        before: what an update replaced.
     """
 
     task: Task
     events: list[LogRecord] = field(default_factory=list)
     action: str = ""
     fields: tuple[str, ...] = ()
-    before: Definition | None = None
 
 
 def find(session: Session, name: str) -> Task:
@@ -102,9 +89,8 @@ def update(
     """
     task = find_living(session, name)
     if revision not in {0, task.revision}:
-        raise Conflict(
-            f"{task.definition.name!r} was edited in the meantime", hint="look at it again: task-runner show"
-        )
+        what = f"{task.definition.name!r} was edited in the meantime"
+        raise Conflict(what, hint="look at it again: task-runner show")
     definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
     if definition == task.definition:
         return Changed(task=task, action="unchanged")
@@ -116,24 +102,19 @@ def update(
         revision=task.revision + 1,
         cursor_at=max(now, snapshot.task.cursor_at),
         state=TaskState.ACTIVE if _begins_again(snapshot.task, definition) else snapshot.task.state,
-        pacing=edited(snapshot.task, definition, now),
+        pacing=self_paced.edited(snapshot.task, definition, now),
     )
     session.tasks.revise(revised, now)
-    old, paced = task.definition, is_self_paced(definition) and is_self_paced(task.definition)
-    if not paced and _waits_for(definition) != _waits_for(old):
+    paced = self_paced.is_self_paced(definition) and self_paced.is_self_paced(task.definition)
+    if not paced and _waits_for(definition) != _waits_for(task.definition):
         fresh = replace(snapshot, task=revised)
-        events += write_plans(session, [(fresh, supersede(fresh, timetable_of(definition), now, old.on))]).events
-    events += plan_tasks(session, [task.id], now).events
+        gone = event_triggers.supersede(fresh, timetable_of(definition), now, task.definition.on)
+        events += planning.write_plans(session, [(fresh, gone)]).events
+    events += planning.plan_tasks(session, [task.id], now).events
     changed = changed_fields(task.definition, definition)
-    fields = {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}
-    events.append(LogRecord("task.updated", fields))
-    return Changed(
-        task=_snapshot(session, task.id).task,
-        events=events,
-        action="updated",
-        fields=changed,
-        before=task.definition,
-    )
+    record = {"task_id": task.id, "revision": revised.revision, "fields": list(changed)}
+    events.append(LogRecord("task.updated", record))
+    return Changed(task=_snapshot(session, task.id).task, events=events, action="updated", fields=changed)
 
 
 def apply(
@@ -187,32 +168,34 @@ def stop(
     if state is TaskState.PAUSED and task.state is not TaskState.ACTIVE:
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="only an active task can be paused")
     snapshot = _snapshot(session, task.id)
-    plan_ = withdraw(snapshot, timetable_of(task.definition), state.value, now, manual=state is not TaskState.PAUSED)
-    plan_ = replace(plan_, task=replace(plan_.task, state=state, reason=note, wake_at=until))
-    done = write_plans(session, [(snapshot, plan_)])
-    return Changed(task=plan_.task, events=done.events)
+    timetable, manual = timetable_of(task.definition), state is not TaskState.PAUSED
+    withdrawn = planner.withdraw(snapshot, timetable, state.value, now, manual=manual)
+    plan = replace(withdrawn, task=replace(withdrawn.task, state=state, reason=note, wake_at=until))
+    done = planning.write_plans(session, [(snapshot, plan)])
+    return Changed(task=plan.task, events=done.events)
 
 
 def resume(session: Session, name: str, now: datetime, *, replay: bool, states: frozenset[TaskState]) -> Changed:
-    """Let a stopped task fire again: what came due meanwhile is one skipped run, or with `replay` was missed."""
+    """Let a stopped task fire again: what came due in the meantime is one skipped run; with `replay`, missed."""
     task = find_living(session, name)
     if task.state is TaskState.ACTIVE:
         return Changed(task=task)
     if task.state not in states:
         hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
-        if is_self_paced(task.definition) and task.state not in _STOPPED:
+        if self_paced.is_self_paced(task.definition) and task.state not in _STOPPED:
             hint = "set when it wakes: task-runner loop reschedule"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     snapshot = _snapshot(session, task.id)
-    active = replace(resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)
-    plan_ = Plan(task=active, tail=snapshot.tail)
+    active = replace(self_paced.resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)
+    plan = Plan(task=active, tail=snapshot.tail)
     if not replay:
         timetable = timetable_of(task.definition)
-        plan_ = pass_over(replace(snapshot, task=active), timetable, task.state.value, now)
-    events = [event for event in write_plans(session, [(snapshot, plan_)]).events if event.name != "task.active"]
-    name_ = "task.enabled" if task.state is TaskState.DISABLED else "task.resumed"
-    events.append(LogRecord(name_, {"task_id": task.id, "replay": replay}))
-    events += plan_tasks(session, [task.id], now).events
+        plan = planner.pass_over(replace(snapshot, task=active), timetable, task.state.value, now)
+    done = planning.write_plans(session, [(snapshot, plan)])
+    events = [event for event in done.events if event.name != "task.active"]
+    record = "task.enabled" if task.state is TaskState.DISABLED else "task.resumed"
+    events.append(LogRecord(record, {"task_id": task.id, "replay": replay}))
+    events += planning.plan_tasks(session, [task.id], now).events
     return Changed(task=_snapshot(session, task.id).task, events=events)
 
 
@@ -224,37 +207,38 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
         return existing, [], task
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="enable it first")
-    nominal_at = now.replace(microsecond=0)
-    fire = Fire(
-        task_id=task.id,
-        fire_id=fire_id(task.id, nominal_at, f"~m{request_id}"),
-        request_id=request_id,
-        kind=FireKind.MANUAL,
-        nominal_at=nominal_at,
-        due_at=now,
-        first_at=nominal_at,
-        last_at=nominal_at,
-        outcome=Outcome.PENDING,
-        policy=task.definition.catch_up,
-        ready_at=now,
-        retries=task.definition.retries,
-    )
-    written = session.fires.add(fire, frozen_request(task))
+    manual = {"kind": FireKind.MANUAL, "request_id": request_id, "due_at": now}
+    fire = _requested(task, now.replace(microsecond=0), f"~m{request_id}", now, **manual)
+    written = session.fires.add(fire, planning.frozen_request(task))
     return written, [committed(written)], task
 
 
-def _plan_up_to(session: Session, task: Task, now: datetime) -> Planned:
+def _requested(task: Task, nominal_at: datetime, suffix: str, now: datetime, **fields_: Any) -> Fire:
+    """Return a fire that somebody asked for, ready to be sent."""
+    return entries.entry(
+        task,
+        entries.single(nominal_at),
+        model.Outcome.PENDING,
+        fire_id=model.fire_id(task.id, nominal_at, suffix),
+        ready_at=now,
+        retries=task.definition.retries,
+        **fields_,
+    )
+
+
+def _plan_up_to(session: Session, task: Task, now: datetime) -> planning.Planned:
     """Cover everything up to now under the schedule in force so far."""
+    timetable, done = timetable_of(task.definition), planning.Planned()
+    if task.state not in _STOPPED:
+        snapshot = _snapshot(session, task.id)
+        plan = planner.plan(snapshot, timetable, now, halted_waits=True)
+        done = planning.write_plans(session, [(snapshot, plan)])
     snapshot = _snapshot(session, task.id)
-    timetable = timetable_of(task.definition)
-    if task.state in _STOPPED:
-        return write_plans(session, [(snapshot, pass_over(snapshot, timetable, task.state.value, now))])
-    done = write_plans(session, [(snapshot, plan(snapshot, timetable, now, halted_waits=True))])
-    snapshot = _snapshot(session, task.id)
-    if snapshot.task.cursor_at >= now:
+    if task.state not in _STOPPED and snapshot.task.cursor_at >= now:
         return done
     # The limit on fires holds the cursor back, and the new definition may have another.
-    return done + write_plans(session, [(snapshot, pass_over(snapshot, timetable, "max_fires", now))])
+    reason = task.state.value if task.state in _STOPPED else "max_fires"
+    return done + planning.write_plans(session, [(snapshot, planner.pass_over(snapshot, timetable, reason, now))])
 
 
 def _snapshot(session: Session, task_id: str) -> Snapshot:
@@ -265,7 +249,7 @@ def _snapshot(session: Session, task_id: str) -> Snapshot:
 def _noted(session: Session, task: Task, note: str, until: datetime | None) -> Task:
     snapshot = _snapshot(session, task.id)
     noted = replace(task, reason=note, wake_at=until)
-    write_plans(session, [(snapshot, Plan(task=noted, tail=snapshot.tail))])
+    planning.write_plans(session, [(snapshot, Plan(task=noted, tail=snapshot.tail))])
     return noted
 
 
@@ -299,8 +283,8 @@ def _create_all(
 
 
 def _restored(
-    session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[TaskId], entropy: Entropy
-) -> list[TaskId]:
+    session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[model.TaskId], entropy: Entropy
+) -> list[model.TaskId]:
     """Return the ids of declared tasks: a loop has its own again, or another loop's where a task ever had that."""
     own = [_loop_id(spec) for spec in specs]
     counts = Counter(filter(None, own))
@@ -316,20 +300,20 @@ def _restored(
     ]
 
 
-def _loop_id(spec: wire.TaskSpec) -> TaskId | None:
+def _loop_id(spec: wire.TaskSpec) -> model.TaskId | None:
     """Return the id that a declared loop had: it is written beside its name, or is its name; None for other tasks."""
     said = spec.id or spec.name
-    if said.startswith("loop-") and is_task_id(said):
-        return TaskId(said)
+    if said.startswith("loop-") and model.is_task_id(said):
+        return model.TaskId(said)
     if spec.id:
         hint = "leave it out: only loops are declared with the id that they had"
         raise InvalidInput(f"{spec.id[:70]!r} is not a loop's id", where=f"{spec.name}: id", hint=hint)
     return None
 
 
-def _new_task(spec: wire.TaskSpec, task_id: TaskId, defaults: Defaults, now: datetime) -> Task:
+def _new_task(spec: wire.TaskSpec, task_id: model.TaskId, defaults: Defaults, now: datetime) -> Task:
     definition = parse_spec(spec, defaults, now, own_id=task_id)
-    pacing = begun(definition, now) if is_self_paced(definition) else None
+    pacing = self_paced.begun(definition, now) if self_paced.is_self_paced(definition) else None
     wake_at = pacing.armed_at if pacing else timetable_of(definition).next_after(now)
     if definition.on is not None:
         wake_at = wake_at or now
@@ -351,7 +335,7 @@ def _check_room(session: Session, new: Sequence[Task]) -> None:
     made = Counter(task.definition.created_by.agent for task in new if task.definition.created_by)
     for agent, count in made.items():
         present = session.tasks.made_by(agent)
-        # What exists already is no more than there was: a call that is run again hears that it does.
+        # A call that is run again creates nothing: it fails because the task exists.
         if present + count > MOST_PER_AGENT and not session.tasks.named([task.definition.name for task in new]):
             what = f"agent {agent!r} made {present} tasks that have not ended, and the limit is {MOST_PER_AGENT}"
             raise Exhausted(what, where="created_by", hint="delete a task that is no longer needed")
@@ -360,11 +344,11 @@ def _check_room(session: Session, new: Sequence[Task]) -> None:
 def _begins_again(task: Task, definition: Definition) -> bool:
     """Tell whether an edit lets an ended task go on; what was self-paced and ended goes on when it is rescheduled."""
     ended = task.state in {TaskState.DONE, TaskState.EXPIRED}
-    return ended and not (is_self_paced(task.definition) and is_self_paced(definition))
+    return ended and not (self_paced.is_self_paced(task.definition) and self_paced.is_self_paced(definition))
 
 
 def _waits_for(definition: Definition) -> tuple[object, ...]:
-    """Return all that says for what a task fires."""
+    """Return what decides when a task fires."""
     return definition.schedule, definition.timezone, definition.on and definition.on.event
 
 
@@ -382,21 +366,18 @@ def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
         raise
 
 
-def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list[TaskId]:
+def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list[model.TaskId]:
     ids: set[str] = set()
     for _ in range(_MOST_DRAWS):
         drawn = {f"{kind}-{entropy.hex(8)}" for _ in range(count - len(ids))}
         ids |= drawn - session.tasks.ids_taken(drawn)
         if len(ids) == count:
-            return [TaskId(drawn_id) for drawn_id in sorted(ids)]
+            return [model.TaskId(drawn_id) for drawn_id in sorted(ids)]
     raise Conflict("no free task id was found", hint="try again")
 
 
-OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"
-
-
 def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Changed:
-    """Let a self-paced task wake so many seconds from now; what was armed, or not sent yet, gives way.
+    """Let a self-paced task wake so many seconds from now, in place of its next wake and of an unsent one.
 
     Raises:
         NotFound: no such task.
@@ -413,40 +394,34 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
     if definition.max_fires is not None and task.accepted >= definition.max_fires:
         raise Conflict(f"{called!r} has fired {task.accepted} times, and max_fires is {definition.max_fires}")
     delay = timedelta(seconds=max(-1, min(seconds, self_paced.LONGEST_DELAY // timedelta(seconds=1) + 1)))
-    (snapshot,) = session.tasks.snapshots([task.id])
+    snapshot = _snapshot(session, task.id)
     armed = self_paced.rescheduled(snapshot.task, now, delay)
-    unsent = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE and fire.outcome is Outcome.PENDING]
+    unsent = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE and fire.outcome is model.Outcome.PENDING]
     plan = self_paced.without_wakes(snapshot, armed, unsent, "rescheduled", now)
-    done = write_plans(session, [(snapshot, plan)])
-    done += plan_tasks(session, [task.id], now)
-    return Changed(task=session.tasks.snapshots([task.id])[0].task, events=done.events)
+    done = planning.write_plans(session, [(snapshot, plan)])
+    done += planning.plan_tasks(session, [task.id], now)
+    return Changed(task=_snapshot(session, task.id).task, events=done.events)
 
 
 def end_ephemeral(session: Session, now: datetime) -> list[LogRecord]:
-    """Delete the tasks that last as long as the daemon; return the facts."""
+    """Delete the tasks that last as long as the daemon; return the log records."""
     events: list[LogRecord] = []
     for task in session.tasks.ephemeral():
         events += stop(session, task.id, TaskState.DELETED, OVER_WITH_DAEMON, now).events
     return events
 
 
-MOST_AT_ONCE = 10_000
-_LEAST = timedelta(microseconds=1)
-_WITHOUT_TIMES = frozenset({ScheduleKind.DYNAMIC, ScheduleKind.ON})
-_BESIDE = frozenset({FireKind.MANUAL, FireKind.EVENT})
-
-
 def backfill(
     session: Session, asked: wire.BackfillTaskRequest, now: datetime
 ) -> tuple[wire.BackfillTaskResponse, list[LogRecord]]:
-    """Commit a fire for each nominal time in [from, to) that never had an accepted one, or for every one with `all`.
+    """Commit a fire for each scheduled time in [from, to) that never had an accepted one, or for every one with `all`.
 
     The times are those of the schedule in force then, before the task was created those of its first. The fires wait
     for catch-up slots, in order; the cursor and the limit on fires do not move. The same request again adds nothing.
 
     Raises:
         NotFound, Conflict: no such task, or one that does not fire.
-        InvalidInput: not a span, or more than 10,000 nominal times.
+        InvalidInput: not a span, or more than 10,000 scheduled times.
     """
     task = find_living(session, asked.name)
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED, TaskState.PAUSED}:
@@ -465,9 +440,11 @@ def backfill(
         raise InvalidInput(what, where="backfill", hint="take a shorter span")
     if not asked.all and nominals:
         nominals = _without_fire(nominals, session.fires.touching(task.id, nominals[0], nominals[-1]))
-    fires = [_fire(task, nominal_at, asked.request_id, now) for nominal_at in nominals]
+    suffix, missed = f"~b{asked.request_id}", {"kind": FireKind.BACKFILL, "caught_up": True}
+    fires = [_requested(task, nominal_at, suffix, now, **missed) for nominal_at in nominals]
     known = session.fires.by_ids([fire.fire_id for fire in fires])
-    written = session.fires.add_all([fire for fire in fires if fire.fire_id not in known], frozen_request(task))
+    new = [fire for fire in fires if fire.fire_id not in known]
+    written = session.fires.add_all(new, planning.frozen_request(task))
     answer = wire.BackfillTaskResponse(count=len(fires))
     if fires:
         stamp(answer.first_nominal_at, fires[0].nominal_at)
@@ -477,13 +454,13 @@ def backfill(
     return answer, [committed(fire) for fire in written]
 
 
-def in_force(revisions: Sequence[Revision], at: datetime) -> Revision:
+def in_force(revisions: Sequence[model.Revision], at: datetime) -> model.Revision:
     """Return the revision in force at a time; before the first, the first."""
     return next((each for each in reversed(revisions) if each.valid_from <= at), revisions[0])
 
 
-def _nominals(revisions: Sequence[Revision], start: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield the nominal times in [start, end), a little more than the most at once where there are as many."""
+def _nominals(revisions: Sequence[model.Revision], start: datetime, end: datetime) -> Iterator[datetime]:
+    """Yield the scheduled times in [start, end), a little more than the most at once where there are as many."""
     room = MOST_AT_ONCE + 1
     for number, each in enumerate(revisions):
         low = start if number == 0 else max(start, each.valid_from)
@@ -495,12 +472,14 @@ def _nominals(revisions: Sequence[Revision], start: datetime, end: datetime) -> 
             yield from found
 
 
-def _without_fire(nominals: Sequence[datetime], entries: Sequence[Fire]) -> list[datetime]:
-    """Return the nominal times that no fire was accepted for, or stands for, or is about to be sent for."""
+def _without_fire(nominals: Sequence[datetime], known: Sequence[Fire]) -> list[datetime]:
+    """Return the scheduled times that no fire was accepted for, or stands for, or is about to be sent for."""
     had = [
         fire
-        for fire in entries
-        if fire.kind not in _BESIDE and (fire.accepted_at is not None or fire.outcome in OPEN) and fire.count
+        for fire in known
+        if fire.count
+        and fire.kind not in _NOT_FOR_A_TIME
+        and (fire.accepted_at is not None or fire.outcome in model.OPEN)
     ]
     spans = deque(sorted((fire.first_at, fire.last_at) for fire in had))
     rest: list[datetime] = []
@@ -511,20 +490,3 @@ def _without_fire(nominals: Sequence[datetime], entries: Sequence[Fire]) -> list
         if at > reach:
             rest.append(at)
     return rest
-
-
-def _fire(task: Task, nominal_at: datetime, request_id: str, now: datetime) -> Fire:
-    return Fire(
-        task_id=task.id,
-        fire_id=fire_id(task.id, nominal_at, f"~b{request_id}"),
-        kind=FireKind.BACKFILL,
-        nominal_at=nominal_at,
-        due_at=nominal_at,
-        first_at=nominal_at,
-        last_at=nominal_at,
-        outcome=Outcome.PENDING,
-        policy=task.definition.catch_up,
-        caught_up=True,
-        ready_at=now,
-        retries=task.definition.retries,
-    )

@@ -9,8 +9,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
-from task_runner.planner import event_triggers
-from task_runner.planner.overlap import CANCELS
+from task_runner.planner import event_triggers, overlap
 from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.changes import find, in_force
@@ -358,7 +357,7 @@ def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list
         return "pruned", [*lines, "What became of it was pruned from the history."]
     if entry.outcome is Outcome.WAITING:
         what = "The task's last fire is under way: it waits in one entry with what else comes due, and is sent afresh."
-        if entry.reason == CANCELS:
+        if entry.reason == overlap.CANCELS:
             what += " The turn is asked to end at its next await (overlap cancel-running)."
         return "coalesced", [*lines, what]
     lines += _sending(entry)

@@ -19,7 +19,6 @@ from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
 from task_runner.service import changes
 from task_runner.service import simulate as simulating
-from task_runner.service.changes import Changed
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec
 from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
@@ -176,7 +175,7 @@ class Service:
         """Pause a task until it is resumed, or until a time. Raises InvalidInput if that is not in the future."""
         now = self._clock.now()
 
-        def pause(session: Session) -> Changed:
+        def pause(session: Session) -> changes.Changed:
             zone = changes.find_living(session, request.name).definition.timezone
             until = parse_instant(request.until, zone, field="until") if request.until else None
             if until is not None and until <= now:
@@ -321,7 +320,7 @@ class Service:
             what = "no daemon runs, and an ephemeral task lasts only as long as a daemon"
             raise Conflict(what, where="ephemeral", hint="start it: turnkeeper up")
 
-    def _apply(self, request: wire.ApplyTasksRequest, now: datetime) -> Callable[[Session], list[Changed]]:
+    def _apply(self, request: wire.ApplyTasksRequest, now: datetime) -> Callable[[Session], list[changes.Changed]]:
         keep = set(request.also_declared) if request.prune else None
         return lambda session: changes.apply(session, request.specs, self._defaults, now, self._entropy, keep=keep)
 
@@ -333,10 +332,10 @@ class Service:
         now = self._clock.now()
         return await self._change(lambda session: changes.resume(session, name, now, replay=replay, states=states))
 
-    async def _change(self, work: Callable[[Session], Changed]) -> wire.Task:
+    async def _change(self, work: Callable[[Session], changes.Changed]) -> wire.Task:
         """Run a change, record its facts, and return the task as it then is."""
 
-        def changing(session: Session) -> tuple[Changed, wire.Task]:
+        def changing(session: Session) -> tuple[changes.Changed, wire.Task]:
             done = work(session)
             return done, _shown(session, done.task)
 

@@ -19,11 +19,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId, earliest, replace
-from task_runner.planner import ledger, self_paced
-from task_runner.planner.budgets import Ended
+from task_runner.planner import budgets, ledger, overlap, self_paced
 from task_runner.planner.entries import Plan
-from task_runner.planner.ledger import TurnState
-from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import Lately, plan
 from task_runner.planner.schedule import timetable_of
 from task_runner.service.views import stamp
@@ -174,26 +171,26 @@ class _Life:
         for fire in self._in_order():
             if fire.outcome in UNDER_WAY and fire.fired_at is not None and fire.fired_at + self.span.turn <= now:
                 self.last_ended = fire.fired_at + self.span.turn
-                row = self._ended(fire, TurnState.SUCCEEDED, now)
+                row = self._ended(fire, ledger.TurnState.SUCCEEDED, now)
                 self._go_on(fire, self.last_ended, now)
                 yield row
 
     def _go_on(self, fire: Fire, ended_at: datetime, now: datetime) -> None:
         """Arm what follows a turn of a self-paced task."""
         if self.task.pacing is not None:
-            done = ledger.turned(fire, TurnState.SUCCEEDED, now, attempt=fire.attempt)
-            turn = Ended(fire=done, at=ended_at, spent=self.span.turn, tokens=0)
+            done = ledger.turned(fire, ledger.TurnState.SUCCEEDED, now, attempt=fire.attempt)
+            turn = budgets.Ended(fire=done, at=ended_at, spent=self.span.turn, tokens=0)
             self.task, _ = self_paced.turns_ended(self.task, [turn])
             pacing = self.task.pacing
             self.task = replace(self.task, wake_at=pacing.armed_at if pacing else None)
 
     def _cancel(self, now: datetime) -> Iterator[Row]:
         """End the turns that a fire which waits asks to end."""
-        if any(fire.outcome is Outcome.WAITING and fire.reason == CANCELS for fire in self.open.values()):
+        if any(fire.outcome is Outcome.WAITING and fire.reason == overlap.CANCELS for fire in self.open.values()):
             for fire in [fire for fire in self._in_order() if fire.outcome in UNDER_WAY]:
-                yield self._ended(fire, TurnState.CANCELLED, now)
+                yield self._ended(fire, ledger.TurnState.CANCELLED, now)
 
-    def _ended(self, fire: Fire, how: TurnState, now: datetime) -> Row:
+    def _ended(self, fire: Fire, how: ledger.TurnState, now: datetime) -> Row:
         del self.open[fire.entry_id]
         return self._row(ledger.turned(fire, how, now, attempt=fire.attempt))
 

@@ -12,22 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, NoReturn
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model import task as model
 from task_runner.model.events import check_event_name, check_filters
 from task_runner.model.fields import BY_NAME, DIRECT, SCHEDULES, Field, check_label, parse_instant, put
-from task_runner.model.task import (
-    CatchUp,
-    CreatedBy,
-    Definition,
-    EventTrigger,
-    Overlap,
-    Schedule,
-    ScheduleKind,
-    check_name,
-)
-from task_runner.planner import self_paced
-from task_runner.planner.budgets import check_budget
+from task_runner.model.task import Definition, Overlap, Schedule, ScheduleKind
+from task_runner.planner import budgets, self_paced
 from task_runner.planner.schedule import timetable_of
-from task_runner.planner.self_paced import is_self_paced
 from task_runner.timetable import parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.bus.envelope import check_text as check_envelope_text
 from turnkeeper.config.home import check_agent
@@ -203,9 +193,9 @@ def _grace(given: _Given) -> timedelta:
 
 
 def _overlap(given: _Given) -> Overlap:
-    spec = given.spec
+    spec, parse = given.spec, BY_NAME["catch_up"].kind.parse
     asked = Overlap(BY_NAME["overlap"].kind.parse(spec.overlap, "overlap", "")) if spec.overlap else None
-    if spec.HasField("catch_up") and BY_NAME["catch_up"].kind.parse(spec.catch_up, "catch_up", "") is CatchUp.RUN_ALL:
+    if spec.HasField("catch_up") and parse(spec.catch_up, "catch_up", "") is model.CatchUp.RUN_ALL:
         if asked not in {None, Overlap.QUEUE}:
             raise InvalidInput("catch-up run-all implies overlap queue", where="overlap", hint="leave overlap out")
         return Overlap.QUEUE
@@ -262,14 +252,14 @@ def _thread(given: _Given) -> str:
 
 # The fields whose value depends on more than what the spec says of them.
 _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
-    "name": lambda given: check_name(given.spec.name, own_id=given.own_id),
+    "name": lambda given: model.check_name(given.spec.name, own_id=given.own_id),
     "timezone": lambda given: given.timezone,
     "prompt": _prompt,
     "payload_json": _payload,
     "grace": _grace,
     "overlap": _overlap,
     "expires_at": _expiry,
-    "budget": lambda given: check_budget(given.spec.budget),
+    "budget": lambda given: budgets.check_budget(given.spec.budget),
     "thread_id": _thread,
     "agent": lambda given: check_agent(given.spec.agent) if given.spec.HasField("agent") else "agent0",
 }
@@ -277,11 +267,11 @@ _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
 
 def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
     """Return a definition with what makes it self-paced, if it is. Raises InvalidInput."""
-    if not is_self_paced(definition):
+    if not self_paced.is_self_paced(definition):
         if given := next((name for name in _ONLY_SELF_PACED if spec.HasField(name)), ""):  # type: ignore[arg-type]
             raise InvalidInput("is only for a self-paced task", where=given, hint="leave it out, or use dynamic")
         return definition
-    if definition.catch_up is not CatchUp.RUN_ONCE or definition.catch_up_window is not None:
+    if definition.catch_up is not model.CatchUp.RUN_ONCE or definition.catch_up_window is not None:
         where = "catch_up_window" if definition.catch_up_window is not None else "catch_up"
         raise InvalidInput("a missed wake of a self-paced task always runs, once", where=where, hint="leave it out")
     if definition.overlap is not Overlap.COALESCE:
@@ -323,14 +313,14 @@ def _jitter(definition: Definition, now: datetime) -> timedelta:
     return min(_LONGEST_JITTER, timedelta(seconds=seconds))
 
 
-def _maker(spec: wire.TaskSpec) -> CreatedBy | None:
+def _maker(spec: wire.TaskSpec) -> model.CreatedBy | None:
     if not spec.HasField("created_by"):
         return None
     by = spec.created_by
     for said in (by.turn_id, by.category, by.agent):
         if not said or len(said) > _LONGEST_TEXT or not said.isprintable():
             raise InvalidInput("must name a turn, its category and its agent", where="created_by")
-    return CreatedBy(turn_id=by.turn_id, category=by.category, agent=by.agent)
+    return model.CreatedBy(turn_id=by.turn_id, category=by.category, agent=by.agent)
 
 
 def _with_event(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:
@@ -351,7 +341,7 @@ def _with_event(definition: Definition, spec: wire.TaskSpec, now: datetime, prev
         raise InvalidInput(f"cannot be combined with {kind}", where="on", hint=hint)
     event = check_event_name(spec.on)
     before = previous.on if previous is not None else None
-    on = EventTrigger(
+    on = model.EventTrigger(
         event=event,
         filters=check_filters(spec.filters),
         debounce=_debounce(spec, kind),

@@ -8,8 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
+from task_runner.planner import self_paced
 from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
-from task_runner.planner.self_paced import begun, edited, is_self_paced, wake_due
 from task_runner.service.task_spec import write_spec
 from task_runner.store.values import Glance
 from task_runner.timetable import zone
@@ -45,7 +45,7 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
         missed=task.missed,
         revision=task.revision,
     )
-    if is_self_paced(task.definition) and task.pacing is not None:
+    if self_paced.is_self_paced(task.definition) and task.pacing is not None:
         shown.iteration = task.pacing.iteration
         stamp(shown.armed_at, task.pacing.armed_at)
     if not shown.spec.HasField("thread_id"):
@@ -56,7 +56,7 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
         timetable = timetable_of(task.definition)
         if shown.HasField("armed_at") and task.pacing is not None and task.pacing.armed_at is not None:
             stamp(shown.next_fire_at, task.pacing.armed_at)
-            stamp(shown.due_at, wake_due(task, task.pacing.armed_at))
+            stamp(shown.due_at, self_paced.wake_due(task, task.pacing.armed_at))
         elif (upcoming := timetable.next_after(task.cursor_at)) is not None:
             stamp(shown.next_fire_at, upcoming)
             stamp(shown.due_at, due_of(task.id, timetable, task.definition.jitter)(upcoming))
@@ -117,13 +117,13 @@ def previewed(definition: Definition, after: datetime, count: int, task: Task | 
         count: how many.
         task: the task that has the definition, or is to have it.
     """
-    if not is_self_paced(definition):
+    if not self_paced.is_self_paced(definition):
         return upcoming(definition, after, count, task.id if task else "")
-    pacing = edited(task, definition, after) if task else begun(definition, after)
+    pacing = self_paced.edited(task, definition, after) if task else self_paced.begun(definition, after)
     if pacing is None or pacing.armed_at is None or (task and task.state not in _LIVING):
         return []
     at = pacing.armed_at
-    return [_nominal(at, wake_due(task, at) if task else at, zone(definition.timezone))]
+    return [_nominal(at, self_paced.wake_due(task, at) if task else at, zone(definition.timezone))]
 
 
 def stamp(field: Timestamp, at: datetime | None) -> None:

@@ -8,41 +8,26 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from task_runner.model import task as model
 from task_runner.model.fields import DIRECT
-from task_runner.model.task import (
-    OPEN,
-    CatchUp,
-    CreatedBy,
-    Definition,
-    EventTrigger,
-    Fire,
-    FireKind,
-    Outcome,
-    Pacing,
-    Schedule,
-    ScheduleKind,
-    Task,
-    TaskId,
-    TaskState,
-    Usage,
-)
+from task_runner.model.task import Definition, EventTrigger, Fire, Pacing, Schedule, Task, Usage
 from turnkeeper.times import from_us, to_us
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)
 COLUMNS_OF_A_FIRE = 28
 # Looked up far more often than an enum's own constructor is fast.
-_KINDS = {kind.value: kind for kind in FireKind}
-_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-_POLICIES = {policy.value: policy for policy in CatchUp}
+_KINDS = {kind.value: kind for kind in model.FireKind}
+_OUTCOMES = {outcome.value: outcome for outcome in model.Outcome}
+_POLICIES = {policy.value: policy for policy in model.CatchUp}
 
 
 def task_of(row: Any) -> Task:
     """Return the task in a row of `tasks`."""
     return Task(
-        id=TaskId(row.id),
+        id=model.TaskId(row.id),
         definition=decode_definition(row.definition),
-        state=TaskState(row.state),
+        state=model.TaskState(row.state),
         reason=row.reason,
         revision=row.revision,
         created_at=from_us(row.created_us),
@@ -108,7 +93,7 @@ def fire_of(row: Any) -> Fire:
 
     return Fire(
         entry_id=entry_id,
-        task_id=TaskId(task_id),
+        task_id=model.TaskId(task_id),
         fire_id=fire_id or "",
         request_id=request_id or "",
         kind=_KINDS[kind],
@@ -146,7 +131,7 @@ def row_of_fire(fire: Fire) -> dict[str, Any]:
         "request_id": fire.request_id or None,
         "kind": fire.kind.value,
         "outcome": fire.outcome.value,
-        "is_open": fire.outcome in OPEN,
+        "is_open": fire.outcome in model.OPEN,
         "reason": fire.reason,
         "nominal_us": to_us(fire.nominal_at),
         "due_us": to_us(fire.due_at),
@@ -215,7 +200,7 @@ def _text_of_usage(usage: Usage) -> str:
 
 
 def _paced_thread(task: Task) -> str | None:
-    paced = task.definition.schedule.kind is ScheduleKind.DYNAMIC
+    paced = task.definition.schedule.kind is model.ScheduleKind.DYNAMIC
     return (task.definition.thread_id or task.id) if paced else None
 
 
@@ -268,7 +253,7 @@ def decode_definition(text: str) -> Definition:
     schedule = stored["schedule"]
     return Definition(
         schedule=Schedule(
-            kind=ScheduleKind(schedule["kind"]),
+            kind=model.ScheduleKind(schedule["kind"]),
             text=schedule["text"],
             anchor_at=_at(schedule["anchor_at"]),
             declared_in=schedule["declared_in"],
@@ -279,8 +264,8 @@ def decode_definition(text: str) -> Definition:
     )
 
 
-def _maker(said: list[str] | None) -> CreatedBy | None:
-    return None if said is None else CreatedBy(turn_id=said[0], category=said[1], agent=said[2])
+def _maker(said: list[str] | None) -> model.CreatedBy | None:
+    return None if said is None else model.CreatedBy(turn_id=said[0], category=said[1], agent=said[2])
 
 
 def _trigger(said: list[Any] | None) -> EventTrigger | None:
