@@ -19,10 +19,10 @@ LONGEST_COMMON_FUNCTION = 20  # nine functions out of ten are
 SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 
 # Ratchets: lower them when the code allows it; never raise them.
-MOST_FOLDER_ENTRIES = 13
-MOST_LINES = 46_755
-MOST_IMPORT_LINES = 0.08  # of all lines
-MOST_SMALL_MODULES = 0.135  # of all modules
+MOST_FOLDER_ENTRIES = 12
+MOST_LINES = 43_000
+MOST_IMPORT_LINES = 0.069  # of all lines
+MOST_SMALL_MODULES = 0.10  # of all modules
 
 NAMES_OF_NOTHING = {"utils", "common", "manager", "helper", "helpers", "misc"}
 

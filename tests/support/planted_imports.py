@@ -85,7 +85,7 @@ def lint(folder: Path) -> tuple[int, str]:
     """Return import-linter's exit code and report for a copy."""
     program = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([program, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, " ".join((done.stdout + done.stderr).split())  # it breaks long lines
 
 
 def main() -> int:
