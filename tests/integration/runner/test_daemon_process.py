@@ -10,7 +10,9 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from task_runner.cli import application
 from tests.integration.runner.scripted_runtime import Peer
+from turnkeeper import console
 from turnkeeper.rpc.channel import connect
 
 pytestmark = pytest.mark.process
@@ -30,9 +32,15 @@ async def run(home, *argv: str) -> str:
     return out.decode()
 
 
+def command(home, *argv: str) -> None:
+    assert console.run(application(), ["--home", str(home.root), *argv]) == 0
+
+
 @pytest.mark.parametrize("failpoint", ["runner.committed", "runner.sent", "runner.receipt"])
 async def test_a_fire_survives_kill_9_wherever_it_strikes(home, peer: Peer, failpoint: str) -> None:
-    await run(home, "create", "digest", "--in", "1s", "--category", "loop", "--channel", "general", "--prompt", "p")
+    await asyncio.to_thread(
+        command, home, "create", "digest", "--in", "1s", "--category", "loop", "--channel", "general", "--prompt", "p"
+    )
     peer.finishes = True
     daemon = await start(home, "serve", TURNKEEPER_FAILPOINTS=failpoint)
     assert await daemon.wait() == -9

@@ -11,6 +11,7 @@ files, locks and threads, that takes a tenth of the time to start.
 """
 
 import argparse
+import atexit
 import contextlib
 import gc
 import json
@@ -24,6 +25,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +146,21 @@ def be_daemon(home: str, failpoint: str, grace_s: float) -> None:
         os._exit(code)
 
 
+@cache
+def warm() -> "subprocess.Popen[str]":
+    """Return the process that forks daemons; it has imported everything once, for all homes."""
+    argv = [sys.executable, "-m", "tests.integration.runtime.turn_kills", "--nursery"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.communicate, timeout=PATIENCE_S)
+    return process
+
+
 class Nursery:
     """One daemon at a time, on one home."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        argv = [sys.executable, "-m", "tests.integration.runtime.turn_kills", "--nursery"]
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = warm()
         self.lives = False
 
     def start(self, failpoint: str = "", *, grace_s: float = 10.0) -> None:
@@ -195,10 +205,7 @@ class Nursery:
         return path.read_text()[-2000:] if path.exists() else ""
 
     def close(self) -> None:
-        try:
-            self.kill()
-        finally:
-            self._process.communicate(timeout=PATIENCE_S)
+        self.kill()
 
     def _ask(self, **asked: Any) -> Any:
         assert self._process.stdin is not None
