@@ -10,15 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import Runner, all_tasks, runner
+from task_runner.cli.client import Runner, all_tasks, read_file, runner
 from task_runner.cli.rows import column, text_of
 from task_runner.model.fields import BY_NAME, given
 from turnkeeper import console
 from turnkeeper.bus.envelope import LARGEST_BYTES
-from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import Conflict, InvalidInput
 
-# As large as a request may be, but for what stands around the tasks in it.
+# Half of what a request may be: the rest is for what surrounds its tasks.
 _PER_REQUEST = LARGEST_BYTES // 2
 
 
@@ -225,7 +224,7 @@ def import_(
 
     Example: task-runner import --crontab my.cron --category loop --channel general --dry-run
     """
-    carried = read_crontab(read_text(crontab))
+    carried = read_crontab(read_file(str(crontab)))
     for spec in carried.specs:
         spec.category, spec.channel = category, channel
     chosen = runner()

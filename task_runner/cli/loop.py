@@ -73,7 +73,7 @@ def create(
 
 
 def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that the words stand for, beside those that were given."""
+    """Return the options that the words stand for, in addition to those given."""
     scheduled = any(given.get("in_" if kind == "in" else kind) for kind in SCHEDULES)
     prompted = given["prompt"] is not None or given["prompt_file"] is not None
     if words and scheduled and prompted:
@@ -83,7 +83,7 @@ def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
     if prompted and (scheduled or given.get("on")) and not words:
         return {}
     kind, schedule, prompt = schedule_of(words) if prompted else read_words(words)
-    # What waits for an event needs no time beside it.
+    # A task that waits for an event needs no schedule.
     pace = {} if kind == "dynamic" and given.get("on") else {kind: schedule or True}
     return pace if prompted else pace | {"prompt": prompt}
 

@@ -50,7 +50,7 @@ async def serve(home: Home) -> None:
 
 
 async def _work_until(stop: asyncio.Event, runner: Runner, progress: Progress) -> None:
-    """Run the parts until told to stop; a part that fails ends the process, which its supervisor starts again."""
+    """Run the parts until `stop` is set; a part that fails ends the process, which its supervisor starts again."""
     parts = [
         asyncio.create_task(part.run(), name=type(part).__name__)
         for part in (

@@ -24,8 +24,8 @@ from task_runner.model.task import Fire, Outcome, replace
 from task_runner.planner import ledger, log_records, overlap, planner
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
+from task_runner.store.rows import Outgoing
 from task_runner.store.store import Session, Store
-from task_runner.store.values import Outgoing
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
@@ -288,8 +288,8 @@ class Canceller:
         while True:
             self._work.clear()
             answered = await self.ask()
-            told = await self._clock.wait(self._work, LONGEST_WAIT_S if answered else _CANCEL_PAUSE_S)
-            if answered and not told:
+            woken = await self._clock.wait(self._work, LONGEST_WAIT_S if answered else _CANCEL_PAUSE_S)
+            if answered and not woken:
                 self._answered.clear()
 
     async def ask(self) -> bool:

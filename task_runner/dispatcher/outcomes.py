@@ -120,7 +120,7 @@ class Follower:
             self._wakes.asking.set()
 
     async def _ask_about_open(self, incarnation: str) -> None:
-        """Take in what a replaced store knows of every open fire; what it does not know is sent again."""
+        """Ask a replaced store about every open fire; send again what it does not know."""
         self._log.emit("runtime.replaced", incarnation=incarnation)
         after = 0
         while fires := await self._store.run(partial(_open, after=after)):
@@ -138,7 +138,7 @@ class Follower:
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
     """Move fires on by turn events, then plan the tasks that this frees or stops; return the log_records."""
     fires = session.fires.by_ids({item.fire_id for item in news})
-    before, recorded, told = dict(fires), list[log_records.LogRecord](), list[Moved]()
+    before, recorded, moves = dict(fires), list[log_records.LogRecord](), list[Moved]()
     asked = set[str]()  # the fires whose turn waited for its author, also where the answer came since
     ended: dict[str, list[budgets.Ended]] = {}
     for item in news:
@@ -159,7 +159,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             recorded.append(_log_record(fire, moved, item.state))
             if Outcome.INTERRUPTED in {fire.outcome, moved.outcome}:
                 asked.add(fire.fire_id)
-            told.append(Moved(moved, item.state, item.at))
+            moves.append(Moved(moved, item.state, item.at))
         fires[item.fire_id] = moved
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]
     session.fires.update(changed)
@@ -169,7 +169,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     resumed = {fire.task_id for fire in changed if fire.outcome is Outcome.RUNNING and fire.fire_id in asked}
     concerned = sorted({fire.task_id for fire in changed if fire.outcome is not Outcome.RUNNING} | resumed)
     done = Planned(events=recorded) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
-    return done + emit_outcomes(session, told, now)
+    return done + emit_outcomes(session, moves, now)
 
 
 def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime) -> Planned:

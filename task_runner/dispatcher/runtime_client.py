@@ -89,7 +89,7 @@ class Runtime:
         return _watch(self._stub.WatchEvents(request), wire.BridgedEvent, incarnation, after)
 
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
-        """Return what the runtime knows of an attempt; None if it never heard of it."""
+        """Return what the runtime knows of an attempt; None if it knows no such attempt."""
         try:
             turn: wire.Turn = await _answered(self._stub.GetTurn, wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
         except NotFound:

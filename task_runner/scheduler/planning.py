@@ -17,8 +17,8 @@ from task_runner.planner.log_records import LogRecord
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.planner.schedule import timetable_of
+from task_runner.store.rows import Outgoing
 from task_runner.store.store import Session
-from task_runner.store.values import Outgoing
 from turnkeeper.times import to_us
 
 LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way while the next are planned

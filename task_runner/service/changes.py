@@ -128,8 +128,8 @@ def apply(
 ) -> list[Changed]:
     """Create or update each of several tasks; all or none. Raises InvalidInput naming the task that is wrong.
 
-    Where `keep` is given, every living task is deleted that is neither declared nor named there, but for loops; what
-    was deleted comes last.
+    Where `keep` is given, every living task that is neither declared nor named there is deleted, except loops; deleted
+    tasks come last.
     """
     names = [spec.name for spec in specs]
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
@@ -146,7 +146,7 @@ def apply(
 
 
 def _prune(session: Session, declared: Collection[str], now: datetime) -> list[Changed]:
-    """Delete every living task of none of those names, but for loops; return what went, by name."""
+    """Delete every living task without one of those names, except loops; return the deleted, by name."""
     gone = sorted(
         task.definition.name
         for task in session.tasks.listed()
@@ -301,7 +301,7 @@ def _restored(
 
 
 def _loop_id(spec: wire.TaskSpec) -> model.TaskId | None:
-    """Return the id that a declared loop had: it is written beside its name, or is its name; None for other tasks."""
+    """Return the id that a declared loop had: it is given as `id`, or is its name; None for other tasks."""
     said = spec.id or spec.name
     if said.startswith("loop-") and model.is_task_id(said):
         return model.TaskId(said)

@@ -14,8 +14,8 @@ from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.changes import find, in_force
 from task_runner.service.views import show_fire, stamp
+from task_runner.store.rows import Note
 from task_runner.store.store import Session
-from task_runner.store.values import Note
 from turnkeeper.times import format_duration, format_rough, rfc3339
 
 _ONE_SECOND = timedelta(seconds=1)
@@ -26,8 +26,8 @@ _SKIPPED = {
     "max_catch_up": "More was missed than max_catch_up ({most}) lets catch up: the newest were kept.",
     "max_fires": "The limit on fires was reached, until an edit.",
     "queue_full": "More waited in line than max_catch_up ({most}) allows: the oldest gave way.",
-    "overlap": "The task's last fire was under way then, and overlap skip fires nothing meanwhile.",
-    "queued": "The fire of an event was waiting to be sent: what fell due meanwhile gave way to it.",
+    "overlap": "The task's last fire was under way then, and overlap skip fires nothing during that time.",
+    "queued": "The fire of an event was waiting to be sent: what fell due in the meantime gave way to it.",
     "paused": "The task was paused then.",
     "disabled": "The task was disabled then.",
     "deleted": "The task was deleted before it was sent.",
@@ -246,9 +246,10 @@ def _stopped(task: Task) -> Explanation | None:
         if task.wake_at and task.state is TaskState.PAUSED
         else ""
     )
+    skipped = "What comes due in the meantime is skipped when it is"
     lines = {
-        TaskState.PAUSED: f"The task is paused{why}. What comes due meanwhile is skipped when it is resumed.{back}",
-        TaskState.DISABLED: "The task is disabled. What comes due meanwhile is skipped when it is enabled.",
+        TaskState.PAUSED: f"The task is paused{why}. {skipped} resumed.{back}",
+        TaskState.DISABLED: f"The task is disabled. {skipped} enabled.",
         TaskState.QUARANTINED: f"The task is quarantined{why}. Nothing of it fires until it is resumed.",
         TaskState.DELETED: "The task was deleted. Nothing of it fires any more.",
         TaskState.DONE: "The task is done: nothing more of it fires.",

@@ -22,25 +22,13 @@ from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec
 from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
+from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
-from task_runner.store.values import Glance
 from turnkeeper import __version__
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.event_log import EventLog
-
-
-def within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
-    """Return what is to be made; a fire's turn makes nothing with a wider budget than the task of that fire has."""
-    fire = session.fires.by_ids([request.fire_id]).get(request.fire_id) if request.fire_id else None
-    task = session.tasks.find(fire.task_id) if fire is not None else None
-    spec = wire.TaskSpec()
-    spec.CopyFrom(request.spec)
-    for key, limit in task.definition.budget if task is not None else ():
-        spec.budget[key] = min(limit, request.spec.budget.get(key, limit))
-    return spec
-
 
 _PREVIEW = 3
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
@@ -79,7 +67,6 @@ class Service:
         changed: Callable[[], None],
         serving: Serving | None = None,
     ) -> None:
-        """Take what it works on."""
         self._store, self._runtime, self._clock, self._entropy = store, runtime, clock, entropy
         self._log, self._defaults, self._tick, self._changed = log, defaults, tick, changed
         self._serving = serving
@@ -97,10 +84,10 @@ class Service:
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
         done = await self._store.run(
             lambda session: changes.create(
-                session, within(session, request), self._defaults, now, self._entropy, loop=request.loop
+                session, _within(session, request), self._defaults, now, self._entropy, loop=request.loop
             )
         )
-        self._tell(done.events)
+        self._record(done.events)
         return wire.CreateTaskResponse(
             task=show_task(done.task, Glance()),
             warnings=warnings,
@@ -155,7 +142,7 @@ class Service:
             done = await self._store.rehearse(self._apply(request, now))
         else:
             done = await self._store.run(self._apply(request, now))
-            self._tell([event for change in done for event in change.events])
+            self._record([event for change in done for event in change.events])
         applied = [
             wire.Applied(
                 name=change.task.definition.name,
@@ -212,7 +199,7 @@ class Service:
     async def end_ephemeral(self) -> None:
         """Delete what lasts as long as a daemon: when one stops, and what a killed one left when the next starts."""
         now = self._clock.now()
-        self._tell(await self._store.run(lambda session: changes.end_ephemeral(session, now)))
+        self._record(await self._store.run(lambda session: changes.end_ephemeral(session, now)))
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""
@@ -221,7 +208,7 @@ class Service:
         fire, events, task = await self._store.run(
             lambda session: changes.run_now(session, request.name, request_id, now)
         )
-        self._tell(events)
+        self._record(events)
         return show_fire(fire, task.definition.name)
 
     async def backfill_task(self, request: wire.BackfillTaskRequest) -> wire.BackfillTaskResponse:
@@ -232,7 +219,7 @@ class Service:
         work = partial(changes.backfill, asked=asked, now=now)
         answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.run(work))
         if not asked.dry_run:
-            self._tell(events)
+            self._record(events)
         return answer
 
     async def explain_fire(self, request: wire.ExplainFireRequest) -> wire.ExplainFireResponse:
@@ -291,12 +278,12 @@ class Service:
         return await simulating.simulate(tasks, span, request.limit, self._clock)
 
     async def emit_event(self, request: wire.EmitEventRequest) -> wire.EmitEventResponse:
-        """Take an event in that an author or an agent tells of, once for each id."""
+        """Take in an event that an author or an agent emits, once for each id."""
         now = self._clock.now()
         event = read_emitted(request, now, self._entropy.hex(12))
-        heard = await self._store.run(lambda session: emit(session, event, now))
-        self._tell(heard.planned.events)
-        return wire.EmitEventResponse(duplicate=not heard.fresh, matched=heard.matched, event_id=event.id)
+        taken = await self._store.run(lambda session: emit(session, event, now))
+        self._record(taken.planned.events)
+        return wire.EmitEventResponse(duplicate=not taken.fresh, matched=taken.matched, event_id=event.id)
 
     async def tick(self, _request: wire.TickRequest) -> wire.TickResponse:
         """Plan what is due now."""
@@ -333,20 +320,31 @@ class Service:
         return await self._change(lambda session: changes.resume(session, name, now, replay=replay, states=states))
 
     async def _change(self, work: Callable[[Session], changes.Changed]) -> wire.Task:
-        """Run a change, record its facts, and return the task as it then is."""
+        """Run a change, write its log records, and return the task as it then is."""
 
         def changing(session: Session) -> tuple[changes.Changed, wire.Task]:
             done = work(session)
             return done, _shown(session, done.task)
 
         done, shown = await self._store.run(changing)
-        self._tell(done.events)
+        self._record(done.events)
         return shown
 
-    def _tell(self, events: list[LogRecord]) -> None:
+    def _record(self, events: list[LogRecord]) -> None:
         self._log.emit_all(events)
         if events:
             self._changed()
+
+
+def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
+    """Return the spec to create; a turn of a fire creates no task with a wider budget than its own task has."""
+    fire = session.fires.by_ids([request.fire_id]).get(request.fire_id) if request.fire_id else None
+    task = session.tasks.find(fire.task_id) if fire is not None else None
+    spec = wire.TaskSpec()
+    spec.CopyFrom(request.spec)
+    for key, limit in task.definition.budget if task is not None else ():
+        spec.budget[key] = min(limit, request.spec.budget.get(key, limit))
+    return spec
 
 
 def _shown(session: Session, task: Task) -> wire.Task:
@@ -384,7 +382,6 @@ class Categories:
     """Checks categories against the runtime; remembers for a few seconds which exist, never which do not."""
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
-        """Take whom to ask."""
         self._runtime = runtime
         self._clock = clock
         self._known = frozenset[str]()
@@ -418,7 +415,6 @@ class Servicer:
     """Hands each call to the service; made from the contract, so that no method can be forgotten."""
 
     def __init__(self, service: Service) -> None:
-        """Take the service."""
         for method, own in METHODS.items():
             setattr(self, method, _handler(getattr(service, own)))
 

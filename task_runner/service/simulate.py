@@ -1,7 +1,7 @@
 """The production planner on a virtual clock: what tasks would do over a span of time, with declared outages. Pure.
 
 Each task starts the span with nothing open. The runner plans and sends the moment it can; a turn succeeds after the
-time it is said to take. While the runner is down turns go on, and their outcomes are heard when it is back. What a turn
+time it is said to take. While the runner is down, turns go on, and their outcomes arrive when it is back. What a turn
 of a self-paced task would ask for nobody knows: it asks for nothing, and `if_silent` decides.
 
 `Simulate`: what stored tasks would do, for programs; the command line simulates in its own process, without bounds.

@@ -328,7 +328,7 @@ def _with_event(definition: Definition, spec: wire.TaskSpec, now: datetime, prev
 
     Raises:
         InvalidInput: no event has that name, a filter that cannot be read, filters without an event, or a schedule
-            that fires once or paces itself beside it.
+            that fires once or paces itself in addition.
     """
     if not spec.on:
         given = next((name for name in ("filters", "debounce") if getattr(spec, name)), "")

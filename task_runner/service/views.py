@@ -11,7 +11,7 @@ from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, T
 from task_runner.planner import self_paced
 from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
 from task_runner.service.task_spec import write_spec
-from task_runner.store.values import Glance
+from task_runner.store.rows import Glance
 from task_runner.timetable import zone
 
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})

@@ -10,9 +10,8 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 from task_runner.model.events import Event
 from task_runner.model.task import UNDER_WAY, Fire, Snapshot, Task, TaskState
 from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
-from task_runner.store.rows import fire_of, task_of
+from task_runner.store.rows import Note, fire_of, task_of
 from task_runner.store.schema import events, fires, tasks, triggers
-from task_runner.store.values import Note
 from turnkeeper.storage.statements import Statement, among, listed, upsert
 from turnkeeper.times import from_us, to_us
 
@@ -33,11 +32,11 @@ class Events:
         """Return the tasks that listen for events of these names, stopped ones too: a lookup in an index."""
         return [task_of(row) for row in self._connection.execute(_LISTENERS, {"names": listed(names)})]
 
-    def remember(self, heard: Sequence[Event]) -> list[Event]:
-        """Write down that events are taken in; return those that were not before, in order, each once."""
-        known = set(_KNOWN.rows(self._connection, ids=listed({event.id for event in heard})))
+    def remember(self, taken: Sequence[Event]) -> list[Event]:
+        """Record that events are taken in; return those that were not before, in order, each once."""
+        known = set(_KNOWN.rows(self._connection, ids=listed({event.id for event in taken})))
         fresh: dict[tuple[str, str], Event] = {}
-        for event in heard:
+        for event in taken:
             if (event.name, event.id) not in known:
                 fresh.setdefault((event.name, event.id), event)
         rows = [{"name": each.name, "id": each.id, "at_us": to_us(each.at)} for each in fresh.values()]
@@ -59,7 +58,7 @@ class Events:
         return [self._standing(snapshot) for snapshot in snapshots]
 
     def note(self, entries: Iterable[tuple[Fire, Trigger]]) -> None:
-        """Write down what triggered numbered entries, in place of what was written of them before."""
+        """Record what triggered numbered entries, in place of what was recorded of them before."""
         rows = [
             {
                 "entry_id": fire.entry_id,

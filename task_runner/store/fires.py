@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, sele
 from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, TaskId, replace
 from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
-from task_runner.store.rows import acceptance_of, changes_of_fire, fire_of, progress_of, row_of_fire, sending_of
+from task_runner.store import rows
+from task_runner.store.rows import Glance, Outgoing, fire_of
 from task_runner.store.schema import fires, outbox, tasks
-from task_runner.store.values import Glance, Outgoing
 from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
@@ -50,8 +50,8 @@ class Fires:
                 if fire.outcome is Outcome.PENDING
             ]
             written.append((*numbered, *plan.changed))
-            progress.append(progress_of(plan.task) | {"task": plan.task.id, "tail": _tail_number(plan, numbered)})
-        _ADD.run_each(self._connection, [row_of_fire(fire) for fire in new])
+            progress.append(rows.progress_of(plan.task) | {"task": plan.task.id, "tail": _tail_number(plan, numbered)})
+        _ADD.run_each(self._connection, [rows.row_of_fire(fire) for fire in new])
         self.update(changed)
         _FREEZE.run_each(self._connection, frozen)
         for plan in plans:
@@ -71,7 +71,7 @@ class Fires:
     def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
         """Write entries outside a plan, each with its own request, or none; return them with their numbers."""
         numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, self._last_entry() + 1)]
-        _ADD.run_each(self._connection, [row_of_fire(fire) for fire in numbered])
+        _ADD.run_each(self._connection, [rows.row_of_fire(fire) for fire in numbered])
         frozen = [
             {"entry_id": fire.entry_id, "request": request}
             for fire, request in zip(numbered, requests, strict=True)
@@ -95,18 +95,18 @@ class Fires:
         return self._found(query)
 
     def update(self, changed: Sequence[Fire]) -> None:
-        """Replace entries by their numbers; the requests of settled ones are let go."""
-        _REPLACE.run_each(self._connection, [changes_of_fire(fire) for fire in changed])
+        """Replace entries by their numbers; the requests of settled ones are deleted."""
+        _REPLACE.run_each(self._connection, [rows.changes_of_fire(fire) for fire in changed])
         settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
         _LET_GO.run_each(self._connection, settled)
 
     def record_sent(self, sent: Sequence[Fire]) -> None:
-        """Write of entries by their numbers what sending changes: outcome, reason, and the times around it."""
-        _RECORD_SENT.run_each(self._connection, [sending_of(fire) for fire in sent])
+        """Write what sending changes in entries, by their numbers: outcome, reason, and the times around it."""
+        _RECORD_SENT.run_each(self._connection, [rows.sending_of(fire) for fire in sent])
 
     def record_accepted(self, accepted: Sequence[Fire]) -> None:
-        """Write of open entries by their numbers what a receipt that accepts changes."""
-        _RECORD_ACCEPTED.run_each(self._connection, [acceptance_of(fire) for fire in accepted])
+        """Write what an accepting receipt changes in open entries, by their numbers."""
+        _RECORD_ACCEPTED.run_each(self._connection, [rows.acceptance_of(fire) for fire in accepted])
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
         """Return the entries of those fire ids that exist."""
@@ -199,7 +199,7 @@ class Fires:
         return self._found(query)
 
     def first_covered(self, task_id: str, but: Collection[int]) -> datetime | None:
-        """Return the first nominal time that a task's entries cover, but for some entries and what is pruned."""
+        """Return the first nominal time that a task's entries cover, without some entries and what is pruned."""
         query = (
             select(func.min(fires.c.first_us))
             .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value, fires.c.covers > 0)
@@ -214,7 +214,7 @@ class Fires:
         return next(iter(self._found(query)), None)
 
     def leave_tails(self, entry_ids: Collection[int]) -> None:
-        """Let none of these entries be extended by a skip any more."""
+        """Keep a later skip from extending one of these entries."""
         owners = select(fires.c.task_id).where(fires.c.entry_id.in_(entry_ids))
         tailed = update(tasks).where(tasks.c.id.in_(owners), tasks.c.tail_entry.in_(entry_ids))
         self._connection.execute(tailed.values(tail_entry=None))
@@ -232,13 +232,13 @@ class Fires:
 
     def _restore(self, restored: Sequence[Fire]) -> None:
         for fire in restored:
-            row = row_of_fire(fire)
+            row = rows.row_of_fire(fire)
             values = {key: row[key] for key in ("covers", "first_us", "last_us")}
             self._connection.execute(update(fires).where(fires.c.fire_id == fire.fire_id), values)
 
 
-def _outgoing(rows: Sequence[tuple[Any, ...]]) -> list[Outgoing]:
-    return [Outgoing(fire=fire_of(row), request=row[-1]) for row in rows]
+def _outgoing(found: Sequence[tuple[Any, ...]]) -> list[Outgoing]:
+    return [Outgoing(fire=fire_of(row), request=row[-1]) for row in found]
 
 
 def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:

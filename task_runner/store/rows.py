@@ -1,9 +1,10 @@
-"""Rows as model values, and back: the one adapter between the two.
+"""Rows as values, and back: the one adapter between the two.
 
 A definition is one line of JSON. Instants and durations are integer microseconds.
 """
 
 import json
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,62 @@ COLUMNS_OF_A_FIRE = 28
 _KINDS = {kind.value: kind for kind in model.FireKind}
 _OUTCOMES = {outcome.value: outcome for outcome in model.Outcome}
 _POLICIES = {policy.value: policy for policy in model.CatchUp}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What triggered a ledger entry.
+
+    Attributes:
+        entry_id: the entry; of a record, the event is the newest that it counts.
+        event, event_id, at: the event.
+        cause: the fire that led to it; empty for none that is known.
+        chain: the tasks whose fires led to it, oldest first.
+    """
+
+    entry_id: int
+    event: str
+    event_id: str
+    at: datetime
+    cause: str = ""
+    chain: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outgoing:
+    """A fire that is to be sent.
+
+    Attributes:
+        fire: its ledger entry.
+        request: what was frozen when it was committed, as bytes.
+    """
+
+    fire: Fire
+    request: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Glance:
+    """What a list shows of a task's fires.
+
+    Attributes:
+        open: the outcomes of its open entries.
+        last: its newest entry that was sent, if any.
+    """
+
+    open: frozenset[model.Outcome] = frozenset()
+    last: Fire | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    """Counts for a status line."""
+
+    tasks: int
+    paused: int
+    open_fires: int
+    unsent: int
+    next_wake_at: datetime | None
 
 
 def task_of(row: Any) -> Task:
@@ -44,7 +101,7 @@ def task_of(row: Any) -> Task:
 
 
 def row_of_task(task: Task) -> dict[str, Any]:
-    """Return a whole row of `tasks`, but for its tail."""
+    """Return a whole row of `tasks`, without its tail."""
     definition = task.definition
     return progress_of(task) | {
         "id": task.id,

@@ -104,7 +104,7 @@ follow = Table(
     Column("sequence", BigInteger, nullable=False),
 )
 
-# Events that were taken in: told again, they are known.
+# Events that were taken in, so that each counts once.
 events = Table(
     "events",
     metadata,

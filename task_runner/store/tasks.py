@@ -10,9 +10,8 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select, upda
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.model.task import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
-from task_runner.store.rows import decode_definition, fire_of, row_of_task, task_of
+from task_runner.store.rows import Totals, decode_definition, fire_of, row_of_task, task_of
 from task_runner.store.schema import fires, revisions, tasks
-from task_runner.store.values import Totals
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us, to_us

@@ -24,10 +24,9 @@ from task_runner.scheduler.planning import complete_request, plan_due, plan_task
 from task_runner.scheduler.rewind import bring_back, rewind
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults, parse_spec
-from task_runner.store.rows import fire_of
+from task_runner.store.rows import Outgoing, fire_of
 from task_runner.store.schema import fires, metadata
 from task_runner.store.store import Session
-from task_runner.store.values import Outgoing
 from turnkeeper.entropy import SeededEntropy
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome, Overlap, TaskState
 from task_runner.service import changes
 from task_runner.service.explain import explain
-from task_runner.store.values import Outgoing
+from task_runner.store.rows import Outgoing
 from tests.integration.runner.simulation import FINAL, Crash, World, open_store
 from turnkeeper.errors import Conflict
 from turnkeeper.times import rfc3339
