@@ -1,5 +1,6 @@
-"""The documents name files that exist."""
+"""The documents name files and functions that exist."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,8 +11,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PAGES.append(ROOT / "docs" / "adr" / "README.md")
 # A path of the repository in backquotes; one with a wildcard or a placeholder is a pattern, not a path.
 IN_CODE = re.compile(
-    r"`((?:task_runner|agent_runtime|constellation|turnkeeper|protos|tests|docs|examples|benchmarks)/[\w./-]*)(?:::\w+)?`"
+    r"`((?:task_runner|agent_runtime|constellation|turnkeeper|protos|tests|docs|examples|benchmarks)/[\w./-]*)"
+    r"(?:::([\w.]+))?`"
 )
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+BARE = re.compile(r"(?<![\w./-])\w+\.py\b")  # a file without its folder
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -22,8 +26,29 @@ def name(page: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
-    named = {ROOT / path for path in IN_CODE.findall(text)} | {page.parent / path for path in LINK.findall(text)}
+    named = {ROOT / path for path, _ in IN_CODE.findall(text)} | {page.parent / path for path in LINK.findall(text)}
     assert sorted(str(path) for path in named if not path.exists()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_function_that_a_page_names_is_in_its_file(page: Path) -> None:
+    named = {(path, function) for path, function in IN_CODE.findall(page.read_text()) if function}
+    assert sorted(f"{path}::{function}" for path, function in named if not defines(ROOT / path, function)) == []
+
+
+def defines(file: Path, function: str) -> bool:
+    """Return whether a file defines a function, a class, or a method of a class: `name` or `Class.method`."""
+    body = ast.parse(file.read_text()).body
+    for part in function.split("."):
+        found = [node for node in body if isinstance(node, DEFINITION) and node.name == part]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def test_the_architecture_page_names_every_file_with_its_folder() -> None:
+    assert BARE.findall((ROOT / "docs" / "architecture.md").read_text()) == []
 
 
 def test_the_architecture_page_names_every_package() -> None:
