@@ -34,6 +34,6 @@ def test_up_with_a_number_gives_so_many_workers_and_starts_the_runtime_anew_only
     again = stopped.attempt("turnkeeper", "up", "1")
     assert "agent-runtime was up already" in again.stderr
     other = stopped.attempt("turnkeeper", "up", "0")
-    assert "agent-runtime stopped, to start with 0 workers" in other.stderr
+    assert "agent-runtime stopped; it starts again with 0 workers" in other.stderr
     rows = {row["agent"]: row for row in stopped.ask("agent-runtime", "inbox", "list")}
     assert [rows[agent]["reader"] is not None for agent in ("agent0", "agent1")] == [True, False]
