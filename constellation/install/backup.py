@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from constellation.inspect.condition import damage
-from constellation.restart.preflight import newer_stores
+from constellation.inspect.condition import damage, newer_stores
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.config.home import Home

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, Daemon, process_of, serves
-from constellation.supervisor.planned_restart import RESTARTER
 from constellation.supervisor.systemd import Notifier, for_daemons
-from constellation.supervisor.watchdog import Watchdog
+from constellation.supervisor.watchdog import RESTARTER, Watchdog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy

@@ -13,12 +13,8 @@ HEARTBEAT_S = 120
 WATCHDOG_S = 300
 KEPT_BACKUPS = 7
 _SERVICE = """\
-[Unit]
-Description=Turnkeeper on {home}
-
-[Service]
 Type=notify
-ExecStart={python} -P -m constellation up --foreground --home {home}
+ExecStart={run} up --foreground --home {home}
 # The supervisor brings the daemons down itself; one that crashed finds them alive when it is started again.
 KillMode=process
 Restart=on-failure
@@ -27,54 +23,30 @@ TimeoutStartSec=300
 TimeoutStopSec=180
 WatchdogSec={watchdog}
 UMask=0077
-
-[Install]
-WantedBy=default.target
 """
 _TICK = """\
-[Unit]
-Description=Heartbeat of Turnkeeper on {home}
-
-[Service]
 Type=oneshot
-ExecStart={python} -P -m constellation watchdog tick --home {home}
+ExecStart={run} watchdog tick --home {home}
 # 6: something is broken, which the tick has seen to as far as it can be.
 SuccessExitStatus=6
 KillMode=process
 UMask=0077
 """
-_TIMER = """\
-[Unit]
-Description=Heartbeat of Turnkeeper on {home}
-
-[Timer]
-OnActiveSec={heartbeat}
-OnUnitActiveSec={heartbeat}
-
-[Install]
-WantedBy=timers.target
-"""
 _BACKUP = """\
-[Unit]
-Description=Backup of Turnkeeper on {home}
-
-[Service]
 Type=oneshot
-ExecStart={python} -P -m constellation backup --keep {kept} {backups} --home {home}
+ExecStart={run} backup --keep {kept} {backups} --home {home}
 UMask=0077
 """
-_DAILY = """\
-[Unit]
-Description=Daily backup of Turnkeeper on {home}
-
-[Timer]
-OnCalendar=daily
-RandomizedDelaySec=1h
-Persistent=true
-
-[Install]
-WantedBy=timers.target
-"""
+_HEARTBEAT_TIMES = "OnActiveSec={heartbeat}\nOnUnitActiveSec={heartbeat}\n"
+_BACKUP_TIMES = "OnCalendar=daily\nRandomizedDelaySec=1h\nPersistent=true\n"
+# (end of the file's name, what it describes, section, its lines, the target that wants it)
+_UNITS = (
+    (".service", "Turnkeeper", "Service", _SERVICE, "default"),
+    ("-heartbeat.service", "Heartbeat of Turnkeeper", "Service", _TICK, ""),
+    ("-heartbeat.timer", "Heartbeat of Turnkeeper", "Timer", _HEARTBEAT_TIMES, "timers"),
+    ("-backup.service", "Backup of Turnkeeper", "Service", _BACKUP, ""),
+    ("-backup.timer", "Daily backup of Turnkeeper", "Timer", _BACKUP_TIMES, "timers"),
+)
 
 
 def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
@@ -83,19 +55,18 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
     tag = "" if home == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
     words = {
         "home": _quoted(str(home.root)),
-        "python": _quoted(sys.executable),
+        "run": f"{_quoted(sys.executable)} -P -m constellation",
         "heartbeat": HEARTBEAT_S,
         "watchdog": WATCHDOG_S,
         "kept": KEPT_BACKUPS,
         "backups": _quoted(str(backups_of(home))),
     }
-    return {
-        f"turnkeeper{tag}.service": _SERVICE.format(**words),
-        f"turnkeeper{tag}-heartbeat.service": _TICK.format(**words),
-        f"turnkeeper{tag}-heartbeat.timer": _TIMER.format(**words),
-        f"turnkeeper{tag}-backup.service": _BACKUP.format(**words),
-        f"turnkeeper{tag}-backup.timer": _DAILY.format(**words),
-    }
+    texts = {}
+    for suffix, what, section, lines, wanted_by in _UNITS:
+        text = f"[Unit]\nDescription={what} on {words['home']}\n\n[{section}]\n{lines.format(**words)}"
+        install_lines = f"\n[Install]\nWantedBy={wanted_by}.target\n" if wanted_by else ""
+        texts[f"turnkeeper{tag}{suffix}"] = text + install_lines
+    return texts
 
 
 def backups_of(home: Home) -> Path:

@@ -9,9 +9,8 @@ from importlib import import_module
 from constellation.supervisor import daemons, markers
 from constellation.supervisor.escalation import Routes, take_pending
 from constellation.supervisor.memory import Revive, forget, recall
-from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
-from constellation.supervisor.watchdog import Orders, between_ticks, write_orders
+from constellation.supervisor.watchdog import RESTARTER, Orders, between_ticks, set_aside, write_orders
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings

@@ -2,6 +2,9 @@
 
 The whole state is on disk, so any process may do the next tick; a lock admits one at a time. A decision is on disk
 before it is carried out: a crash in between costs one restart of the budget and never exceeds it.
+
+A planned restart is a request on disk. One tick claims it and starts a child that outlives the supervisor. While the
+child lives, ticks leave agent-runtime to it; a child that died is started again and continues from what is on disk.
 """
 
 import os
@@ -11,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 from constellation.supervisor import daemons, markers, policy
 from constellation.supervisor.escalation import Routes, escalate, send_all
-from constellation.supervisor.handoff import Draft, crash_text, drafts, write_draft
+from constellation.supervisor.handoff import Deliverer, Draft, crash_text, drafts, write_draft
 from constellation.supervisor.memory import Memory, Revive, Stall, recall, remember
-from constellation.supervisor.planned_restart import RESTARTED, RESTARTER, Planned
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
@@ -29,6 +30,9 @@ from turnkeeper.storage.locking import ProcessLock, is_held
 from turnkeeper.times import rfc3339
 
 LOCK = "watchdog"
+RESTARTER = daemons.Daemon(name="restart", package="constellation.restart", command=())
+RESTARTED = "agent-runtime"
+MOST_TRIES = 3
 KEPT_STATUS_FILES = 50
 _LOCK_PATIENCE_S = 30.0
 _TAIL_BYTES = 4096
@@ -112,10 +116,8 @@ class Watchdog:
     def _deliver(self) -> None:
         """Deliver the handoffs that wait, now that their reader is up."""
         if any(drafts(self._home)):
-            # It loads the bus, which a tick without handoffs can do without.
-            module = import_module("constellation.supervisor.handoff_delivery")
             failpoints = Failpoints(self._environ)
-            deliverer = module.Deliverer(self._home, clock=self._clock, entropy=self._entropy, failpoints=failpoints)
+            deliverer = Deliverer(self._home, clock=self._clock, entropy=self._entropy, failpoints=failpoints)
             try:
                 for id_ in deliverer.deliver_all():
                     self._log.emit("handoff.delivered", id=id_)
@@ -174,21 +176,15 @@ class Watchdog:
         self._phase(daemon, id_, "spawned", "", pid=pid)
 
     def _phase(self, daemon: daemons.Daemon, id_: str, phase: str, error: str, **more: Any) -> None:
-        says = {"id": id_, "process": daemon.name, "phase": phase, "at": rfc3339(self._clock.now()), "error": error}
+        at = self._clock.now()
         failed = markers.FAILED_REVIVE.at(self._home, process=daemon.name)
         if phase == "failed":
+            says = {"id": id_, "process": daemon.name, "phase": phase, "at": rfc3339(at), "error": error}
             markers.write_marker(failed, says)
         elif phase == "verified":
             markers.clear_marker(failed)
         if id_:
-            path = markers.STATUS.at(self._home, id=id_)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            earlier = markers.read_marker(path)
-            markers.write_marker(path, (earlier if isinstance(earlier, dict) else {}) | says | more)
-            # By age: whoever asked for a restart named it, so that names tell no order.
-            by_age = sorted(markers.found(self._home, markers.STATUS), key=lambda path: path.stat().st_mtime_ns)
-            for old in by_age[:-KEPT_STATUS_FILES]:
-                old.unlink(missing_ok=True)
+            write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
     def _last_words(self, daemon: daemons.Daemon, memory: Memory) -> str:
         """Return how a daemon ended, as far as it is known: never more of its output than our own errors."""
@@ -201,6 +197,21 @@ class Watchdog:
     def _new_id(self, daemon: daemons.Daemon) -> str:
         at = self._clock.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         return f"{at}-{daemon.name}-{self._entropy.hex(4)}"
+
+
+def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, **more: Any) -> dict[str, Any]:
+    """Bring the restart-status file `id_` up to date, remove the oldest files, and return what it says now."""
+    path = markers.STATUS.at(home, id=id_)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    earlier = markers.read_marker(path)
+    says = {"error": ""} | (earlier if isinstance(earlier, dict) else {})
+    says |= {"id": id_, "process": process, "phase": phase, "at": rfc3339(at)} | more
+    markers.write_marker(path, says)
+    # By age: whoever asked for a restart named it, so that names tell no order.
+    by_age = sorted(markers.found(home, markers.STATUS), key=lambda file: file.stat().st_mtime_ns)
+    for old in by_age[:-KEPT_STATUS_FILES]:
+        old.unlink(missing_ok=True)
+    return says
 
 
 def between_ticks(home: Home) -> ExitStack:
@@ -284,3 +295,73 @@ def _since(home: Home, daemon: daemons.Daemon, start: int) -> str:
             return file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+class Planned:
+    """Claims requests and keeps a child at work on the claimed one."""
+
+    def __init__(
+        self, home: Home, *, log: EventLog, environ: Mapping[str, str], child: daemons.Daemon = RESTARTER
+    ) -> None:
+        self._home = home
+        self._log = log
+        self._environ = environ
+        self._child = child
+
+    def under_way(self, now: float) -> bool:
+        """Claim a request, or look after the claimed one; True while a child sees to agent-runtime."""
+        path = markers.PROCESSING.at(self._home)
+        says = markers.read_marker(path)
+        if says is None:
+            request = markers.REQUEST.at(self._home)
+            if not os.path.lexists(request):
+                return False
+            request.rename(path)
+            says = markers.read_marker(path)
+        if not isinstance(says, dict) or not isinstance(says.get("id"), str):
+            self._give_up(f"unreadable-{now:.0f}", "a restart request cannot be read", now)
+            return False
+        if is_held(self._home, self._child.name) or self._lives(says):
+            return True
+        tries = _tries(says)
+        if tries >= MOST_TRIES:
+            self._give_up(says["id"], f"a planned restart did not end in {tries} tries", now)
+            return False
+        says = says | {"tries": tries + 1, "pid": None}
+        markers.write_marker(path, says)
+        pid = daemons.spawn(self._home, self._child, self._environ)
+        markers.write_marker(path, says | {"pid": pid})
+        self._log.emit("restart.begun", id=says["id"], child=pid, tries=tries + 1)
+        return True
+
+    def _lives(self, says: Mapping[str, Any]) -> bool:
+        pid = says.get("pid")
+        return isinstance(pid, int) and daemons.process_with(pid, self._child) is not None
+
+    def _give_up(self, id_: str, reason: str, now: float) -> None:
+        self._log.emit("restart.given_up", durable=True, id=id_, reason=reason)
+        escalate(self._home, RESTARTED, f"{now:.0f}", reason)
+        failed = {"id": id_, "process": RESTARTED, "phase": "failed", "error": reason}
+        markers.write_marker(markers.FAILED_REVIVE.at(self._home, process=RESTARTED), failed)
+        set_aside(self._home, id_)
+
+
+def set_aside(home: Home, id_: str) -> None:
+    """End a claimed request: it goes to the archive."""
+    archive = markers.ARCHIVE.at(home, id=f"{id_}-request")
+    archive.parent.mkdir(mode=0o700, exist_ok=True)
+    markers.PROCESSING.at(home).rename(archive)
+    markers.sync(archive.parent)
+    markers.sync(home.run.parent)
+
+
+def is_under_way(home: Home) -> bool:
+    """Tell whether a restart is asked for or under way."""
+    return any(os.path.lexists(kind.at(home)) for kind in (markers.REQUEST, markers.PROCESSING))
+
+
+def _tries(says: Mapping[str, Any]) -> int:
+    try:
+        return int(markers.number(says.get("tries", 0)))
+    except ValueError:
+        return MOST_TRIES

@@ -2,7 +2,7 @@
 
 import sys
 
-from constellation.restart.__main__ import main
+from constellation.restart import main
 from constellation.supervisor.daemons import Daemon
 from tests.support.standin import STANDINS
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from constellation.inspect.status import handoff_text
 from constellation.install.backup import restore
-from constellation.restart.handoff_text import handoff_text
 from constellation.supervisor import markers
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home

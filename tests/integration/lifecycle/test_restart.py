@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from constellation.supervisor import markers
-from constellation.supervisor.handoff import Draft, drafts, write_draft
-from constellation.supervisor.handoff_delivery import AGENT, Deliverer, key_of
+from constellation.supervisor.handoff import AGENT, Deliverer, Draft, drafts, key_of, write_draft
 from constellation.supervisor.markers import read_marker, write_marker
 from constellation.supervisor.watchdog import KEPT_STATUS_FILES, Watchdog
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised

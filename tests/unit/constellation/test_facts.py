@@ -1,6 +1,6 @@
 """What a planned handoff says of daemons that do not answer."""
 
-from constellation.restart.handoff_text import handoff_text
+from constellation.inspect.status import handoff_text
 from turnkeeper.config.home import Home
 
 

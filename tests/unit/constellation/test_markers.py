@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from constellation.cli import app
-from constellation.cli.lifecycle import LONGEST_NOTES
+from constellation.cli import LONGEST_NOTES, app
 from constellation.inspect.condition import findings
 from constellation.supervisor import markers
 from constellation.supervisor.markers import UNREADABLE, clear_marker, found, read_marker, table, write_marker

@@ -14,15 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from constellation.restart.preflight import preflight
+from constellation.inspect.condition import preflight
 from constellation.supervisor import daemons, markers
 from constellation.supervisor.daemons import Daemon
-from constellation.supervisor.handoff import Draft, write_draft
-from constellation.supervisor.handoff_delivery import Deliverer
+from constellation.supervisor.handoff import Deliverer, Draft, write_draft
 from constellation.supervisor.memory import Revive, recall, remember
-from constellation.supervisor.planned_restart import RESTARTER, set_aside
 from constellation.supervisor.policy import Limits
-from constellation.supervisor.watchdog import between_ticks, read_orders
+from constellation.supervisor.watchdog import RESTARTER, between_ticks, read_orders, set_aside, write_status
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
@@ -118,13 +116,9 @@ class Restarter:
         return False
 
     def _phase(self, phase: str, **more: Any) -> dict[str, Any]:
-        self._status.parent.mkdir(mode=0o700, exist_ok=True)
-        found = markers.read_marker(self._status)
-        says = {"id": self._id, "process": self._daemon.name, "phase": phase, "at": rfc3339(self._clock.now())}
-        whole = {"error": ""} | (found if isinstance(found, dict) else {}) | says | more
-        markers.write_marker(self._status, whole)
+        says = write_status(self._home, self._id, self._daemon.name, phase, self._clock.now(), **more)
         self._log.emit("restart.phase", id=self._id, phase=phase)
-        return whole
+        return says
 
 
 def main(argv: Sequence[str], daemon: Daemon = daemons.AGENT_RUNTIME) -> int:

@@ -1,0 +1,514 @@
+"""The `turnkeeper` command."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from constellation.inspect.condition import examine, findings, newer_stores
+from constellation.install.backup import back_up, back_up_among
+from constellation.install.backup import restore as put_back
+from constellation.install.init import Project, check_room, initialise, look_at, take_on
+from constellation.supervisor import markers, systemd
+from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn, stop
+from constellation.supervisor.up_down import bring_down, bring_up, prepare
+from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
+from turnkeeper.bus.envelope import check_text
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import MOST_WORKERS, ask_for_workers, effective, load_settings, staffed
+from turnkeeper.config.toml_file import read_text
+from turnkeeper.console import Column, Output, OutputOption, home, note, plain, run, show_rows, when
+from turnkeeper.console import status as spinner
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
+from turnkeeper.times import parse_duration, rfc3339, to_us
+
+
+def init(
+    example: Annotated[
+        bool, typer.Option("--example", help="Also write an example workspace and two example tasks.")
+    ] = False,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="REF",
+            help="Run this LangGraph graph: ./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.",
+        ),
+    ] = None,
+) -> None:
+    """Create the state directory, with a config.toml that explains every setting.
+
+    Files that exist are left as they are, so running it twice is safe. With --graph, the graph is loaded first, as the
+    agent runtime will load it; if that fails, nothing is written.
+
+    Example: turnkeeper init --graph ./langgraph.json:agent
+    """
+    place = home()
+    project = _look_at(place, graph) if graph else None
+    written = initialise(place, example=example)
+    written += [path for path in take_on(place, project) if path not in written] if project else []
+    for path in written:
+        note(f"wrote {path}")
+    if not written:
+        note(f"{place.root} is already complete")
+    if project is not None:
+        _say_how_to_go_on(place, project)
+        return
+    note("next: turnkeeper up")
+    if example:
+        note(f"then:  agent-runtime workspace import {place.root}/workspace")
+        note("       task-runner apply")
+
+
+def _look_at(place: Home, graph: str) -> Project:
+    with spinner("loading the graph"):
+        project = look_at(place, graph)
+    check_room(place, project)
+    return project
+
+
+def _say_how_to_go_on(place: Home, project: Project) -> None:
+    note("next: agent-runtime graph check")
+    if project.tools:
+        note(f"      grant the tools that may run without asking: {place.categories / project.name}.toml")
+    note("then: turnkeeper up")
+    note(f"      task-runner create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\")
+    note("          --prompt 'What to do'")
+
+
+config = typer.Typer(help="Show the settings.", no_args_is_help=True, rich_markup_mode=None)
+
+_COLUMNS = (
+    Column("KEY", lambda row: str(row["key"])),
+    Column("VALUE", lambda row: _shown(row["value"])),
+    Column("SOURCE", lambda row: str(row["source"])),
+)
+
+
+@config.command()
+def show(
+    output: OutputOption = Output.TABLE,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from their defaults.")] = False,
+) -> None:
+    """Print every setting in effect and where it comes from.
+
+    Example: turnkeeper config show --changed
+    """
+    place = home()
+    place.check()
+    rows = [
+        {"key": key, "value": list(value) if isinstance(value, tuple) else value, "source": source}
+        for key, value, source in effective(staffed(load_settings(place), place), place)
+        if not changed or source != "default"
+    ]
+    show_rows(rows, _COLUMNS, output, name_key="key")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "(none)"
+    return str(value) if value != "" else "(empty)"
+
+
+_Folder = Annotated[Path, typer.Argument(help="A directory.", metavar="DIR")]
+
+
+def backup(
+    folder: _Folder,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", min=1, help="Create it inside DIR, named by the time, and keep the newest N."),
+    ] = None,
+) -> None:
+    """Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.
+
+    Example: turnkeeper backup ~/backups/monday
+    """
+    place = home()
+    place.check()
+    if keep is not None:
+        with spinner("copying"):
+            target = back_up_among(place, folder.absolute(), SystemClock().now(), keep=keep)
+        note(f"wrote {target}; it contains your keys")
+        return
+    with spinner("copying"):
+        manifest = back_up(place, folder.absolute(), SystemClock().now())
+    note(f"{folder}: {len(manifest['files'])} files, as of {manifest['at']}; it contains your keys")
+
+
+def restore(folder: _Folder) -> None:
+    """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.
+
+    Before anything changes, every file is compared with the backup's manifest and every store is read completely.
+
+    Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up
+    """
+    place = home()
+    with spinner("restoring"):
+        aside = put_back(place, folder.absolute(), SystemClock().now())
+    note(f"{place.root} is restored; start it with: turnkeeper up")
+    if aside is not None:
+        note(f"the home from before is now in {aside}")
+
+
+def demo(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the temporary home, so that you can look around in it.")
+    ] = False,
+) -> None:
+    """Show what the product does, in a temporary home and about a minute, and check every claim.
+
+    Nothing outside that home is read or written. Exits with 1 if a claim does not hold.
+
+    Example: turnkeeper demo
+    """
+    if not import_module("constellation.demo.story").perform(keep=keep):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def up(
+    workers: Annotated[
+        int | None,
+        typer.Argument(metavar="[N]", min=0, max=MOST_WORKERS, help="Number of workers, agent1 to agentN."),
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run the supervisor in this process, for systemd and containers.")
+    ] = False,
+) -> None:
+    """Start the daemons and their supervisor in the background, and return once they answer.
+
+    Running it again is safe: it leaves running processes alone and starts those that died. It also clears the markers
+    of a crash loop, so that the watchdog tries again.
+
+    N is kept for later starts. If the runtime runs with another number of workers, it is restarted gracefully.
+
+    Example: turnkeeper up 2
+    """
+    place = home()
+    place.check()
+    place.check_sockets()
+    for error in newer_stores(place):
+        raise error
+    for text in prepare(place, load_settings(place)):
+        note(f"alert: {text}")
+    if workers is not None and ask_for_workers(place, workers) and process_of(place, AGENT_RUNTIME) is not None:
+        with spinner("stopping agent-runtime"):
+            note(f"{AGENT_RUNTIME.name} {stop(place, AGENT_RUNTIME)}; it starts again with {workers} workers")
+    if foreground:
+        argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
+        os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
+    with spinner("starting"):
+        fresh = bring_up(place, os.environ)
+    for daemon in DAEMONS:
+        process = process_of(place, daemon)
+        how = "is up" if fresh[daemon.name] else "was up already"
+        note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
+
+
+def down(
+    force: Annotated[bool, typer.Option("--force", help="Do not wait for turns; kill the processes.")] = False,
+) -> None:
+    """Stop the supervisor and the daemons. A turn that does not end in time continues after the next `up`.
+
+    The supervisor stops first, so that it does not restart the daemons.
+
+    Example: turnkeeper down
+    """
+    place = home()
+    place.check()
+    with spinner("stopping"):
+        ended = bring_down(place, force=force)
+    for name, how in ended.items():
+        if name != SUPERVISOR.name or how != "was not running":
+            note(f"{name} {how}")
+
+
+LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
+_PATIENCE_S = 600.0
+
+
+def restart(
+    handoff: Annotated[Path | None, typer.Option("--handoff", help="A text file with notes for agent0.")] = None,
+) -> None:
+    """Restart agent-runtime: check that it can start, stop it, start it, and deliver a handoff to agent0.
+
+    The runner and the supervisor keep running, and turns continue from their checkpoints. If the check finds that the
+    runtime could not start again, nothing is stopped. The restart continues if you interrupt this command.
+
+    Example: turnkeeper restart --handoff notes.txt
+    """
+    place = home()
+    place.check()
+    if read_orders(place) is None:
+        raise Conflict("the daemons are not supervised", where=str(place.root), hint="start it with: turnkeeper up")
+    notes = read_text(handoff, LONGEST_NOTES) if handoff is not None else ""
+    check_text(notes)
+    if is_under_way(place):
+        raise Conflict("a restart is in progress", where=str(place.root), hint="see: turnkeeper status")
+    clock, entropy = SystemClock(), SystemEntropy()
+    id_ = f"{clock.now().astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-planned-{entropy.hex(4)}"
+    text = import_module("constellation.inspect.status").handoff_text(place, notes)
+    at = rfc3339(clock.now())
+    markers.write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
+    supervisor = process_of(place, SUPERVISOR)
+    if supervisor is not None:
+        supervisor.send_signal(signal.SIGHUP)
+    else:
+        Watchdog(place, clock=clock, entropy=entropy, environ=os.environ).tick()
+    with spinner("restarting"):
+        ended = _await(place, id_, clock)
+    note(f"agent-runtime restarted (pid {ended.get('pid')}); its handoff is in agent0's inbox")
+
+
+def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
+    """Return the restart's status once it is over. Raises TurnkeeperError when it was refused or abandoned."""
+    if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=POLL_S):
+        raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
+    says = markers.read_marker(markers.STATUS.at(place, id=id_))
+    found = says if isinstance(says, dict) else {}
+    if found.get("phase") not in {"up-detected", "verified"}:
+        why = found.get("error") or "it was abandoned"
+        raise TurnkeeperError(f"the restart failed: {why}", hint="see: turnkeeper status")
+    return found
+
+
+service = typer.Typer(help="Run it as a systemd service.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@service.command()
+def install() -> None:
+    """Write systemd user units for this home: the service, a heartbeat timer and a timer for daily backups.
+
+    Starts nothing. Backups go to a folder next to the home, named like it with -backups; the newest seven are kept.
+
+    Example: turnkeeper service install
+    """
+    place = home()
+    place.check()
+    for path in systemd.install(place, os.environ):
+        note(f"wrote {path}")
+    names = " ".join(name for name, text in systemd.units(place, os.environ).items() if "[Install]" in text)
+    note(f"next: systemctl --user daemon-reload && systemctl --user enable --now {names}")
+    note("to keep it running while you are logged out: loginctl enable-linger")
+
+
+@service.command()
+def uninstall() -> None:
+    """Remove this home's units. It stops nothing; to stop the service first: systemctl --user disable --now.
+
+    Example: turnkeeper service uninstall
+    """
+    removed = systemd.uninstall(home(), os.environ)
+    for path in removed:
+        note(f"removed {path}")
+    note("next: systemctl --user daemon-reload" if removed else "this home has no units")
+
+
+_STATUS = (
+    Column("PROCESS", lambda row: str(row["process"])),
+    Column("STATE", lambda row: str(row["state"])),
+    Column("PID", lambda row: str(row["pid"] or "-"), right=True),
+    Column("SINCE", lambda row: when(datetime.fromisoformat(row["since"])) if row["since"] else "-"),
+    Column("LOG", lambda row: str(row["log"])),
+)
+
+
+def status(output: OutputOption = Output.TABLE) -> None:
+    """Show whether the processes run, what the watchdog found, and what waits for your decision.
+
+    Exits with 6 when a process does not run or the watchdog found a problem that persists.
+
+    Example: turnkeeper status -o json
+    """
+    place = home()
+    place.check()
+    found = findings(place, SystemClock().now().timestamp())
+    asking = import_module("constellation.inspect.status")  # it loads gRPC: other commands should not wait for that
+    rows = asking.rows(place, found, supervised=read_orders(place) is not None)
+    show_rows(rows, _STATUS, output, name_key="process", footer=asking.decisions(place))
+    people = output in {Output.TABLE, Output.WIDE}
+    for finding in found if people else ():
+        note(str(finding))
+    missing = any(row["state"] != "running" for row in rows)
+    if missing and people:
+        note("some processes do not run; start them with: turnkeeper up")
+    if missing or any(finding.degraded for finding in found):
+        raise typer.Exit(EXIT_DEGRADED)
+
+
+_CHECKS = (
+    Column("CHECK", lambda row: str(row["check"])),
+    Column("STATE", lambda row: str(row["state"])),
+    Column("FINDING", lambda row: str(row["finding"] or "-")),
+    Column("FIX", lambda row: str(row["fix"] or "-")),
+)
+
+
+def doctor(output: OutputOption = Output.TABLE) -> None:
+    """Check the installation, the processes and the stores, and say how to fix each problem. Changes nothing.
+
+    Exits with 6 when something is broken.
+
+    Example: turnkeeper doctor
+    """
+    place = home()
+    place.check()
+    rows: list[dict[str, Any]] = []
+    for check in examine(place, SystemClock().now().timestamp()):
+        for found in check.findings:
+            what = f"{found.process}: {found.what}" if found.process else found.what
+            state = "broken" if found.degraded else "note"
+            rows.append({"check": check.name, "state": state, "finding": what, "fix": found.fix})
+        if not check.findings:
+            rows.append({"check": check.name, "state": "ok", "finding": "", "fix": ""})
+    show_rows(rows, _CHECKS, output, name_key="check")
+    if any(row["state"] == "broken" for row in rows):
+        raise typer.Exit(EXIT_DEGRADED)
+
+
+_POLL_S = 0.2
+_BLOCK_BYTES = 64 * 1024
+
+
+def last_lines(path: Path, count: int) -> tuple[list[str], int]:
+    """Return the last `count` whole lines of a log and the offset after them, reading no more than they take."""
+    with path.open("rb") as file:
+        at = file.seek(0, 2)
+        data = b""
+        while at > 0 and data.count(b"\n") <= count:
+            step = min(_BLOCK_BYTES, at)
+            at -= step
+            file.seek(at)
+            data = file.read(step) + data
+    whole, _, _ = data.rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
+    end = at + len(whole) + (1 if whole or data.startswith(b"\n") else 0)
+    return [line.decode(errors="replace") for line in lines[max(0, len(lines) - count) :]], end
+
+
+def follow(folder: Path, ends: dict[Path, int], clock: SystemClock) -> Iterator[tuple[Path, str]]:
+    """Yield (log, line) for ever as whole lines are added; a log that shrank is read from its start."""
+    while True:
+        for path in sorted(folder.glob("*.log")):
+            start = ends.get(path, 0)
+            with path.open("rb") as file:
+                if file.seek(0, 2) < start:
+                    start = 0
+                file.seek(start)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            ends[path] = start + len(whole) + len(newline)
+            for line in whole.split(b"\n") if newline else ():
+                yield path, line.decode(errors="replace")
+        clock.block(_POLL_S)
+
+
+def logs(
+    follow_: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many lines of each process.")] = 20,
+) -> None:
+    """Print the log output of the processes, each line with the name of its process.
+
+    Example: turnkeeper logs -f
+    """
+    place = home()
+    place.check()
+    ends = {}
+    for path in sorted(place.logs.glob("*.log")):
+        said, ends[path] = last_lines(path, lines)
+        for line in said:
+            _say(path.stem, line)
+    if follow_:
+        for path, line in follow(place.logs, ends, SystemClock()):
+            _say(path.stem, line)
+
+
+def _say(process: str, line: str) -> None:
+    print(f"{process}: {plain(line)}", flush=True)
+
+
+watchdog = typer.Typer(help="Check and repair the processes.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@watchdog.command()
+def tick() -> None:
+    """Check every process once, restart what died, and start the supervisor if it does not run.
+
+    It is safe while the supervisor runs. A timer can call it as a heartbeat. Exits with 6 when something is broken.
+
+    Example: turnkeeper watchdog tick
+    """
+    place = home()
+    place.check()
+    clock = SystemClock()
+    if read_orders(place) is None:
+        note("nothing is supposed to run; start it with: turnkeeper up")
+        return
+    if process_of(place, SUPERVISOR) is None:
+        note(f"supervisor started (pid {spawn(place, SUPERVISOR, os.environ)})")
+    else:
+        Watchdog(place, clock=clock, entropy=SystemEntropy(), environ=os.environ).tick()
+    bad = [finding for finding in findings(place, clock.now().timestamp()) if finding.degraded]
+    for finding in bad:
+        note(str(finding))
+    if bad:
+        raise typer.Exit(EXIT_DEGRADED)
+
+
+@watchdog.command()
+def suspend(
+    duration: Annotated[str, typer.Argument(help="How long, such as 30m or 2h.")] = "",
+    clear: Annotated[bool, typer.Option("--clear", help="End every suspension now.")] = False,
+) -> None:
+    """Suspend hang detection for a while, for example while a daemon is stopped in a debugger.
+
+    Example: turnkeeper watchdog suspend 30m
+    """
+    place = home()
+    place.check()
+    if clear == bool(duration):
+        hint = "for example: turnkeeper watchdog suspend 30m"
+        raise InvalidInput("give either a duration or --clear", where="watchdog suspend", hint=hint)
+    if clear:
+        for path in markers.found(place, markers.QUIET):
+            markers.clear_marker(path)
+        note("hang detection is on again")
+        return
+    until = SystemClock().now() + parse_duration(duration)
+    place.create()
+    epoch = -(-to_us(until) // 1_000_000)
+    markers.write_marker(markers.QUIET.at(place, epoch=str(epoch)), {"until": epoch})
+    note(f"hang detection is suspended until {when(datetime.fromtimestamp(epoch, UTC))}")
+
+
+app = typer.Typer(
+    help="Run scheduled work for an AI agent: start it, stop it, check its health.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("init")(init)
+app.command("demo")(demo)
+app.command("up")(up)
+app.command("down")(down)
+app.command("restart")(restart)
+app.command("status")(status)
+app.command("doctor")(doctor)
+app.command("backup")(backup)
+app.command("restore")(restore)
+app.command("logs")(logs)
+app.command("quiet", hidden=True)(suspend)
+app.add_typer(service, name="service")
+app.add_typer(watchdog, name="watchdog")
+app.add_typer(config, name="config")
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.exit(run(app, sys.argv[1:]))
