@@ -16,7 +16,7 @@ from typing import Any
 from turnkeeper.clock import Clock
 from turnkeeper.times import rfc3339
 
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json.dumps` makes one for each call
 
 
@@ -27,12 +27,18 @@ class EventLog:
     event. Others that cannot be written are lost, with one warning on stderr until writing works again.
     """
 
-    def __init__(self, folder: Path, process: str, clock: Clock, *, prefix: str | None = None) -> None:
-        """`prefix` begins the files' names; `events-<process>` unless given."""
+    def __init__(
+        self, folder: Path, process: str, clock: Clock, *, prefix: str | None = None, follows_links: bool = True
+    ) -> None:
+        """Write files whose names begin with `prefix`, `events-<process>` unless given.
+
+        A file that is a link is written through it, or, without `follows_links`, cannot be written.
+        """
         self._folder = folder
         self._prefix = prefix or f"events-{process}"
         self._process = process
         self._clock = clock
+        self._flags = _APPEND if follows_links else _APPEND | os.O_NOFOLLOW
         self._day = ""
         self._descriptor: int | None = None
         self._torn = False
@@ -87,7 +93,7 @@ class EventLog:
     def _open(self, day: str) -> int:
         if self._descriptor is None or day != self._day:
             self.close()
-            self._descriptor = os.open(self._folder / f"{self._prefix}-{day}.jsonl", _APPEND, 0o600)
+            self._descriptor = os.open(self._folder / f"{self._prefix}-{day}.jsonl", self._flags, 0o600)
             self._day = day
         return self._descriptor
 

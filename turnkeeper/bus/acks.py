@@ -26,7 +26,7 @@ class AckLedger:
 
     def __init__(self, folder: Path, process: str, clock: Clock) -> None:
         self._folder = folder
-        self._log = EventLog(folder, process, clock, prefix=_PREFIX)
+        self._log = EventLog(folder, process, clock, prefix=_PREFIX, follows_links=False)
 
     def received(self, claimed: Sequence[Claimed], *, durable: bool = True) -> None:
         """Append a received line for each, in one write; with `durable` they are on disk then. Raises Exhausted."""

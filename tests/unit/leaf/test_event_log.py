@@ -1,5 +1,7 @@
 """The event log: whole lines, one file a day."""
 
+from pathlib import Path
+
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.event_log import EventLog, read_events
@@ -23,3 +25,10 @@ def test_a_torn_last_line_is_passed_over(home: Home, clock: ManualClock) -> None
     with path.open("ab") as file:
         file.write(b'{"at":"2026')
     assert [record["event"] for record in read_events(home.logs)] == ["task.created"]
+
+
+def test_a_linked_log_is_followed(home: Home, clock: ManualClock, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (home.logs / "events-task-runner-2026-03-02.jsonl").symlink_to(elsewhere)
+    EventLog(home.logs, "task-runner", clock).emit("task.created", durable=True)
+    assert elsewhere.read_text(encoding="utf-8").count("task.created") == 1
