@@ -18,7 +18,7 @@ from constellation.inspect.condition import preflight
 from constellation.supervisor import daemons, markers
 from constellation.supervisor.daemons import Daemon
 from constellation.supervisor.handoff import Deliverer, Draft, write_draft
-from constellation.supervisor.memory import Revive, recall, remember
+from constellation.supervisor.markers import Revive, recall, remember
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import RESTARTER, between_ticks, read_orders, set_aside, write_status
 from turnkeeper.clock import SystemClock

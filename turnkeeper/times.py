@@ -94,13 +94,7 @@ def format_duration(duration: timedelta) -> str:
     >>> format_duration(timedelta(seconds=5400)), format_duration(timedelta(0))
     ('1h30m', '0s')
     """
-    rest = int(duration.total_seconds())
-    parts = []
-    for unit in ("d", "h", "m", "s"):
-        amount, rest = divmod(rest, _SECONDS[unit])
-        if amount:
-            parts.append(f"{amount}{unit}")
-    return "".join(parts) or "0s"
+    return "".join(_parts(int(duration.total_seconds())))
 
 
 def format_rough(seconds: float) -> str:
@@ -111,10 +105,13 @@ def format_rough(seconds: float) -> str:
     """
     if 0 < seconds < 1:
         return f"{seconds * 1000:.0f}ms"
-    rest = int(seconds)
+    return " ".join(_parts(int(seconds))[:2])
+
+
+def _parts(rest: int) -> list[str]:
     parts = []
     for unit in ("d", "h", "m", "s"):
         amount, rest = divmod(rest, _SECONDS[unit])
         if amount:
             parts.append(f"{amount}{unit}")
-    return " ".join(parts[:2]) or "0s"
+    return parts or ["0s"]

@@ -13,12 +13,10 @@ from typing import Any
 
 from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
-from turnkeeper.bus.durable_writes import GroupingFiles
+from turnkeeper.bus.durable_writes import GroupingFiles, ns_of
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
-from turnkeeper.bus.file_names import ns_of
-from turnkeeper.bus.inbox import Claimed, Inbox, Put
-from turnkeeper.bus.limits import REASON
-from turnkeeper.bus.quarantine import Quarantine
+from turnkeeper.bus.folders import REASON
+from turnkeeper.bus.inbox import Claimed, Inbox, Put, Quarantine
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, check_agent
 from turnkeeper.entropy import Entropy

@@ -17,8 +17,8 @@ from agent_runtime.model.trigger import Trigger, TriggerHeader, from_envelope, h
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
+from turnkeeper.bus.folders import EnvelopeState, envelope_states
 from turnkeeper.bus.inbox import Claimed, Encoded, Inbox, Put
-from turnkeeper.bus.key_index import EnvelopeState, envelope_states
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy

@@ -19,7 +19,7 @@ from agent_runtime.store import mail
 from agent_runtime.store.mail import TerminalDelivery
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus.key_index import EnvelopeState
+from turnkeeper.bus.folders import EnvelopeState
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.event_log import EventLog

@@ -110,19 +110,8 @@ def look_at(home: Home, reference: str) -> Project:
         InvalidInput: there is none, or the runtime would refuse it; says what is wrong and where.
     """
     # -P: a file of the project beside us must not take the place of a module of ours.
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "agent_runtime",
-        "--home",
-        str(home.root),
-        "graph",
-        "check",
-        reference,
-        "-o",
-        "json",
-    ]
+    program = [sys.executable, "-P", "-m", "agent_runtime", "--home", str(home.root)]
+    argv = [*program, "graph", "check", reference, "-o", "json"]
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter and module
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_LOOK_S, check=False

@@ -2,6 +2,8 @@
 
 State is in files, not in memory: whichever process dies, the next one reads how things stand. A marker is
 replaced whole and synced. One that exists and cannot be read is :data:`UNREADABLE`, never treated as absent.
+
+What the watchdog remembers of a daemon between two looks is several markers, each read back exactly or unreadable.
 """
 
 import json
@@ -9,11 +11,11 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Corrupt
@@ -163,23 +165,7 @@ PROGRESS = Kind(
     consumer="watchdog, `up`",
     ends="means nothing once that pid no longer holds the lock",
 )
-KINDS = (
-    WANTED,
-    ATTEMPTS,
-    INFLIGHT,
-    CRASH_LOOP,
-    FAILED_REVIVE,
-    PROGRESS_SEEN,
-    HANG,
-    QUIET,
-    ESCALATION,
-    STATUS,
-    REQUEST,
-    PROCESSING,
-    DRAFT,
-    ARCHIVE,
-    PROGRESS,
-)
+KINDS = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
 
 
 def table() -> str:
@@ -241,6 +227,190 @@ def rewrite(page: Path) -> None:
     before, start, rest = text.partition(table().splitlines()[0])
     after = rest[rest.index("\n\n") :] if start else ""
     page.write_text(f"{before}{table().rstrip()}{after}", encoding="utf-8")
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The sliding window.
+
+    Attributes:
+        restarts: when a daemon that had run was started again, seconds since 1970, oldest first.
+        failures: when a start was given up that never came to serve.
+    """
+
+    restarts: tuple[float, ...] = ()
+    failures: tuple[float, ...] = ()
+
+    def within(self, now: float, window_s: float) -> "Budget":
+        """Return what still counts. A time in the future, left by a clock that was set back, counts as now."""
+        return Budget(restarts=_within(self.restarts, now, window_s), failures=_within(self.failures, now, window_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revive:
+    """A start that is not verified yet.
+
+    Attributes:
+        id: names its restart-status file; empty where somebody else began it.
+        at: when it was begun.
+        up_at: when the daemon was first seen to serve; None until then.
+        pid: the process that was started, then the one that serves; None where it is not known.
+    """
+
+    id: str
+    at: float
+    up_at: float | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """The newest count of a progress counter.
+
+    Attributes:
+        pid: whose.
+        beats: the count.
+        since: when it was first seen.
+        looks: how often it was seen unchanged, a tick interval apart.
+        looked_at: when it was last looked at.
+        suspected: the hang-suspected marker stands.
+    """
+
+    pid: int
+    beats: int
+    since: float
+    looks: int = 0
+    looked_at: float = 0.0
+    suspected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrashLoop:
+    """The watcher has stopped trying.
+
+    Attributes:
+        at: since when.
+        reason: in one line.
+        escalated: the author has been told, or the telling is on disk to be retried.
+    """
+
+    at: float
+    reason: str
+    escalated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What is remembered of one daemon.
+
+    Attributes:
+        budget: None until the daemon is first seen or started after an `up`.
+        revive: None when no start waits to be verified.
+        crash_loop: None while the watcher tries.
+        stall: None while nothing was counted.
+    """
+
+    budget: Budget | Unreadable | None = None
+    revive: Revive | Unreadable | None = None
+    crash_loop: CrashLoop | Unreadable | None = None
+    stall: Stall | Unreadable | None = None
+
+
+def _within(times: tuple[float, ...], now: float, window_s: float) -> tuple[float, ...]:
+    return tuple(min(at, now) for at in times if at > now - window_s)
+
+
+_BY_PROCESS = (
+    ATTEMPTS,
+    INFLIGHT,
+    CRASH_LOOP,
+    FAILED_REVIVE,
+    PROGRESS_SEEN,
+    HANG,
+)
+
+
+def recall(home: Home, process: str) -> Memory:
+    """Read what is remembered of a daemon."""
+    suspected = _read(HANG.at(home, process=process), Stall)
+    seen = suspected or _read(PROGRESS_SEEN.at(home, process=process), Stall)
+    return Memory(
+        budget=_read(ATTEMPTS.at(home, process=process), Budget),
+        revive=_read(INFLIGHT.at(home, process=process), Revive),
+        crash_loop=_read(CRASH_LOOP.at(home, process=process), CrashLoop),
+        stall=seen,
+    )
+
+
+def remember(home: Home, process: str, before: Memory, after: Memory) -> None:
+    """Write what has changed; when this returns it is on disk."""
+    for kind, was, now in (
+        (ATTEMPTS, before.budget, after.budget),
+        (INFLIGHT, before.revive, after.revive),
+        (CRASH_LOOP, before.crash_loop, after.crash_loop),
+    ):
+        if was != now:
+            _put(kind.at(home, process=process), now)
+    if before.stall != after.stall:
+        stall = after.stall if isinstance(after.stall, Stall) else None
+        suspected = stall is not None and stall.suspected
+        _put(HANG.at(home, process=process), stall if suspected else None)
+        _put(PROGRESS_SEEN.at(home, process=process), None if suspected else stall)
+
+
+def forget(home: Home, process: str, *, keep_start: bool) -> None:
+    """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start` not that of a start."""
+    for kind in _BY_PROCESS:
+        if not (keep_start and kind is INFLIGHT):
+            clear_marker(kind.at(home, process=process))
+
+
+def _put(path: Path, part: Budget | Revive | CrashLoop | Stall | Unreadable | None) -> None:
+    if part is None:
+        clear_marker(path)
+    elif not isinstance(part, Unreadable):
+        write_marker(path, asdict(part))
+
+
+def _read(path: Path, kind: Callable[..., T]) -> T | Unreadable | None:
+    says = read_marker(path)
+    if says is None or isinstance(says, Unreadable):
+        return says
+    try:
+        parts: Any = fields(kind)  # type: ignore[arg-type]
+        return kind(**{part.name: _PARSERS[part.type](says[part.name]) for part in parts})
+    except (KeyError, TypeError, ValueError):
+        return UNREADABLE
+
+
+def _integer(value: object) -> int:
+    return int(number(value))
+
+
+def _times(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise TypeError("not a list of times")
+    return tuple(sorted(map(number, value)))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+_PARSERS: dict[Any, Any] = {
+    bool: lambda value: value is True,
+    int: _integer,
+    float: number,
+    str: _text,
+    int | None: lambda value: None if value is None else _integer(value),
+    float | None: lambda value: None if value is None else number(value),
+    tuple[float, ...]: _times,
+}
 
 
 if __name__ == "__main__":

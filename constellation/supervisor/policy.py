@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from constellation.supervisor.markers import Unreadable
-from constellation.supervisor.memory import Budget, CrashLoop, Memory, Revive, Stall
+from constellation.supervisor.markers import Budget, CrashLoop, Memory, Revive, Stall, Unreadable
 
 LOOK_AGAIN_S = 0.5
 FEWEST_STILL_LOOKS = 2

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from constellation.supervisor import daemons, markers
 from constellation.supervisor.escalation import Routes, take_pending
-from constellation.supervisor.memory import Revive, forget, recall
+from constellation.supervisor.markers import Revive, forget, recall
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import RESTARTER, Orders, between_ticks, set_aside, write_orders
 from turnkeeper.clock import SystemClock
@@ -81,18 +81,9 @@ def _end_restart(home: Home) -> None:
 
 def orders_of(settings: Settings) -> Orders:
     """Return what the settings tell the watchdog."""
-    said = settings.watchdog
-    return Orders(
-        limits=Limits(
-            interval_s=said.interval_s,
-            restarts=said.restarts,
-            window_s=said.window_s,
-            failed_starts=said.failed_starts,
-            start_timeout_s=said.start_timeout_s,
-            hang_after_s=said.hang_after_s,
-        ),
-        routes=Routes(command=said.command, webhook=said.webhook),
-    )
+    said = settings.watchdog.model_dump()
+    limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook"}}
+    return Orders(limits=Limits(**limits), routes=Routes(**said))
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from constellation.supervisor import daemons, markers, policy
 from constellation.supervisor.escalation import Routes, escalate, send_all
 from constellation.supervisor.handoff import Deliverer, Draft, crash_text, drafts, write_draft
-from constellation.supervisor.memory import Memory, Revive, Stall, recall, remember
+from constellation.supervisor.markers import Memory, Revive, Stall, recall, remember
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
@@ -94,14 +94,8 @@ class Watchdog:
                 continue
             before = recall(self._home, daemon.name)
             sight = self._sight(daemon, before)
-            step = policy.look(
-                now,
-                sight,
-                before,
-                orders.limits,
-                quiet=quiet,
-                new_id=self._new_id(daemon),
-            )
+            new_id = self._new_id(daemon)
+            step = policy.look(now, sight, before, orders.limits, quiet=quiet, new_id=new_id)
             remember(self._home, daemon.name, before, replace_escalated(step.memory, before))
             for action in step.actions:
                 self._act(daemon, step.memory, action, sight.error)

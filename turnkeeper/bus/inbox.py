@@ -9,28 +9,29 @@
 A put writes a temporary file, syncs it, links it into `inbox/` (which fails if the name exists), removes the
 temporary name and syncs the folder; only then does it answer. Delivery is at least once: what a crash left in
 `claimed/` is adopted by the next process of that agent. The idempotency key makes the effect once: by the unique row
-that the agent writes, or, for an agent without a database, by `settles_keys` (`turnkeeper/bus/key_index.py`). The keys
+that the agent writes, or, for an agent without a database, by `settles_keys` (`turnkeeper/bus/folders.py`). The keys
 held in memory are a hint: they save the second file where one process puts twice, and nothing depends on them.
 """
 
 import contextlib
+import hashlib
+import json
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from turnkeeper.bus.durable_writes import link_all
+from turnkeeper.bus.durable_writes import Names, link_all
 from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
-from turnkeeper.bus.file_names import Names
-from turnkeeper.bus.key_index import KeyLinks
-from turnkeeper.bus.limits import Capacity, Quota, Retention, prune, sweep
-from turnkeeper.bus.quarantine import Quarantine, Quarantined
+from turnkeeper.bus.folders import REASON, Capacity, KeyLinks, Quota, Retention, prune, sweep
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import make_private
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import Files, machine_errors
+from turnkeeper.times import parse_rfc3339, rfc3339
 
 __all__ = ["FOLDERS", "MOST_WAITING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
 
@@ -39,6 +40,9 @@ MOST_WAITING = Quota().most_waiting
 _MOST_HINTS = 2 * MOST_WAITING
 _PRUNE_EVERY = 1024  # archives
 _MOST_STUCK = 100  # names passed over in one claim because they cannot be moved
+_LARGEST_REASON = 1 << 16
+_MOST_OF_A_NAME = 1000
+_LONGEST_NAME = 240  # bytes; with the suffix it stays under the 255 of the usual file systems
 Encoded = tuple[Envelope, bytes]  # an envelope and its bytes, as `encode` gave them
 
 
@@ -66,6 +70,21 @@ class Claimed:
 
     name: str
     envelope: Envelope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantined:
+    """What was set aside, whole.
+
+    Attributes:
+        name: its name in quarantine; :meth:`Quarantine.release` takes it.
+        reason: why, in one line.
+        at: when it was set aside; None where the reason is lost.
+    """
+
+    name: str
+    reason: str
+    at: datetime | None
 
 
 class Inbox:
@@ -265,7 +284,7 @@ class Inbox:
             return Put(name=name, fresh=False)
         if self._hints is not None:
             self._hints.pop(key, None)
-        if self._links is not None and self._links.is_taken(key):
+        if self._links is not None and self._links.inode_of(key) is not None:
             return Put(name=self._links.name_of(key), fresh=False)
         return None
 
@@ -407,3 +426,71 @@ def _same_file(one: Path, other: Path) -> bool:
     except FileNotFoundError:
         return False
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+class Quarantine:
+    """One agent's quarantine."""
+
+    def __init__(self, folder: Path, *, files: Files, clock: Clock) -> None:
+        self._agent = folder
+        self._folder = folder / "quarantine"
+        self._files = files
+        self._clock = clock
+
+    def put(self, name: str, reason: str) -> None:
+        """Move a claimed file here, whole. Raises Exhausted; nothing is lost then."""
+        note = {"name": name, "reason": reason, "at": rfc3339(self._clock.now())}
+        target = self._free_name(name)
+        with machine_errors(self._folder):
+            with contextlib.suppress(FileExistsError):  # a crash came before the move: the first reason stands
+                self._files.write_synced(self._folder / f"{target}{REASON}", json.dumps(note).encode())
+            self._files.rename(self._agent / "claimed" / name, self._folder / target)
+            self._files.sync_folder(self._folder)
+
+    def items(self) -> list[Quarantined]:
+        """Return what lies here, in order."""
+        names = [name for name in self._files.names(self._folder) if not name.startswith(".")]
+        return [self._item(name) for name in names if not name.endswith(REASON) or f"{name}{REASON}" in names]
+
+    def checked(self, name: str) -> bytes:
+        """Return the bytes of a valid envelope that lies here. Raises NotFound or InvalidInput."""
+        if not name or "/" in name or name.startswith(".") or not os.path.lexists(self._folder / name):
+            raise NotFound("no such quarantined envelope", where=name[:80], hint="list them: inbox quarantine")
+        try:
+            data = self._files.read(self._folder / name, LARGEST_BYTES)
+        except Corrupt as error:
+            raise InvalidInput(error.what, where=name) from error
+        decode(data)
+        return data
+
+    def release(self, name: str) -> str:
+        """Move an envelope back into the inbox and remove its reason; return its name there."""
+        target = self._agent / "inbox" / name
+        if os.path.lexists(target):
+            raise Conflict("an envelope of this name waits already", where=name)
+        with machine_errors(self._folder):
+            self._files.rename(self._folder / name, target)
+            self._files.sync_folder(target.parent)
+            self._files.sync_folder(self._folder)
+            self._files.unlink(self._folder / f"{name}{REASON}")
+        return name
+
+    def _item(self, name: str) -> Quarantined:
+        try:
+            note = json.loads(self._files.read(self._folder / f"{name}{REASON}", _LARGEST_REASON))
+            return Quarantined(name=name, reason=str(note["reason"]), at=parse_rfc3339(note["at"]))
+        except (FileNotFoundError, Corrupt, ValueError, KeyError, TypeError):
+            return Quarantined(name=name, reason="unknown: its reason is lost", at=None)
+
+    def _free_name(self, name: str) -> str:
+        """Return a name for it here: its own if that is short enough and free, as a rename overwrites."""
+        raw = os.fsencode(name)
+        short = name if len(raw) <= _LONGEST_NAME else f"{hashlib.sha256(raw).hexdigest()[:32]}.json"
+        for place in range(_MOST_OF_A_NAME):
+            if not os.path.lexists(self._folder / _numbered(short, place)):
+                return _numbered(short, place)
+        raise Exhausted(f"{_MOST_OF_A_NAME} of this name lie in quarantine", where=short, hint="look at them")
+
+
+def _numbered(name: str, place: int) -> str:
+    return f"{name}~{place}" if place else name

@@ -1,4 +1,4 @@
-"""Calling the daemons: channels over their sockets, deadlines, our errors, pauses before a broken stream is reopened.
+"""Calling the daemons: channels over their sockets, deadlines, our errors.
 
 The stream of turn events greets its reader in its initial metadata. A store that was replaced, or restored from an
 older copy, may have no event to send: from the greeting its follower knows at once, and asks about each open fire.
@@ -13,11 +13,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
-from turnkeeper.entropy import Entropy
 from turnkeeper.rpc.errors import from_rpc
 
 DEADLINE_S = 10.0
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
@@ -74,27 +72,6 @@ class Caller:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
-
-
-class Backoff:
-    """The pauses before a broken stream is opened again: random, growing with each failure in a row, at most 2 s.
-
-    `reset()` after a success makes the next pause short again.
-    """
-
-    def __init__(self, entropy: Entropy) -> None:
-        self._entropy = entropy
-        self._failures = 0
-
-    def next_s(self) -> float:
-        """Count a failure; return how many seconds to pause."""
-        self._failures += 1
-        longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(self._failures, 10))
-        return self._entropy.uniform(_SHORTEST_PAUSE_S, longest)
-
-    def reset(self) -> None:
-        """Forget the failures: a stream works."""
-        self._failures = 0
 
 
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:

@@ -12,46 +12,31 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from turnkeeper.errors import (
-    Conflict,
-    Corrupt,
-    Degraded,
-    Denied,
-    Exhausted,
-    InvalidInput,
-    NotFound,
-    TurnkeeperError,
-    Unreachable,
-)
-
-_CODES: dict[type[TurnkeeperError], int] = {
-    InvalidInput: code_pb2.INVALID_ARGUMENT,
-    NotFound: code_pb2.NOT_FOUND,
-    Conflict: code_pb2.FAILED_PRECONDITION,
-    Exhausted: code_pb2.RESOURCE_EXHAUSTED,
-    Denied: code_pb2.PERMISSION_DENIED,
-    Unreachable: code_pb2.UNAVAILABLE,
-    Degraded: code_pb2.UNAVAILABLE,
-    Corrupt: code_pb2.DATA_LOSS,
-}
-_ERRORS: dict[int, type[TurnkeeperError]] = {
-    code_pb2.INVALID_ARGUMENT: InvalidInput,
-    code_pb2.NOT_FOUND: NotFound,
-    code_pb2.ALREADY_EXISTS: Conflict,
-    code_pb2.FAILED_PRECONDITION: Conflict,
-    code_pb2.RESOURCE_EXHAUSTED: Exhausted,
-    code_pb2.PERMISSION_DENIED: Denied,
-    code_pb2.UNAVAILABLE: Unreachable,
-    code_pb2.DEADLINE_EXCEEDED: Unreachable,
-    code_pb2.DATA_LOSS: Corrupt,
-}
+from turnkeeper import errors
+from turnkeeper.errors import Conflict, TurnkeeperError
 
 
 class AlreadyExists(Conflict):
     """A name or id that is taken."""
 
 
-_CODES[AlreadyExists] = code_pb2.ALREADY_EXISTS
+_CODES: dict[type[TurnkeeperError], int] = {
+    errors.InvalidInput: code_pb2.INVALID_ARGUMENT,
+    errors.NotFound: code_pb2.NOT_FOUND,
+    AlreadyExists: code_pb2.ALREADY_EXISTS,
+    Conflict: code_pb2.FAILED_PRECONDITION,
+    errors.Exhausted: code_pb2.RESOURCE_EXHAUSTED,
+    errors.Denied: code_pb2.PERMISSION_DENIED,
+    errors.Unreachable: code_pb2.UNAVAILABLE,
+    errors.Degraded: code_pb2.UNAVAILABLE,
+    errors.Corrupt: code_pb2.DATA_LOSS,
+}
+# A code that stands for several errors becomes the one that a caller can act on.
+_ERRORS: dict[int, type[TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
+    code_pb2.ALREADY_EXISTS: Conflict,
+    code_pb2.UNAVAILABLE: errors.Unreachable,
+    code_pb2.DEADLINE_EXCEEDED: errors.Unreachable,
+}
 
 
 def code_of(error: TurnkeeperError) -> int:
@@ -82,7 +67,7 @@ def from_rpc(error: grpc.RpcError, peer: str) -> TurnkeeperError:
     number = code.value[0]
     if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
         what = "does not answer in time" if code is grpc.StatusCode.DEADLINE_EXCEEDED else "cannot be reached"
-        return Unreachable(f"{peer} {what}", hint="start it with: turnkeeper up")
+        return errors.Unreachable(f"{peer} {what}", hint="start it with: turnkeeper up")
     where, hint = _details(error)
     return error_of(number, error.details() or code.name, where=where, hint=hint)
 

@@ -56,19 +56,9 @@ class SystemFiles:
     def write_synced(self, path: Path, data: bytes) -> None:
         """Create `path` with `data` and sync it; on failure leave no partial file."""
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            create(path, data, sync=True)
         except OSError as error:
             raise _typed(error, path) from error
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
-            os.fsync(descriptor)
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise _typed(error, path) from error
-        finally:
-            os.close(descriptor)
 
     def write_group(self, items: Sequence[tuple[Path, bytes]]) -> list[TurnkeeperError | None]:
         """Create the files, each synced by itself."""
@@ -120,6 +110,22 @@ class SystemFiles:
             return _read_all(descriptor)
         finally:
             os.close(descriptor)
+
+
+def create(path: Path, data: bytes, *, sync: bool) -> None:
+    """Create `path`, mode 0600, with `data`; on failure leave no partial file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+        if sync:
+            os.fsync(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from langgraph.checkpoint.base.id import UUID, uuid6
 from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.rows import COLUMNS, SCHEMA, Rows
 from turnkeeper.errors import Corrupt
-from turnkeeper.storage.worker_thread import Call, WorkerThread
+from turnkeeper.storage.database import Call, WorkerThread
 
 BUSY_S = 10.0
 Work = Rows | Callable[[Connection], Any]

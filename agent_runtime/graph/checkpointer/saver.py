@@ -20,7 +20,7 @@ from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.file import CheckpointFile, Work
 from agent_runtime.graph.checkpointer.rows import Found, Rows
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.storage.worker_thread import WorkerThread
+from turnkeeper.storage.database import WorkerThread
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,9 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from turnkeeper.bus.durable_writes import GroupingFiles
+from turnkeeper.bus.durable_writes import GroupingFiles, writer_of
 from turnkeeper.bus.envelope import Envelope, decode, encode
-from turnkeeper.bus.file_names import writer_of
 from turnkeeper.bus.inbox import FOLDERS, Inbox, Retention
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.bus.killpoints import PROTOCOLS, message, open_inbox
-from turnkeeper.bus.durable_writes import GroupingFiles
+from turnkeeper.bus.durable_writes import GroupingFiles, writer_of
 from turnkeeper.bus.envelope import decode, encode
-from turnkeeper.bus.file_names import writer_of
 from turnkeeper.bus.inbox import FOLDERS
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,7 @@ from constellation.inspect.condition import findings
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import Daemon, process_of, process_with, spawn
 from constellation.supervisor.escalation import Routes
-from constellation.supervisor.markers import clear_marker, found, read_marker
-from constellation.supervisor.memory import Revive, recall
+from constellation.supervisor.markers import Revive, clear_marker, found, read_marker, recall
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import Orders, write_orders
 from tests.support.standin import STANDINS

@@ -9,8 +9,22 @@ import pytest
 from constellation.cli import LONGEST_NOTES, app
 from constellation.inspect.condition import findings
 from constellation.supervisor import markers
-from constellation.supervisor.markers import UNREADABLE, clear_marker, found, read_marker, table, write_marker
-from constellation.supervisor.memory import Budget, CrashLoop, Memory, Revive, Stall, forget, recall, remember
+from constellation.supervisor.markers import (
+    UNREADABLE,
+    Budget,
+    CrashLoop,
+    Memory,
+    Revive,
+    Stall,
+    clear_marker,
+    forget,
+    found,
+    read_marker,
+    recall,
+    remember,
+    table,
+    write_marker,
+)
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import Orders, is_quiet, read_orders, write_orders
 from turnkeeper.config.home import Home

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constellation.supervisor.markers import UNREADABLE
-from constellation.supervisor.memory import Budget, CrashLoop, Memory, Stall
+from constellation.supervisor.markers import UNREADABLE, Budget, CrashLoop, Memory, Stall
 from constellation.supervisor.policy import Action, Escalate, Kill, Limits, Note, Phase, Sight, Start, look
 
 LIMITS = Limits(interval_s=60, restarts=4, window_s=600, failed_starts=3, start_timeout_s=120, hang_after_s=180)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.clock import START, ManualClock
 from tests.support.inboxes import message, open_inbox, places
-from turnkeeper.bus.file_names import MARK
+from turnkeeper.bus.durable_writes import MARK
 from turnkeeper.bus.inbox import Inbox, Quota
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Exhausted

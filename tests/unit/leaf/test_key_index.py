@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.support.clock import ManualClock
 from tests.support.inboxes import message
+from turnkeeper.bus.folders import EnvelopeState, envelope_states
 from turnkeeper.bus.inbox import Inbox
-from turnkeeper.bus.key_index import EnvelopeState, envelope_states
 from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.files import SystemFiles
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnkeeper.storage.worker_thread import Call, WorkerThread
+from turnkeeper.storage.database import Call, WorkerThread
 
 PATIENCE_S = 20.0
 
