@@ -4,9 +4,8 @@ import sys
 
 import typer
 
-from agent_runtime.cli import approvals, categories, graph, inbox, serve, turns
+from agent_runtime.cli import approvals, categories, client, graph, inbox, memory, review, turns, workspace
 from agent_runtime.cli.chat import answer, conversation
-from agent_runtime.cli.workspace import memory, review, workspace
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -14,7 +13,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("serve")(serve.serve)
+app.command("serve")(client.serve)
 app.add_typer(conversation.app, name="conversation")
 app.command("send")(conversation.send)
 app.command("triage")(answer.triage)

@@ -1,5 +1,10 @@
-"""Calls to the runtime: to the daemon while it runs; when it does not, reads are answered from its store."""
+"""Calls to the runtime: to the daemon while it runs; when it does not, reads are answered from its store.
 
+`serve` is the daemon itself, in the foreground.
+"""
+
+import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -12,6 +17,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import Caller
+from turnkeeper.storage.locking import is_held
 
 PROCESS = "agent-runtime"
 Ask = Callable[[str, Any], Any]
@@ -96,3 +102,21 @@ def complete_channel(incomplete: str) -> list[str]:
     except TurnkeeperError:
         return []
     return sorted(channel.name for channel in found.channels if channel.name.startswith(incomplete))
+
+
+def serve() -> None:
+    """Run the daemon in the foreground. On SIGTERM or Ctrl-C, running turns reach their next checkpoint and it ends.
+
+    `turnkeeper up` starts it in the background, with the task runner. Use `serve` for service managers and debugging.
+
+    Example: agent-runtime serve --home ~/.turnkeeper
+    """
+    place = home()
+    place.check()
+    if is_held(place, PROCESS):
+        raise Conflict(f"{PROCESS} already runs on this home", where=str(place.root), hint="stop it: turnkeeper down")
+    sys.stdout.flush()
+    # A fresh process image: the daemon sets LangGraph's environment before its first import.
+    os.execv(  # noqa: S606  our own interpreter and module
+        sys.executable, [sys.executable, "-P", "-m", "agent_runtime.daemon", "--home", str(place.root)]
+    )

@@ -16,7 +16,7 @@ import typer
 
 from agent_runtime.cli.rows import FOR_PEOPLE
 from agent_runtime.daemon.__main__ import ENVIRONMENT
-from agent_runtime.service.requests import FIRST_AGENT
+from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper.config.home import Home
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner

@@ -9,7 +9,7 @@ import typer
 
 from agent_runtime.cli.rows import clipped, shown
 from agent_runtime.mailbox import inbox as mailbox
-from agent_runtime.mailbox.tmux import Pane
+from agent_runtime.mailbox.inbox import Pane
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed

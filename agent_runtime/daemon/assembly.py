@@ -27,23 +27,21 @@ from agent_runtime.graph.models import make_model, take_keys
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
 from agent_runtime.graph.models.secrets import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
-from agent_runtime.mailbox.acceptor import Acceptor
+from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
-from agent_runtime.model.agents import FIRST_AGENT, hosted
 from agent_runtime.model.signal import Signal
+from agent_runtime.model.trigger import FIRST_AGENT, hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
-from agent_runtime.service.runtime import Runtime
-from agent_runtime.service.servicer import Servicer
+from agent_runtime.service.servicer import Runtime, Servicer
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.turns import handoff, interval, notify, turns, worker
+from agent_runtime.turns import interval, turns, worker
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
@@ -253,7 +251,7 @@ class _Basis:
             ),
             mailboxes=mailboxes,
             agent_messages=messages,
-            notifier=notify.Notifier(self.settings.notify, log, self.environ),
+            notifier=turns.Notifier(self.settings.notify, log, self.environ),
             log=log,
             failpoints=failpoints,
         )
@@ -263,7 +261,7 @@ class _Basis:
             worker=worker.Worker(
                 parts,
                 terminal_deliveries=deliveries,
-                handoffs=handoff.HandoffIntake(store, home=self.home, clock=clock, log=log),
+                handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
                 arrived=arrived,
                 clock=clock,
                 most_at_once=MOST_AT_ONCE,

@@ -14,9 +14,8 @@ from sqlalchemy import Connection
 
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.model.agents import FIRST_AGENT, NOT_AGENTS
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import AGENT_KINDS, Trigger, sendable, turn_id_of
+from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, NOT_AGENTS, Trigger, sendable, turn_id_of
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.permissions.judge import RESTART, require
 from agent_runtime.store import mail

@@ -1,7 +1,7 @@
 """The agents' inboxes, and the one thread that touches them.
 
 The runtime claims from the inboxes of the agents that it hosts. Into those of agents in terminals it only puts; such a
-fire is settled by :mod:`agent_runtime.mailbox.terminal_deliveries`.
+fire is settled by :class:`agent_runtime.mailbox.acceptor.TerminalDeliveries`.
 """
 
 import asyncio
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent_runtime.mailbox.inbox import agents_with_inboxes
-from agent_runtime.model.agents import NOT_AGENTS
-from agent_runtime.model.trigger import Trigger, TriggerHeader, from_envelope, header_of
+from agent_runtime.model.trigger import NOT_AGENTS, Trigger, TriggerHeader, from_envelope, header_of
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode

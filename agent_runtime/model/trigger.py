@@ -1,4 +1,7 @@
-"""What sets a turn off, as it travels: built at acceptance, carried in an envelope, read back by the worker."""
+"""What sets a turn off, as it travels: built at acceptance, carried in an envelope, read back by the worker.
+
+Also which agents the runtime hosts. Every other agent lives in a terminal, and reads its inbox there.
+"""
 
 import hashlib
 import json
@@ -6,14 +9,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property, lru_cache
+from importlib import import_module
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.turn import Category
 from turnkeeper.bus.envelope import Envelope, check_text, wrapped
+from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
+
+if TYPE_CHECKING:
+    from turnkeeper.config.settings import Settings
+
+FIRST_AGENT = "agent0"
+NOT_AGENTS = frozenset({"author", "task-runner", "agentloop"})  # they send, and have no inbox
+
+
+def hosted(settings: "Settings") -> list[str]:
+    """Return the names of the agents that the settings ask for: `agent0` always, its workers after it."""
+    workers = settings.agents[FIRST_AGENT].workers if FIRST_AGENT in settings.agents else 0
+    return [FIRST_AGENT, *(f"agent{number}" for number in range(1, workers + 1))]
+
+
+def hosted_on(home: Home) -> list[str]:
+    """Return the names of the agents that a home's settings ask for. Raises InvalidInput."""
+    # Settings bring pydantic, which takes longer to import than a command to run: load them only where they are read.
+    settings = import_module("turnkeeper.config.settings")
+    return hosted(settings.staffed(settings.load_settings(home), home))
+
 
 Source = Literal["fire", "message", "agent"]
 # What an envelope says of a trigger: its kind and its sender. What a loop fires says that it is a loop's.

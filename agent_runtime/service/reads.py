@@ -16,11 +16,10 @@ from agent_runtime.model.trigger import AGENT_KINDS
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store import turn_reads
 from agent_runtime.store.database import open_database
-from agent_runtime.store.schema import interrupts, turns
+from agent_runtime.store.schema import candidates, deviations, interrupts, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, bearing_on_thread
-from agent_runtime.store.workspace_schema import candidates, deviations
-from agent_runtime.workspace import attachments, memory, pages, revalidation
 from agent_runtime.workspace import deviations as deviation_records
+from agent_runtime.workspace import memory, pages, revalidation
 from agent_runtime.workspace.model import Candidate
 from agent_runtime.workspace.workspace import standing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -242,14 +241,14 @@ def get_page(connection: Connection, request: wire.GetPageRequest) -> wire.Page:
 
 def get_attachment(connection: Connection, request: wire.GetAttachmentRequest) -> wire.Attachment:
     """Return an attachment of a page, with its bytes. Raises NotFound."""
-    found, data = attachments.get_attachment(connection, request.page_id, request.name)
+    found, data = pages.get_attachment(connection, request.page_id, request.name)
     return to_message(wire.Attachment, found, data=data)
 
 
 def list_attachments(connection: Connection, request: wire.ListAttachmentsRequest) -> wire.ListAttachmentsResponse:
     """Return the attachments of a page, without their bytes. Raises NotFound where there is no such page."""
     pages.get_page(connection, request.page_id)
-    found = attachments.list_attachments(connection, request.page_id)
+    found = pages.list_attachments(connection, request.page_id)
     return wire.ListAttachmentsResponse(attachments=[to_message(wire.Attachment, one) for one in found])
 
 

@@ -1,30 +1,271 @@
-"""The `AgentRuntime` service: one method for each of the contract's.
+"""The `AgentRuntime` service: one method for each of the contract's, over the parts of a running runtime.
 
-Methods that read come from `READS` (`reads.py`), those of the workspace from `WorkspaceService`; the others call the
-acceptor, the worker and the store. The server's interceptor turns errors into statuses; in a stream of fires each is a
-receipt.
+Methods that read come from `READS` (`reads.py`), those of the workspace from `WorkspaceService`. `TurnLookup` finds and
+cancels turns, `MessageIntake` accepts authors' messages, `FireIntake` fires. The server's interceptor turns errors into
+statuses.
 """
 
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import Connection
+
+from agent_runtime.graph.engine.live_output import LiveOutput
+from agent_runtime.mailbox.acceptor import Acceptor
+from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import read_decision
+from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import to_message
-from agent_runtime.model.turn import Category
-from agent_runtime.permissions.categories import CategoryEntry
-from agent_runtime.service.fire_intake import FireIntake
-from agent_runtime.service.runtime import Runtime
+from agent_runtime.model.trigger import WAKES, message_key, turn_id_of
+from agent_runtime.model.turn import Category, KeyRecord, TurnRecord
+from agent_runtime.permissions.categories import Categories, CategoryEntry
+from agent_runtime.service import reads
+from agent_runtime.service.requests import FireIntake, read_label, read_message, read_request_id
 from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
-from agent_runtime.service.turns import MessageIntake, TurnLookup
-from agent_runtime.service.workspace import WorkspaceService, reads
+from agent_runtime.service.workspace import WorkspaceService, with_reads
+from agent_runtime.store import turn_reads
+from agent_runtime.store.mail import terminal_delivery_of_turn
 from agent_runtime.store.turn_reads import get_interrupt
+from agent_runtime.store.turn_store import Store
+from agent_runtime.turns.worker import Worker
+from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.errors import NotFound
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.channel import Greeting
+from turnkeeper.times import rfc3339
 
 
-@reads
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """The parts that the service is made from; nothing runs until `worker` is started.
+
+    Attributes:
+        store: the turn table.
+        acceptor: takes fires and messages.
+        worker: runs turns.
+        mailboxes: the inboxes of agents.
+        categories: what may be granted.
+        workspace: what tools act on.
+        live: what running turns say, for followers.
+        log: the event log.
+        clock: the machine's, or a test's.
+        entropy: likewise.
+    """
+
+    store: Store
+    acceptor: Acceptor
+    worker: Worker
+    mailboxes: Mailboxes
+    categories: Categories
+    workspace: Workspace
+    live: LiveOutput
+    log: EventLog
+    clock: Clock
+    entropy: Entropy
+
+
+LONGEST_REASON = 1000
+_WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "accepted"}
+
+
+class TurnLookup:
+    """Finds turns by their id, or by fire and attempt."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def get_turn(self, request: wire.GetTurnRequest | wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
+        """Return a turn, or a stand-in for a fire or message that has none. Raises NotFound, InvalidInput."""
+        wanted = _wanted(request.turn_id, request.fire_id, request.attempt)
+        waiting = self._waiting(wanted)  # looked at first: an envelope leaves only once its key row is on disk
+        found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
+        if found is None:
+            if waiting is None:
+                raise NotFound(f"no turn {wanted[:80]!r}", where="turn_id", hint="see: agent-runtime turns list")
+            found = waiting
+            found.cancel_requested = await self._runtime.store.read(turn_reads.is_cancelled, wanted)
+        return found
+
+    async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
+        """Store a cancel and have it carried out; a turn that is over stays as it is.
+
+        A fire may be on its way still: its cancel is stored, and its start honours it. Raises NotFound, InvalidInput.
+        """
+        reason = request.reason[:LONGEST_REASON] or "cancelled"
+        try:
+            turn = await self.get_turn(request)
+        except NotFound:
+            if not request.fire_id:
+                raise
+            turn_id = turn_id_of(request.fire_id, request.attempt)
+            await self._runtime.store.cancel(turn_id, reason)
+            return wire.Turn(turn_id=turn_id, fire_id=request.fire_id, attempt=request.attempt, cancel_requested=True)
+        if turn.status in FINISHED | {"held", "delivered"}:
+            return turn
+        spares = request.unless_waiting
+        if await self._runtime.worker.cancel(turn.turn_id, turn.thread_id, reason, unless_waiting=spares):
+            turn.cancel_requested = True
+        return turn
+
+    def _waiting(self, turn_id: str) -> wire.Turn | None:
+        """Return a stand-in for a trigger whose envelope waits in an inbox, or is claimed and not yet begun."""
+        for known in self._runtime.mailboxes.queued():
+            if known.turn_id == turn_id:
+                return to_message(wire.Turn, known, status="accepted", trigger="fire" if known.fire_id else "author")
+        return None
+
+
+def _delivered(connection: Connection, turn_id: str) -> wire.Turn | None:
+    """Return a stand-in for a fire that is, or was, in the inbox of an agent that the runtime does not host."""
+    laid = terminal_delivery_of_turn(connection, turn_id)
+    if laid is None:
+        return None
+    status = "accepted" if laid.state == "waiting" else laid.state
+    progress = reads.progress_fields(connection, turn_id)
+    return to_message(wire.Turn, laid, status=status, trigger="fire", error=laid.reason, **progress)
+
+
+def _wanted(turn_id: str, fire_id: str, attempt: int) -> str:
+    if bool(turn_id) == bool(fire_id):
+        raise InvalidInput("give a turn id or a fire id, not both", where="turn_id")
+    return turn_id or turn_id_of(fire_id, attempt)
+
+
+def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
+    turn = turn_reads.get_turn(connection, turn_id)
+    if turn is not None:
+        return reads.turn_message(connection, turn)
+    key = turn_reads.key_of_turn(connection, turn_id)
+    if key is None:
+        return _delivered(connection, turn_id)
+    if key.became == "answer":
+        return _find(connection, key.into)
+    event = turn_reads.newest_event(connection, turn_id)
+    return to_message(
+        wire.Turn,
+        key,
+        turn_id=turn_id,
+        status=_WITHOUT_TURN[key.became],
+        trigger="fire" if key.fire_id else "author",
+        summary=_why_kept(connection, key) if key.became == "kept" else "",
+        error=event.error if event else "",
+        **reads.progress_fields(connection, turn_id),
+    )
+
+
+def _why_kept(connection: Connection, key: KeyRecord) -> str:
+    before = turn_reads.bearing_on_thread(connection, key.thread_id, besides=key.turn_id)
+    if before is None or before.status != "paused" or before.paused_until is None:
+        return "the message waits until you decide"
+    until = rfc3339(before.paused_until.replace(microsecond=0))
+    return f"the message waits for the next fire of {before.task_name}, at most until {until}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a message goes: the thread, and whether this very message went there before."""
+
+    thread_id: str
+    repeated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What an author is told of the thread that his message goes to."""
+
+    continues: bool
+    pending: Sequence[str]
+    takes_over: str
+
+
+class MessageIntake:
+    """Accepts authors' messages."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._newest: dict[str, tuple[str, str]] = {}  # turn and thread of a channel's newest message
+
+    async def send_message(self, request: wire.SendMessageRequest, _context: Any = None) -> wire.SendMessageResponse:
+        """Accept a message; its envelope is on disk when this answers. Raises InvalidInput, Conflict, Exhausted."""
+        request_id = read_request_id(request.request_id or self._runtime.entropy.hex(32))
+        channel = read_label(request.channel, "channel")
+        place = await self._place(request, channel, request_id)
+        trigger = read_message(request, self._runtime.categories.get, thread_id=place.thread_id, request_id=request_id)
+        receipt = await self._runtime.acceptor.accept(trigger)
+        self._newest[channel] = (trigger.turn_id, place.thread_id)
+        look = await self._runtime.store.read(lambda connection: _look(connection, place, trigger.turn_id))
+        return wire.SendMessageResponse(
+            turn_id=receipt.trigger.turn_id,
+            thread_id=place.thread_id,
+            duplicate=not receipt.fresh,
+            continues=look.continues,
+            pending_interrupts=look.pending,
+            takes_over=look.takes_over,
+        )
+
+    async def _place(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> _Place:
+        lying = self._runtime.mailboxes.known(message_key(request_id))
+        if lying is not None:
+            return _Place(thread_id=lying.thread_id, repeated=True)
+        if request.new_thread and request.thread_id:
+            raise InvalidInput(
+                "a new thread cannot have an id", where="thread_id", hint="give a thread or ask for a new one"
+            )
+        named = read_label(request.thread_id, "thread_id") if request.thread_id else ""
+        drawn = f"thread-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"
+
+        def work(connection: Connection) -> _Place:
+            taken = turn_reads.get_keys(connection, [message_key(request_id)])
+            if taken:
+                return _Place(thread_id=next(iter(taken.values())).thread_id, repeated=True)
+            if named:
+                _refuse_foreign(connection, named, channel)
+            if named or request.new_thread:
+                return _Place(thread_id=named or drawn)
+            turn_id, thread_id = self._newest.get(channel, ("", ""))
+            if turn_id and turn_reads.key_of_turn(connection, turn_id) is None:
+                return _Place(thread_id=thread_id)  # it has no turn yet; the next message belongs with it
+            newest = turn_reads.newest_visible(connection, channel)
+            return _Place(thread_id=newest.thread_id if newest else drawn)
+
+        return await self._runtime.store.read(work)
+
+
+def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> None:
+    newest = turn_reads.newest_on_thread(connection, thread_id)
+    if newest is not None and newest.channel != channel:
+        what = f"thread {thread_id} belongs to channel {newest.channel}"
+        raise Conflict(what, where="thread_id", hint="send into that channel")
+
+
+def _look(connection: Connection, place: _Place, turn_id: str) -> _Look:
+    before = turn_reads.newest_on_thread(connection, place.thread_id, besides=turn_id)
+    waiting = turn_reads.open_interrupts(connection, place.thread_id)
+    return _Look(
+        continues=before is not None,
+        pending=[item.interrupt_id for item in waiting if item.status == "pending" and item.kind != "pause"],
+        takes_over=_called(before) if before is not None and _paces_itself(before) else "",
+    )
+
+
+def _called(turn: TurnRecord) -> str:
+    """Return what an author calls the task of a turn: a loop is listed by its id."""
+    return turn.task_id if turn.task_id.startswith("loop-") else turn.task_name
+
+
+def _paces_itself(turn: TurnRecord) -> bool:
+    """Tell whether a turn is of a self-paced loop that would go on after it, as far as is known here."""
+    ended_well = turn.status in {"succeeded", "silent"}
+    return turn.kind in WAKES and not (ended_well and turn.wake_after_s is None)
+
+
+@with_reads
 class Servicer(WorkspaceService):
     """The service over a running runtime."""
 

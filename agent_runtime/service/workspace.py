@@ -7,10 +7,10 @@ from sqlalchemy import Connection
 
 from agent_runtime.model.mapping import to_message
 from agent_runtime.service.reads import READS, Read, get_page
-from agent_runtime.workspace.attachments import AttachmentDraft
 from agent_runtime.workspace.deviations import Resolution
 from agent_runtime.workspace.memory import check_shelf
 from agent_runtime.workspace.model import Author, PageDraft
+from agent_runtime.workspace.pages import AttachmentDraft
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -24,7 +24,7 @@ def _reading(read: Read) -> Callable[[Any, Any, Any], Awaitable[Any]]:
     return answer
 
 
-def reads(kind: type[S]) -> type[S]:
+def with_reads(kind: type[S]) -> type[S]:
     """Give a class every method of `READS` that it does not have."""
     for method, read in READS.items():
         if not hasattr(kind, method):

@@ -1,20 +1,22 @@
-"""Writing once: a tool call that runs again, after a crash or a resume, finds the answer of its first run.
+"""Transactions of the workspace, and writing once: a tool call that runs again finds the answer of its first run.
 
-A turn that has ended or is being cancelled writes nothing more.
+Every write checks this process's lease. A turn that has ended or is being cancelled writes nothing more.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, exists, insert, select
 
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.store.schema import cancels, turns
-from agent_runtime.store.workspace_schema import effects
+from agent_runtime.store.database import check_lease
+from agent_runtime.store.schema import cancels, effects, turns
 from turnkeeper.errors import Denied
+from turnkeeper.storage.database import Database
 from turnkeeper.times import to_us
 
 Fence = Callable[[Connection, TurnContext], None]
@@ -82,3 +84,59 @@ def refuse_ended(connection: Connection, context: TurnContext) -> None:
     running = and_(turns.c.turn_id == context.turn_id, turns.c.status == "running")
     if connection.execute(select(turns.c.number).where(running, ~cancelled)).one_or_none() is None:
         raise Denied("the turn has ended or is being cancelled, and writes no more", where=context.turn_id)
+
+
+OnEffect = Callable[[str, Mapping[str, Any]], None]
+T = TypeVar("T")
+_TEXTS = {"title", "key", "forgotten"}  # of a write's result: no event has them
+
+
+class Transactions:
+    """Runs work on the runtime's store.
+
+    Args:
+        database: the runtime's, with the tables of `agent_runtime.store.schema`.
+        on_effect: called after every write, with an event's name and fields, which never hold a text.
+        epoch: of the lease under which this process writes; None where nobody else may own the store.
+    """
+
+    def __init__(self, database: Database, on_effect: OnEffect, *, epoch: int | None = None) -> None:
+        self._database = database
+        self._epoch = epoch
+        self.emit = on_effect
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run a reading function in a transaction."""
+        return await self._database.run(work)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run a writing function in a transaction, under this process's lease."""
+        return await self._database.run(lambda connection: self._leased(connection, work))
+
+    def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
+        """As `write`, for a caller without an event loop."""
+        return self._database.submit(lambda connection: self._leased(connection, work))
+
+    async def once(
+        self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
+    ) -> Outcome:
+        """Run a turn's write once, however often its call is run, and emit its event. Raises Denied after the turn."""
+
+        def work(connection: Connection) -> Outcome:
+            return once(connection, call, scope, at, refuse_ended, lambda: write(connection))
+
+        outcome = await self.write(work)
+        self.wrote(call, scope, outcome)
+        return outcome
+
+    def wrote(self, call: Call, scope: str, outcome: Outcome) -> None:
+        """Emit the event of a turn's write that is on disk."""
+        turn = call.context
+        about = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "category": turn.category.name, "scope": scope}
+        named = {key: value for key, value in outcome.result.items() if key not in _TEXTS}
+        self.emit("agent.wrote", about | named | {"repeated": outcome.repeated})
+
+    def _leased(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        if self._epoch is not None:
+            check_lease(connection, self._epoch)
+        return work(connection)

@@ -18,9 +18,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, select, text, update
 
-from agent_runtime.model.agents import FIRST_AGENT
 from agent_runtime.model.decide import UNFINISHED
-from agent_runtime.model.trigger import Trigger, TriggerHeader, header_of, sendable
+from agent_runtime.model.trigger import FIRST_AGENT, Trigger, TriggerHeader, header_of, sendable
 from agent_runtime.store.schema import cancels, delegations, deliveries, handoffs, turns
 from agent_runtime.store.turn_events import add_event
 from turnkeeper.bus.envelope import wrapped

@@ -1,252 +1,483 @@
-"""The runtime's own tables in `agent.db`.
+"""The tables of `agent.db`: first the turns', then the workspace's.
 
 Instants are integer microseconds since 1970 in UTC. JSON is text with sorted keys. Empty strings stand for "none", so
-that no column of text is null. The tables of pages and memory stand in `agent_runtime/store/workspace_schema.py`.
+that no column of text is null.
+
+The constraints of the workspace's tables hold what the submit boundary promises, whoever writes. No row exists without
+an origin and a lifecycle. None that an agent produced is canonical unless the same row holds an author's decision.
 """
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Index, Integer, MetaData, String, Table, Text
+from typing import Any
 
-metadata = MetaData()
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
 
 # Facts about the file itself: `incarnation` (random, of this store) and `epoch` (counts the processes that owned it).
-meta = Table(
+meta = sa.Table(
     "meta",
     metadata,
-    Column("key", String(64), primary_key=True),
-    Column("value", Text, nullable=False),
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
 )
 
 # One row for each turn, written in one transaction with its key before the turn starts.
-turns = Table(
+turns = sa.Table(
     "turns",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=True),  # in the order in which turns began
-    Column("turn_id", String(64), nullable=False, unique=True),
-    Column("thread_id", String(128), nullable=False),
-    Column("channel", String(128), nullable=False),
-    Column("agent", String(32), nullable=False),
-    Column("category", String(64), nullable=False),
-    Column("grant_json", Text, nullable=False),  # the category as it was at acceptance
-    Column("trigger", String(8), nullable=False),
-    Column("status", String(16), nullable=False),
-    Column("visible", Boolean, nullable=False),  # shown in the conversation; a silent turn is not
-    Column("fire_id", String(256), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("task_id", String(128), nullable=False),
-    Column("task_name", String(128), nullable=False),
-    Column("kind", String(32), nullable=False),  # of the fire
-    Column("prompt", Text, nullable=False),
-    Column("payload_json", Text, nullable=False),
-    Column("read_only", Boolean, nullable=False),
-    Column("nominal_at_us", BigInteger),
-    Column("due_at_us", BigInteger),
-    Column("fired_at_us", BigInteger),
-    Column("timezone", String(64), nullable=False),
-    Column("catch_up", String(16), nullable=False),
-    Column("stands_for", Integer, nullable=False),
-    Column("first_nominal_at_us", BigInteger),
-    Column("last_nominal_at_us", BigInteger),
-    Column("traceparent", String(128), nullable=False),
-    Column("started_at_us", BigInteger, nullable=False),
-    Column("ended_at_us", BigInteger),
-    Column("summary", Text, nullable=False),
-    Column("error", Text, nullable=False),
-    Column("answers_json", Text, nullable=False),  # {interrupt id: value} given by the newest resume; empty: none
-    Column("resumes", String(64), nullable=False),  # the paused turn whose interrupt this one resumed
-    Column("after_message", String(128), nullable=False),  # the message after which this turn's messages begin
-    Column("paused_until_us", BigInteger),
-    Column("tries", Integer, nullable=False),  # intervals begun since the last start or resume, without drained ones
-    Column("epoch", Integer, nullable=False),  # of the process that ran the newest interval
-    Column("tokens_in", Integer, nullable=False),
-    Column("tokens_out", Integer, nullable=False),
-    Column("wake_after_s", BigInteger),  # when the graph asked to be woken, counted from the turn's end
-    CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
-    CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
-    CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
-    Index("turns_by_thread", "thread_id", "number"),
-    Index("turns_by_channel", "channel", "number"),
-    Index("turns_by_status", "status"),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),  # in the order in which turns began
+    sa.Column("turn_id", sa.String(64), nullable=False, unique=True),
+    sa.Column("thread_id", sa.String(128), nullable=False),
+    sa.Column("channel", sa.String(128), nullable=False),
+    sa.Column("agent", sa.String(32), nullable=False),
+    sa.Column("category", sa.String(64), nullable=False),
+    sa.Column("grant_json", sa.Text, nullable=False),  # the category as it was at acceptance
+    sa.Column("trigger", sa.String(8), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("visible", sa.Boolean, nullable=False),  # shown in the conversation; a silent turn is not
+    sa.Column("fire_id", sa.String(256), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("task_id", sa.String(128), nullable=False),
+    sa.Column("task_name", sa.String(128), nullable=False),
+    sa.Column("kind", sa.String(32), nullable=False),  # of the fire
+    sa.Column("prompt", sa.Text, nullable=False),
+    sa.Column("payload_json", sa.Text, nullable=False),
+    sa.Column("read_only", sa.Boolean, nullable=False),
+    sa.Column("nominal_at_us", sa.BigInteger),
+    sa.Column("due_at_us", sa.BigInteger),
+    sa.Column("fired_at_us", sa.BigInteger),
+    sa.Column("timezone", sa.String(64), nullable=False),
+    sa.Column("catch_up", sa.String(16), nullable=False),
+    sa.Column("stands_for", sa.Integer, nullable=False),
+    sa.Column("first_nominal_at_us", sa.BigInteger),
+    sa.Column("last_nominal_at_us", sa.BigInteger),
+    sa.Column("traceparent", sa.String(128), nullable=False),
+    sa.Column("started_at_us", sa.BigInteger, nullable=False),
+    sa.Column("ended_at_us", sa.BigInteger),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("answers_json", sa.Text, nullable=False),  # {interrupt id: value} given by the newest resume; empty: none
+    sa.Column("resumes", sa.String(64), nullable=False),  # the paused turn whose interrupt this one resumed
+    sa.Column("after_message", sa.String(128), nullable=False),  # the message after which this turn's messages begin
+    sa.Column("paused_until_us", sa.BigInteger),
+    sa.Column(
+        "tries", sa.Integer, nullable=False
+    ),  # intervals begun since the last start or resume, drained ones aside
+    sa.Column("epoch", sa.Integer, nullable=False),  # of the process that ran the newest interval
+    sa.Column("tokens_in", sa.Integer, nullable=False),
+    sa.Column("tokens_out", sa.Integer, nullable=False),
+    sa.Column("wake_after_s", sa.BigInteger),  # when the graph asked to be woken, counted from the turn's end
+    sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
+    sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
+    sa.CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
+    sa.Index("turns_by_thread", "thread_id", "number"),
+    sa.Index("turns_by_channel", "channel", "number"),
+    sa.Index("turns_by_status", "status"),
 )
 
 # What has been taken, for ever: the authority on duplicates.
-keys = Table(
+keys = sa.Table(
     "keys",
     metadata,
-    Column("key", String(256), primary_key=True),
-    Column("digest", String(64), nullable=False),
-    Column("turn_id", String(64), nullable=False, unique=True),
-    Column("thread_id", String(128), nullable=False),
-    Column("fire_id", String(256), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("became", String(16), nullable=False),
-    Column("into", String(64), nullable=False),  # the turn that took it as its answer
-    Column("released", Boolean, nullable=False),  # a held fire whose thread has been released since
-    Column("at_us", BigInteger, nullable=False),
-    CheckConstraint("became IN ('turn', 'held', 'kept', 'answer', 'refused')", name="keys_became"),
-    Index("keys_by_thread", "thread_id", "became", "released"),
-    Index("keys_by_fire", "fire_id", "attempt"),
+    sa.Column("key", sa.String(256), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("turn_id", sa.String(64), nullable=False, unique=True),
+    sa.Column("thread_id", sa.String(128), nullable=False),
+    sa.Column("fire_id", sa.String(256), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("became", sa.String(16), nullable=False),
+    sa.Column("into", sa.String(64), nullable=False),  # the turn that took it as its answer
+    sa.Column("released", sa.Boolean, nullable=False),  # a held fire whose thread has been released since
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("became IN ('turn', 'held', 'kept', 'answer', 'refused')", name="keys_became"),
+    sa.Index("keys_by_thread", "thread_id", "became", "released"),
+    sa.Index("keys_by_fire", "fire_id", "attempt"),
 )
 
 # Author messages that wait until their thread is released, whole.
-kept_messages = Table(
+kept_messages = sa.Table(
     "kept_messages",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=True),
-    Column("key", String(256), nullable=False, unique=True),
-    Column("thread_id", String(128), nullable=False),
-    Column("trigger_json", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Index("kept_messages_by_thread", "thread_id", "number"),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("key", sa.String(256), nullable=False, unique=True),
+    sa.Column("thread_id", sa.String(128), nullable=False),
+    sa.Column("trigger_json", sa.Text, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Index("kept_messages_by_thread", "thread_id", "number"),
 )
 
 # Cancels, written before they are acknowledged; also of turns that have not started.
-cancels = Table(
+cancels = sa.Table(
     "cancels",
     metadata,
-    Column("turn_id", String(64), primary_key=True),
-    Column("reason", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
+    sa.Column("turn_id", sa.String(64), primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
 )
 
 # The outcomes of turns, which the runner follows. Numbers are assigned in commit order, by the one writer.
-turn_events = Table(
+turn_events = sa.Table(
     "turn_events",
     metadata,
-    Column("sequence", Integer, primary_key=True, autoincrement=True),
-    Column("turn_id", String(64), nullable=False),
-    Column("fire_id", String(256), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("thread_id", String(128), nullable=False),
-    Column("trigger", String(8), nullable=False),  # fire, author, answer, agent
-    Column("state", String(16), nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("summary", Text, nullable=False),
-    Column("error", Text, nullable=False),
-    Column("held_by_json", Text, nullable=False),
-    Column("tokens_in", Integer, nullable=False),
-    Column("tokens_out", Integer, nullable=False),
-    Column("wake_after_s", BigInteger),
-    Index("turn_events_by_turn", "turn_id", "sequence"),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("turn_id", sa.String(64), nullable=False),
+    sa.Column("fire_id", sa.String(256), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("thread_id", sa.String(128), nullable=False),
+    sa.Column("trigger", sa.String(8), nullable=False),  # fire, author, answer, agent
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("summary", sa.Text, nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("held_by_json", sa.Text, nullable=False),
+    sa.Column("tokens_in", sa.Integer, nullable=False),
+    sa.Column("tokens_out", sa.Integer, nullable=False),
+    sa.Column("wake_after_s", sa.BigInteger),
+    sa.Index("turn_events_by_turn", "turn_id", "sequence"),
     sqlite_autoincrement=True,
 )
 
 # What a graph asked the author, and what the author decided.
-interrupts = Table(
+interrupts = sa.Table(
     "interrupts",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=True),
-    Column("interrupt_id", String(128), nullable=False, unique=True),
-    Column("turn_id", String(64), nullable=False),
-    Column("thread_id", String(128), nullable=False),
-    Column("channel", String(128), nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("tool", String(128), nullable=False),
-    Column("args_json", Text, nullable=False),
-    Column("args_hash", String(64), nullable=False),
-    Column("call_id", String(128), nullable=False),
-    Column("missing_scope", String(256), nullable=False),
-    Column("question", Text, nullable=False),
-    Column("allows_text", Boolean, nullable=False),
-    Column("status", String(16), nullable=False),
-    Column("decision", String(16), nullable=False),
-    Column("message", Text, nullable=False),  # the author's reason or answer
-    Column("edited_json", Text, nullable=False),  # the arguments that the author gave instead
-    Column("applied", Boolean, nullable=False),  # the graph has gone on with the decision
-    Column("created_at_us", BigInteger, nullable=False),
-    Column("resolved_at_us", BigInteger),
-    CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
-    CheckConstraint("status IN ('pending', 'resolved', 'void')", name="interrupts_status"),
-    Index("interrupts_by_turn", "turn_id", "number"),
-    Index("interrupts_by_status", "status"),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("interrupt_id", sa.String(128), nullable=False, unique=True),
+    sa.Column("turn_id", sa.String(64), nullable=False),
+    sa.Column("thread_id", sa.String(128), nullable=False),
+    sa.Column("channel", sa.String(128), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("tool", sa.String(128), nullable=False),
+    sa.Column("args_json", sa.Text, nullable=False),
+    sa.Column("args_hash", sa.String(64), nullable=False),
+    sa.Column("call_id", sa.String(128), nullable=False),
+    sa.Column("missing_scope", sa.String(256), nullable=False),
+    sa.Column("question", sa.Text, nullable=False),
+    sa.Column("allows_text", sa.Boolean, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("decision", sa.String(16), nullable=False),
+    sa.Column("message", sa.Text, nullable=False),  # the author's reason or answer
+    sa.Column("edited_json", sa.Text, nullable=False),  # the arguments that the author gave instead
+    sa.Column("applied", sa.Boolean, nullable=False),  # the graph has gone on with the decision
+    sa.Column("created_at_us", sa.BigInteger, nullable=False),
+    sa.Column("resolved_at_us", sa.BigInteger),
+    sa.CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
+    sa.CheckConstraint("status IN ('pending', 'resolved', 'void')", name="interrupts_status"),
+    sa.Index("interrupts_by_turn", "turn_id", "number"),
+    sa.Index("interrupts_by_status", "status"),
 )
 
 # The conversation, as it was produced. A replayed step writes the same positions again, never new ones.
-messages = Table(
+messages = sa.Table(
     "messages",
     metadata,
-    Column("turn_id", String(64), primary_key=True),
-    Column("position", Integer, primary_key=True),  # 0 is the prompt; see POSITIONS_APART in turn_writes.py
-    Column("role", String(8), nullable=False),
-    Column("text", Text, nullable=False),
-    Column("tool_calls_json", Text, nullable=False),  # a JSON array of {id, name, args}; empty: none
-    Column("tool_call_id", String(128), nullable=False),  # of the call that a tool's message answers
-    Column("at_us", BigInteger, nullable=False),
-    CheckConstraint("role IN ('author', 'agent', 'tool', 'trigger')", name="messages_role"),
+    sa.Column("turn_id", sa.String(64), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),  # 0 is the prompt; see POSITIONS_APART in turn_writes.py
+    sa.Column("role", sa.String(8), nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("tool_calls_json", sa.Text, nullable=False),  # a JSON array of {id, name, args}; empty: none
+    sa.Column("tool_call_id", sa.String(128), nullable=False),  # of the call that a tool's message answers
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("role IN ('author', 'agent', 'tool', 'trigger')", name="messages_role"),
 )
 
 # What happens inside turns, for tasks that an event triggers. The turn's own row holds the rest. Numbers are assigned
 # in commit order, by the one writer, and never again.
-bridged_events = Table(
+bridged_events = sa.Table(
     "bridged_events",
     metadata,
-    Column("sequence", Integer, primary_key=True, autoincrement=True),
-    Column("key", String(160), unique=True),  # null where the turn's own row changes with the event: it comes once
-    Column("name", String(32), nullable=False),
-    Column("turn_id", String(64), nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("tool", String(128), nullable=False),
-    Column("data_json", Text, nullable=False),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("key", sa.String(160), unique=True),  # null where the turn's own row changes with it: it comes once
+    sa.Column("name", sa.String(32), nullable=False),
+    sa.Column("turn_id", sa.String(64), nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("tool", sa.String(128), nullable=False),
+    sa.Column("data_json", sa.Text, nullable=False),
     sqlite_autoincrement=True,
 )
 
 # What all turns together used on a day: the sum of what each turn's row grew by.
-token_days = Table(
+token_days = sa.Table(
     "token_days",
     metadata,
-    Column("day", String(10), primary_key=True),  # as 2026-11-21
-    Column("tokens", BigInteger, nullable=False),
+    sa.Column("day", sa.String(10), primary_key=True),  # as 2026-11-21
+    sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 
 # Messages between agents: one row for each turn that answers one, written with the turn.
-delegations = Table(
+delegations = sa.Table(
     "delegations",
     metadata,
-    Column("turn_id", String(64), primary_key=True),
-    Column("sender", String(32), nullable=False),
-    Column("parent", String(64), nullable=False),  # the sender's turn
-    Column("agent", String(32), nullable=False),  # whom it was sent to
-    Column("hops", Integer, nullable=False),  # messages since an author or a fire
+    sa.Column("turn_id", sa.String(64), primary_key=True),
+    sa.Column("sender", sa.String(32), nullable=False),
+    sa.Column("parent", sa.String(64), nullable=False),  # the sender's turn
+    sa.Column("agent", sa.String(32), nullable=False),  # whom it was sent to
+    sa.Column("hops", sa.Integer, nullable=False),  # messages since an author or a fire
     # none: no answer is expected; open: its turn goes on; owed: it is over; answered: its answer is on disk
-    Column("state", String(16), nullable=False),
-    CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
-    Index("delegations_owed", "turn_id", sqlite_where=Column("state") == "owed"),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
+    sa.Index("delegations_owed", "turn_id", sqlite_where=sa.Column("state") == "owed"),
 )
 
 # Fires that wait in the inbox of an agent in a terminal, and how they ended.
-deliveries = Table(
+deliveries = sa.Table(
     "deliveries",
     metadata,
-    Column("key", String(256), primary_key=True),
-    Column("digest", String(64), nullable=False),
-    Column("turn_id", String(64), nullable=False, unique=True),  # named in the receipt; there is never such a turn
-    Column("thread_id", String(128), nullable=False),
-    Column("channel", String(128), nullable=False),
-    Column("agent", String(32), nullable=False),
-    Column("name", String(256), nullable=False),  # of the envelope, as it was put
-    Column("fire_id", String(256), nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("task_name", String(128), nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("settled_at_us", BigInteger),
-    CheckConstraint("state IN ('waiting', 'delivered', 'cancelled', 'failed')", name="deliveries_state"),
-    Index("deliveries_waiting", "agent", sqlite_where=Column("state") == "waiting"),
+    sa.Column("key", sa.String(256), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("turn_id", sa.String(64), nullable=False, unique=True),  # named in the receipt; no such turn exists
+    sa.Column("thread_id", sa.String(128), nullable=False),
+    sa.Column("channel", sa.String(128), nullable=False),
+    sa.Column("agent", sa.String(32), nullable=False),
+    sa.Column("name", sa.String(256), nullable=False),  # of the envelope, as it was put
+    sa.Column("fire_id", sa.String(256), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("task_name", sa.String(128), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("settled_at_us", sa.BigInteger),
+    sa.CheckConstraint("state IN ('waiting', 'delivered', 'cancelled', 'failed')", name="deliveries_state"),
+    sa.Index("deliveries_waiting", "agent", sqlite_where=sa.Column("state") == "waiting"),
 )
 
 # What one session of an agent leaves to the next. A row belongs to the turn that is shown it, from its begin on.
-handoffs = Table(
+handoffs = sa.Table(
     "handoffs",
     metadata,
-    Column("key", String(256), primary_key=True),  # of the envelope: what comes twice is one row
-    Column("agent", String(32), nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("sender", String(64), nullable=False),
-    Column("text", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),
-    Column("turn_id", String(64), nullable=False),  # that is shown it; empty until one is
-    CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
-    Index("handoffs_waiting", "agent", sqlite_where=Column("turn_id") == ""),
-    Index("handoffs_by_turn", "turn_id"),
+    sa.Column("key", sa.String(256), primary_key=True),  # of the envelope: what comes twice is one row
+    sa.Column("agent", sa.String(32), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("sender", sa.String(64), nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("turn_id", sa.String(64), nullable=False),  # that is shown it; empty until one is
+    sa.CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
+    sa.Index("handoffs_waiting", "agent", sqlite_where=sa.Column("turn_id") == ""),
+    sa.Index("handoffs_by_turn", "turn_id"),
+)
+
+
+_ORIGINS = "origin IN ('authored', 'agent-produced', 'imported', 'observed')"
+_PROVENANCE = "origin <> 'agent-produced' OR turn_id <> ''"
+_DECIDED = "(lifecycle = 'candidate') = (decided_at_us IS NULL) AND (lifecycle = 'candidate') = (decided_by = '')"
+
+
+def _decision_columns() -> list[sa.Column[Any]]:
+    """Return the columns that say who proposed something in which turn, and how the author decided."""
+    return [
+        sa.Column("turn_id", sa.String(128), nullable=False),
+        sa.Column("thread_id", sa.String(256), nullable=False),
+        sa.Column("agent", sa.String(32), nullable=False),
+        sa.Column("task_name", sa.String(256), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("decided_at_us", sa.BigInteger),
+        sa.Column("decided_by", sa.String(64), nullable=False),
+        sa.Column("note", sa.Text, nullable=False),
+    ]
+
+
+pages = sa.Table(
+    "pages",
+    metadata,
+    sa.Column("page_id", sa.String(100), primary_key=True),
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("tags", sa.Text, nullable=False),  # a JSON array, sorted
+    sa.Column("origin", sa.String(16), nullable=False),
+    sa.Column("lifecycle", sa.String(16), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("turn_id", sa.String(128), nullable=False),  # of the agent that produced it; empty for an author's
+    sa.Column("candidate_id", sa.String(64), nullable=False),  # the proposal it was accepted from; empty likewise
+    sa.Column("updated_by", sa.String(64), nullable=False),
+    sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+    sa.CheckConstraint(_ORIGINS, name="pages_origin"),
+    sa.CheckConstraint("lifecycle IN ('draft', 'canonical')", name="pages_lifecycle"),
+    sa.CheckConstraint(_PROVENANCE, name="pages_provenance"),
+    sa.CheckConstraint("origin <> 'agent-produced' OR candidate_id <> ''", name="pages_accepted"),
+)
+
+# What a page was before it was put or accepted anew: an accepted proposal never destroys an author's words.
+page_versions = sa.Table(
+    "page_versions",
+    metadata,
+    sa.Column("page_id", sa.String(100), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("origin", sa.String(16), nullable=False),
+    sa.Column("lifecycle", sa.String(16), nullable=False),
+    sa.Column("turn_id", sa.String(128), nullable=False),
+    sa.Column("candidate_id", sa.String(64), nullable=False),
+    sa.Column("updated_by", sa.String(64), nullable=False),
+    sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+    sa.CheckConstraint(_ORIGINS, name="page_versions_origin"),
+)
+
+candidates = sa.Table(
+    "candidates",
+    metadata,
+    sa.Column("candidate_id", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("channel", sa.String(128), nullable=False),
+    sa.Column("page_id", sa.String(100), nullable=False),  # the page it would become; empty for a summary
+    sa.Column("base_version", sa.Integer, nullable=False),  # of that page when it was proposed; 0 when there was none
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("origin", sa.String(16), nullable=False),
+    sa.Column("lifecycle", sa.String(16), nullable=False),
+    *_decision_columns(),
+    sa.CheckConstraint("kind IN ('candidate-page', 'candidate-summary')", name="candidates_kind"),
+    sa.CheckConstraint(_ORIGINS, name="candidates_origin"),
+    sa.CheckConstraint("lifecycle IN ('candidate', 'canonical', 'rejected')", name="candidates_lifecycle"),
+    sa.CheckConstraint(_PROVENANCE, name="candidates_provenance"),
+    sa.CheckConstraint(_DECIDED, name="candidates_decided"),
+    sa.Index("candidates_by_channel", "channel", "created_at_us"),
+    sa.Index("candidates_by_turn", "turn_id"),
+)
+
+# What a candidate was derived from, as it was then: a page of the workspace and its version, or an address on the web.
+derivations = sa.Table(
+    "derivations",
+    metadata,
+    sa.Column("candidate_id", sa.String(64), primary_key=True),
+    sa.Column("source", sa.Text, primary_key=True),
+    sa.Column("page_version", sa.Integer, nullable=False),  # 0 for an address
+    sa.CheckConstraint("page_version >= 0 AND (page_version = 0) = (source LIKE '%://%')", name="derivations_version"),
+    sa.Index("derivations_by_source", "source", "page_version"),
+)
+
+memory = sa.Table(
+    "memory",
+    metadata,
+    sa.Column("entry_id", sa.String(64), primary_key=True),
+    sa.Column("tier", sa.String(16), nullable=False),
+    sa.Column("owner", sa.String(256), nullable=False),  # thread, channel, or empty for the tiers of which there is one
+    sa.Column("key", sa.String(200), nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("form", sa.String(8), nullable=False),  # json: the text of an object that a graph stored
+    sa.Column("origin", sa.String(16), nullable=False),
+    sa.Column("written_by", sa.String(64), nullable=False),
+    sa.Column("turn_id", sa.String(128), nullable=False),  # empty for an author's
+    sa.Column("created_at_us", sa.BigInteger, nullable=False),
+    sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
+    sa.CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
+    sa.CheckConstraint("form IN ('text', 'json')", name="memory_form"),
+    sa.CheckConstraint("origin IN ('authored', 'agent-produced')", name="memory_origin"),
+    sa.CheckConstraint("written_by <> '' AND (origin = 'authored') = (turn_id = '')", name="memory_provenance"),
+    sa.Index("memory_by_owner", "tier", "owner", "key", unique=True),
+    sa.Index("memory_by_age", "tier", "owner", "updated_at_us"),
+)
+
+# One row for each write that a tool call made: the same call, run again, finds its answer here.
+effects = sa.Table(
+    "effects",
+    metadata,
+    sa.Column("effect_key", sa.String(512), primary_key=True),
+    sa.Column("turn_id", sa.String(128), nullable=False),
+    sa.Column("scope", sa.String(64), nullable=False),
+    sa.Column("result_json", sa.Text, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Index("effects_by_turn", "turn_id"),
+)
+
+
+# What a page was derived from, as it was when the page was last held against it. An author's page may name sources,
+# an accepted candidate brings its own; from here it is known what a change makes doubtful.
+page_links = sa.Table(
+    "page_links",
+    metadata,
+    sa.Column("page_id", sa.String(100), primary_key=True),
+    sa.Column("source", sa.Text, primary_key=True),  # another page, or an address on the web
+    sa.Column("page_version", sa.Integer, nullable=False),  # 0 for an address
+    sa.CheckConstraint("page_version >= 0 AND (page_version = 0) = (source LIKE '%://%')", name="page_links_version"),
+    sa.CheckConstraint("page_id <> source", name="page_links_other"),
+    sa.Index("page_links_by_source", "source"),
+)
+
+# Where something contradicts a canonical page. Nobody but an author closes one.
+deviations = sa.Table(
+    "deviations",
+    metadata,
+    sa.Column("deviation_id", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("channel", sa.String(128), nullable=False),  # whose conversation shows it
+    sa.Column("page_id", sa.String(100), nullable=False),  # the canonical page
+    sa.Column("page_version", sa.Integer, nullable=False),
+    sa.Column("says", sa.Text, nullable=False),  # the statement of that page
+    sa.Column("found", sa.Text, nullable=False),  # what contradicts it
+    sa.Column("source", sa.Text, nullable=False),  # where that stands: a page or an address; empty: in the candidate
+    sa.Column("candidate_id", sa.String(64), nullable=False),  # the proposal that it is about; empty for none
+    sa.Column("why", sa.Text, nullable=False),  # what the agent said to it
+    sa.Column("origin", sa.String(16), nullable=False),  # agent-produced: by a tool; observed: by the boundary
+    sa.Column("lifecycle", sa.String(16), nullable=False),
+    *_decision_columns(),
+    sa.CheckConstraint("kind IN ('contradiction', 'stale-base')", name="deviations_kind"),
+    sa.CheckConstraint("origin IN ('agent-produced', 'observed')", name="deviations_origin"),
+    sa.CheckConstraint("lifecycle IN ('open', 'kept', 'accepted')", name="deviations_lifecycle"),
+    sa.CheckConstraint("turn_id <> '' AND agent <> ''", name="deviations_provenance"),
+    sa.CheckConstraint(
+        "(lifecycle = 'open') = (decided_at_us IS NULL) AND (lifecycle = 'open') = (decided_by = '')",
+        name="deviations_decided",
+    ),
+    sa.Index("deviations_by_channel", "channel", "created_at_us"),
+    sa.Index("deviations_by_turn", "turn_id"),
+    sa.Index("deviations_by_candidate", "candidate_id"),
+    # An open contradiction is recorded once, and once for each candidate: each is decided by itself.
+    sa.Index(
+        "deviations_open",
+        *("page_id", "says", "found", "candidate_id"),
+        unique=True,
+        sqlite_where=sa.text("lifecycle = 'open'"),
+    ),
+)
+
+# Pages to be held against what they were derived from, because that changed. A new change replaces an item by a new
+# one, so that no verdict about the text before it can settle it.
+revalidations = sa.Table(
+    "revalidations",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("page_id", sa.String(100), nullable=False),
+    sa.Column("cause", sa.String(100), nullable=False),  # the page that changed
+    sa.Column("cause_version", sa.Integer, nullable=False),
+    sa.Column("via", sa.String(100), nullable=False),  # the page's own source on the way; the cause itself if direct
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("result", sa.String(16), nullable=False),
+    sa.Column("turn_id", sa.String(128), nullable=False),  # that settled it
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("queued_at_us", sa.BigInteger, nullable=False),
+    sa.Column("settled_at_us", sa.BigInteger),
+    sa.CheckConstraint("state IN ('waiting', 'settled', 'replaced')", name="revalidations_state"),
+    sa.CheckConstraint("result IN ('', 'holds', 'deviation', 'candidate')", name="revalidations_result"),
+    sa.CheckConstraint(
+        "(state = 'settled') = (result <> '') AND (state = 'settled') = (turn_id <> '') "
+        "AND (state = 'settled') = (settled_at_us IS NOT NULL)",
+        name="revalidations_settled",
+    ),
+    sa.Index("revalidations_waiting", "page_id", "cause", unique=True, sqlite_where=sa.text("state = 'waiting'")),
+    sqlite_autoincrement=True,
+)
+
+# Files attached to pages; only an author adds one.
+attachments = sa.Table(
+    "attachments",
+    metadata,
+    sa.Column("page_id", sa.String(100), primary_key=True),
+    sa.Column("name", sa.String(100), primary_key=True),
+    sa.Column("content_type", sa.String(100), nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.Column("origin", sa.String(16), nullable=False),
+    sa.Column("lifecycle", sa.String(16), nullable=False),
+    sa.Column("added_by", sa.String(64), nullable=False),
+    sa.Column("added_at_us", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("origin IN ('authored', 'imported')", name="attachments_origin"),
+    sa.CheckConstraint("lifecycle = 'canonical'", name="attachments_lifecycle"),
+    sa.CheckConstraint("size = length(data) AND added_by <> ''", name="attachments_size"),
 )

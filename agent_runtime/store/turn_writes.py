@@ -16,9 +16,8 @@ from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import INSTANTS, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail import add_delegation
-from agent_runtime.store.schema import cancels, interrupts, kept_messages, keys, messages, token_days, turns
+from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
-from agent_runtime.store.workspace_schema import candidates
 from turnkeeper.storage.statements import Statement, upsert
 from turnkeeper.times import to_us
 

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 from sqlalchemy import Connection
 
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.model.agents import FIRST_AGENT
-from agent_runtime.model.trigger import sendable
+from agent_runtime.model.trigger import FIRST_AGENT, sendable
 from agent_runtime.permissions.judge import RESTART, require
 from agent_runtime.store.idempotency import Call, Outcome, once, refuse_ended
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns

@@ -1,12 +1,15 @@
-"""Dealing with one trigger: read what is known, decide, do it, archive the envelope.
+"""Dealing with one trigger: read what is known, decide, do it, archive the envelope, notify the author.
 
 A turn's row and its key are on disk before its graph is given anything; the envelope is archived after the outcome is.
-So whatever moment a crash picks, the next process finds either the envelope or the row, and decides again.
+So whatever moment a crash picks, the next process finds either the envelope or the row, and decides again. The author
+is notified by a local command, which may fail, hang or not exist without any harm to turns.
 """
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from agent_runtime.graph.engine.engine import Answers, Continue, Ended, Engine, Input, Order
 from agent_runtime.mailbox.agent_messages import AgentMessages
@@ -18,9 +21,94 @@ from agent_runtime.store.turn_reads import get_turn, is_cancelled, newest_on_thr
 from agent_runtime.store.turn_store import Finished, Store, Transcript
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
-from agent_runtime.turns.notify import Event, Notification, Notifier
+from turnkeeper.config.settings import NotifySettings
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
+
+LONGEST_S = 30.0
+MOST_AT_ONCE = 8
+Event = Literal["interrupt", "failure", "pause"]
+_PASSED_ON = (
+    *("PATH", "HOME", "USER", "LANG"),
+    *("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notification:
+    """Something an author may want to know at once. The command finds each field in its environment.
+
+    Attributes:
+        task: the task's name; empty for an author's own turn.
+        channel: where to look.
+        interrupt_id: what is asked; empty for a failure.
+    """
+
+    event: Event
+    task: str
+    channel: str
+    turn_id: str
+    interrupt_id: str = ""
+
+
+class Notifier:
+    """Runs `[notify] command` with the shell, in the background."""
+
+    def __init__(self, settings: NotifySettings, log: EventLog, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._log = log
+        self._environ = {name: environ[name] for name in _PASSED_ON if name in environ}
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def notify(self, notification: Notification) -> None:
+        """Start the command if the settings name this event. Never waits, never raises."""
+        if not self._settings.command or notification.event not in self._settings.on:
+            return
+        if len(self._under_way) >= MOST_AT_ONCE:
+            self._log.emit("notify.failed", turn_id=notification.turn_id, reason="too many at once")
+            return
+        task = asyncio.create_task(self._run(notification), name=f"notify-{notification.turn_id}")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _run(self, notification: Notification) -> None:
+        said = {f"TURNKEEPER_{name.upper()}": value for name, value in vars(notification).items()}
+        try:
+            reason = await self._shell(self._environ | said)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+        if reason:
+            self._log.emit("notify.failed", turn_id=notification.turn_id, reason=reason)
+        else:
+            self._log.emit("notify.done", turn_id=notification.turn_id, about=notification.event)
+
+    async def _shell(self, environ: Mapping[str, str]) -> str:
+        """Run the command in its own session; return why it failed, or nothing."""
+        process = await asyncio.create_subprocess_shell(
+            self._settings.command,
+            env=dict(environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                code = await process.wait()
+        except TimeoutError:
+            return f"took longer than {LONGEST_S:.0f} s"
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, 9)
+                await process.wait()
+        return "" if code == 0 else f"exit status {code}"
+
 
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
 _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}

@@ -26,7 +26,7 @@ from sqlalchemy import Connection, desc, func, insert, select, update
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import LONGEST_SENTENCE, sentences
-from agent_runtime.store.workspace_schema import deviations
+from agent_runtime.store.schema import deviations
 from turnkeeper.errors import NotFound
 from turnkeeper.times import to_us
 

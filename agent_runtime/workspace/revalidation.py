@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 
 from agent_runtime.model.mapping import from_row
-from agent_runtime.store.workspace_schema import page_links, pages, revalidations
+from agent_runtime.store.schema import page_links, pages, revalidations
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import to_us
 

@@ -25,18 +25,23 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.store.schema import turns
-from agent_runtime.store.workspace_schema import candidates, derivations, page_versions, pages
+from agent_runtime.store.schema import candidates, derivations, page_versions, pages, turns
 from agent_runtime.workspace import deviations, model, revalidation
-from agent_runtime.workspace.attachments import Attachment, AttachmentDraft, check_attachment, put_attachment
-from agent_runtime.workspace.pages import get_candidate, get_page
-from agent_runtime.workspace.revalidation import Item, Settlement
+from agent_runtime.workspace import pages as records
+from agent_runtime.workspace.pages import Attachment, AttachmentDraft
 from turnkeeper.errors import Conflict, Denied, InvalidInput
 from turnkeeper.times import to_us
 
 Decision = model.Acceptance | model.Rejection | deviations.Resolution
-Draft = model.PageDraft | model.SummaryDraft | deviations.DeviationDraft | Settlement | AttachmentDraft | Decision
-Written = model.Page | model.Candidate | deviations.Deviation | Item | Attachment
+Draft = (
+    model.PageDraft
+    | model.SummaryDraft
+    | deviations.DeviationDraft
+    | revalidation.Settlement
+    | AttachmentDraft
+    | Decision
+)
+Written = model.Page | model.Candidate | deviations.Deviation | revalidation.Item | Attachment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +118,7 @@ def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: da
     if isinstance(caller, TurnContext):
         if isinstance(draft, deviations.DeviationDraft):
             return _record_deviation(connection, draft, caller, at)
-        if isinstance(draft, Settlement):
+        if isinstance(draft, revalidation.Settlement):
             return _settle(connection, draft, caller, at)
         if isinstance(draft, model.PageDraft | model.SummaryDraft):
             return _propose(connection, draft, caller, mark, at=at, new_id=new_id)
@@ -125,9 +130,11 @@ def _by_author(connection: Connection, draft: Draft, caller: model.Author, mark:
     if isinstance(draft, model.PageDraft):
         return _put_page(connection, draft, mark, at)
     if isinstance(draft, AttachmentDraft):
-        get_page(connection, draft.page_id)
-        checked = check_attachment(draft)
-        return put_attachment(connection, checked, origin=mark.origin, lifecycle=mark.lifecycle, by=mark.by, at=at)
+        records.get_page(connection, draft.page_id)
+        checked = records.check_attachment(draft)
+        return records.put_attachment(
+            connection, checked, origin=mark.origin, lifecycle=mark.lifecycle, by=mark.by, at=at
+        )
     if isinstance(draft, model.Acceptance | model.Rejection):
         return _decide(connection, draft, caller, at)
     if isinstance(draft, deviations.Resolution):
@@ -165,7 +172,7 @@ def _propose(
         _observe(connection, draft, new_id, deviations.Writer.of(caller, "observed"), at)
         if row["base_version"] != (now := _version_of(connection, draft.page_id)):
             _observe_stale(connection, draft.page_id, now, candidates.c.candidate_id == new_id, at=at)
-    return get_candidate(connection, new_id)
+    return records.get_candidate(connection, new_id)
 
 
 def _observe(
@@ -192,7 +199,9 @@ def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -
 
 def _versions(connection: Connection, sources: Sequence[str]) -> list[tuple[str, int]]:
     """Return sources with the versions of pages as they are now, 0 for addresses. Raises NotFound."""
-    return [(source, 0 if model.is_address(source) else get_page(connection, source).version) for source in sources]
+    return [
+        (source, 0 if model.is_address(source) else records.get_page(connection, source).version) for source in sources
+    ]
 
 
 def _kind_of(
@@ -234,7 +243,7 @@ def _base_of(connection: Connection, draft: model.PageDraft, turn: TurnContext) 
 def _decide(
     connection: Connection, draft: model.Acceptance | model.Rejection, caller: model.Caller, at: datetime
 ) -> model.Candidate:
-    proposed = get_candidate(connection, draft.candidate_id)
+    proposed = records.get_candidate(connection, draft.candidate_id)
     mark = stamp(caller, draft, proposed)
     if proposed.lifecycle != "candidate":
         raise Conflict(f"candidate {proposed.candidate_id} is {proposed.lifecycle} already")
@@ -249,7 +258,7 @@ def _decide(
         "note": model.check_text(draft.note, "note", 4096),
     }
     connection.execute(update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision))
-    return get_candidate(connection, proposed.candidate_id)
+    return records.get_candidate(connection, proposed.candidate_id)
 
 
 def _resolve(
@@ -311,7 +320,7 @@ def _put_page(connection: Connection, draft: model.PageDraft, mark: Stamp, at: d
         else:  # other tags doubt nothing that was derived from the page
             others &= candidates.c.page_id == draft.page_id
         _observe_stale(connection, draft.page_id, before.version + 1, others, at=at)
-    return get_page(connection, draft.page_id)
+    return records.get_page(connection, draft.page_id)
 
 
 def _observe_stale(
@@ -354,7 +363,7 @@ def _record_deviation(
         NotFound: no such page or item.
         Conflict: the item waits no more.
     """
-    page = get_page(connection, draft.page_id)
+    page = records.get_page(connection, draft.page_id)
     if page.lifecycle != "canonical":
         raise InvalidInput(
             f"page {page.page_id} is a {page.lifecycle}, and only canonical pages can be contradicted", where="page"
@@ -373,11 +382,13 @@ def _record_deviation(
     writer = deviations.Writer.of(turn, "agent-produced")
     deviation_id, _ = deviations.record(connection, place, deviations.Difference(says=says, found=found), writer, at)
     if draft.item_id:
-        _settle(connection, Settlement(item_id=draft.item_id, result="deviation", note=why), turn, at)
+        _settle(connection, revalidation.Settlement(item_id=draft.item_id, result="deviation", note=why), turn, at)
     return deviations.get_deviation(connection, deviation_id)
 
 
-def _settle(connection: Connection, draft: Settlement, turn: TurnContext, at: datetime) -> Item:
+def _settle(
+    connection: Connection, draft: revalidation.Settlement, turn: TurnContext, at: datetime
+) -> revalidation.Item:
     """Take an item out of the queue, if what the turn says of it can be seen.
 
     Raises:

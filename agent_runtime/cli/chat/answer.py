@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from agent_runtime.cli.chat.changes import Change
-from agent_runtime.cli.chat.render import Lines, Panels, Safe, render
+from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
 from agent_runtime.cli.client import change, complete_channel
 from agent_runtime.cli.rows import asked, clipped
 from agent_runtime.model.mapping import Row, to_json

@@ -15,8 +15,7 @@ from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
 from agent_runtime.cli.chat.answer import Waiting
-from agent_runtime.cli.chat.changes import Change, Shown
-from agent_runtime.cli.chat.render import MARGIN, Lines, Panels, Safe, hung, render, rule, tool_call
+from agent_runtime.cli.chat.render import MARGIN, Change, Lines, Panels, Safe, Shown, hung, render, rule, tool_call
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import as_json, note, plain

@@ -19,10 +19,8 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome
 from agent_runtime.workspace import memory as entries
-from agent_runtime.workspace import namespaces
-from agent_runtime.workspace.memory import Shelf
+from agent_runtime.workspace.memory import Shelf, Spot
 from agent_runtime.workspace.model import MemoryEntry
-from agent_runtime.workspace.namespaces import Spot
 from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.errors import Denied, InvalidInput
 
@@ -106,7 +104,7 @@ _Written = list[tuple[_Writing, Outcome]]
 
 
 class MemoryStore(base.BaseStore):
-    """Memory behind the guard. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.namespaces`)."""
+    """Memory behind the guard. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.memory`)."""
 
     supports_ttl = False
 
@@ -144,8 +142,8 @@ class MemoryStore(base.BaseStore):
 
     def _one(self, op: base.Op, turn: TurnContext) -> _Admitted:
         if isinstance(op, base.GetOp):
-            spot = namespaces.spot_of(op.namespace, turn)
-            asked = namespaces.args_of(spot.shelf) | {"key": namespaces.key_of(spot.below, op.key)}
+            spot = entries.spot_of(op.namespace, turn)
+            asked = entries.args_of(spot.shelf) | {"key": entries.key_of(spot.below, op.key)}
             _, _, args = self._ask(READ, "read", asked, turn)
             shelf, key = _shelf(args), str(args.get("key", ""))
             return _Reading(run=lambda connection: _item(entries.find(connection, shelf, key)))
@@ -176,8 +174,8 @@ class MemoryStore(base.BaseStore):
     ) -> list[tuple[Spot, str | None]]:
         """Return where to look and for which words, as admitted: the author may have named another place or words."""
         found = list[tuple[Spot, str | None]]()
-        for spot in namespaces.reached(tuple(prefix), turn):
-            _, _, args = self._ask(scope, "read", {**namespaces.args_of(spot.shelf), **more}, turn)
+        for spot in entries.reached(tuple(prefix), turn):
+            _, _, args = self._ask(scope, "read", {**entries.args_of(spot.shelf), **more}, turn)
             query = None if scope == READ else str(args.get("query") or "")
             if query == "":  # would give all there is, which is another scope
                 raise InvalidInput("a search wants words", where="query")
@@ -185,16 +183,16 @@ class MemoryStore(base.BaseStore):
         return found
 
     def _write(self, op: base.PutOp, turn: TurnContext) -> _Writing:
-        spot = namespaces.spot_of(op.namespace, turn)
-        key, scope = entries.check_key(namespaces.key_of(spot.below, op.key)), FORGET if op.value is None else PUT
-        said = None if op.value is None else namespaces.text_of(op.value)
+        spot = entries.spot_of(op.namespace, turn)
+        key, scope = entries.check_key(entries.key_of(spot.below, op.key)), FORGET if op.value is None else PUT
+        said = None if op.value is None else entries.text_of(op.value)
         wanted = {"key": key} | ({} if op.value is None else {"value": dict(op.value)})
-        name, context, args = self._ask(scope, "write", namespaces.args_of(spot.shelf) | wanted, turn)
+        name, context, args = self._ask(scope, "write", entries.args_of(spot.shelf) | wanted, turn)
         shelf = _shelf(args)
-        if {**args} != namespaces.args_of(spot.shelf) | wanted:  # the author edited it
+        if {**args} != entries.args_of(spot.shelf) | wanted:  # the author edited it
             key, value = entries.check_key(str(args.get("key", ""))), args.get("value")
             if said is not None:
-                said = namespaces.text_of(_object(value))
+                said = entries.text_of(_object(value))
         text, form = said or (None, "text")
         call = Call(context=context, key=name)
         run = self._workspace.memory.graph_writes(call, shelf, key=key, text=text, form=form)
@@ -248,18 +246,18 @@ def _under(connection: Connection, spot: Spot, query: str | None) -> list[tuple[
         found = entries.ranked(connection, spot.shelf, query)
     else:
         found = [(None, entry) for entry in entries.whole(connection, spot.shelf)]
-    root = len(namespaces.namespace_of(spot.shelf, "")[0])
+    root = len(entries.namespace_of(spot.shelf, "")[0])
     depth = len(spot.below)
     return [
         (points, entry)
         for points, entry in found
-        if namespaces.namespace_of(spot.shelf, entry.key)[0][root : root + depth] == spot.below
+        if entries.namespace_of(spot.shelf, entry.key)[0][root : root + depth] == spot.below
     ]
 
 
 def _namespaces(connection: Connection, spots: Sequence[Spot]) -> set[tuple[str, ...]]:
     held = [(spot.shelf, entry.key) for spot in spots for entry in entries.whole(connection, spot.shelf)]
-    return {namespaces.namespace_of(shelf, key)[0] for shelf, key in held}
+    return {entries.namespace_of(shelf, key)[0] for shelf, key in held}
 
 
 def _item(entry: MemoryEntry | None) -> base.Item | None:
@@ -271,6 +269,6 @@ def _found(entry: MemoryEntry, points: float | None) -> base.SearchItem:
 
 
 def _fields(entry: MemoryEntry) -> dict[str, Any]:
-    namespace, key = namespaces.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
+    namespace, key = entries.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
     times = {"created_at": entry.created_at, "updated_at": entry.updated_at}
-    return {"namespace": namespace, "key": key, "value": namespaces.value_of(entry), **times}
+    return {"namespace": namespace, "key": key, "value": entries.value_of(entry), **times}

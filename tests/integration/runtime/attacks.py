@@ -580,7 +580,7 @@ async def _resume(field: Field, answers: Mapping[str, Any]) -> None:
 
 
 async def _entries(field: Field) -> Effects:
-    from agent_runtime.store.workspace_schema import memory
+    from agent_runtime.store.schema import memory
 
     def texts(connection: Any) -> list[str]:
         return [row.text for row in connection.execute(memory.select())]

@@ -13,8 +13,7 @@ from langgraph.types import interrupt
 
 from agent_runtime.daemon.assembly import assemble
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.service.runtime import Runtime
-from agent_runtime.service.servicer import Servicer
+from agent_runtime.service.servicer import Runtime, Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel
 from turnkeeper.clock import Clock

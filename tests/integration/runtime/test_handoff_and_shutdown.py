@@ -19,7 +19,7 @@ from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import RESTART as RESTART_SCOPE
 from agent_runtime.store.idempotency import Call
 from agent_runtime.store.mail import LONGEST_SHOWN, Handoff, shown
-from agent_runtime.store.workspace_schema import effects
+from agent_runtime.store.schema import effects
 from agent_runtime.tools.restart import Lifecycle
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.integration.runtime.test_foreign_graphs import AuthorsBench

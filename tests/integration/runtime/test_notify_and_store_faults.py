@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from agent_runtime.graph.checkpointer.saver import open_saver
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_reads import list_turns
-from agent_runtime.turns.notify import Notification, Notifier
+from agent_runtime.turns.turns import Notification, Notifier
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from turnkeeper.clock import SystemClock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_runtime.mailbox.terminal_deliveries import TerminalDeliveries
+from agent_runtime.mailbox.acceptor import TerminalDeliveries
 from agent_runtime.store import mail
 from agent_runtime.store.schema import deliveries
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.workspace.attachments import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
 from agent_runtime.workspace.model import Author, PageDraft
+from agent_runtime.workspace.pages import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
 from agent_runtime.workspace.submit import submit
 from agent_runtime.workspace.workspace import Workspace
 from constellation.install.backup import back_up

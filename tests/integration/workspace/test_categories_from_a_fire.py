@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli import app
-from agent_runtime.cli.workspace.import_pages import read_folder
+from agent_runtime.cli.workspace import read_folder
 from agent_runtime.daemon.assembly import assemble
 from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES
-from agent_runtime.service.runtime import Runtime
-from agent_runtime.service.servicer import Servicer
+from agent_runtime.service.servicer import Runtime, Servicer
 from agent_runtime.workspace.web.addresses import refuse_private
 from agent_runtime.workspace.web.page import WebReader
 from constellation.install.init import initialise

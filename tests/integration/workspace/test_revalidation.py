@@ -9,7 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import insert, select
 
 from agent_runtime.graph.agent.default import build_graph
-from agent_runtime.store.workspace_schema import page_links
+from agent_runtime.store.schema import page_links
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace import deviations, revalidation
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolution

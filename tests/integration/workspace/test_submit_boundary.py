@@ -13,9 +13,9 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.store.schema import cancels
-from agent_runtime.store.workspace_schema import (
+from agent_runtime.store.schema import (
     attachments,
+    cancels,
     candidates,
     deviations,
     effects,

@@ -19,8 +19,7 @@ from sqlalchemy import Table, delete, insert, select, update
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES, approve_once, judge
-from agent_runtime.store.schema import turns
-from agent_runtime.store.workspace_schema import (
+from agent_runtime.store.schema import (
     attachments,
     candidates,
     derivations,
@@ -31,10 +30,11 @@ from agent_runtime.store.workspace_schema import (
     page_versions,
     pages,
     revalidations,
+    turns,
 )
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.workspace.attachments import AttachmentDraft
 from agent_runtime.workspace.model import PageDraft
+from agent_runtime.workspace.pages import AttachmentDraft
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import row_of
 from tests.support.clock import ManualClock

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.cli.chat.changes import changes_of
-from agent_runtime.cli.chat.render import Lines, render
+from agent_runtime.cli.chat.render import Lines, changes_of, render
 from agent_runtime.model.conversation import NOTHING_TO_DO, mark_text, project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.model.turn import Category, InterruptRecord, MessageRecord, Said, ToolUse, TurnRecord

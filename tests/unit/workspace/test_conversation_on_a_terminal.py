@@ -13,9 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform
-from agent_runtime.cli.chat.changes import changes_of, known_of
 from agent_runtime.cli.chat.follow import Typed
-from agent_runtime.cli.chat.render import Panels, Safe, render
+from agent_runtime.cli.chat.render import Panels, Safe, changes_of, known_of, render
 from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
 from agent_runtime.model.conversation import project

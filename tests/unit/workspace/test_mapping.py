@@ -11,11 +11,11 @@ from agent_runtime.model.mapping import JSON_KEYS, LEFT_OUT, RENAMED, shared_fie
 from agent_runtime.model.trigger import TriggerHeader
 from agent_runtime.model.turn import Category, ChannelRecord, EventRecord, InterruptRecord, KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail import TerminalDelivery
+from agent_runtime.store.schema import attachments, candidates, deviations, memory, pages, revalidations
 from agent_runtime.store.turn_events import BridgedRecord
-from agent_runtime.store.workspace_schema import attachments, candidates, deviations, memory, pages, revalidations
-from agent_runtime.workspace.attachments import Attachment
 from agent_runtime.workspace.deviations import Deviation
 from agent_runtime.workspace.model import Candidate, MemoryEntry, Page
+from agent_runtime.workspace.pages import Attachment
 from agent_runtime.workspace.revalidation import Item
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 

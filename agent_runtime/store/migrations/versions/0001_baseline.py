@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from agent_runtime.store import schema, workspace_schema
+from agent_runtime.store import schema
 
 revision = "0001"
 down_revision = None
@@ -10,5 +10,4 @@ down_revision = None
 
 def upgrade() -> None:
     """Make every table."""
-    assert schema.metadata is workspace_schema.metadata
     schema.metadata.create_all(op.get_bind())

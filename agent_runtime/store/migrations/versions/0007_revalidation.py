@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from agent_runtime.store import workspace_schema
+from agent_runtime.store import schema
 
 revision = "0007"
 down_revision = "0006"
@@ -20,10 +20,10 @@ WHERE pages.candidate_id <> '' AND derivations.source <> pages.page_id
 def upgrade() -> None:
     """Add the tables where they are missing: the baseline may have made them."""
     for table in (
-        workspace_schema.page_links,
-        workspace_schema.deviations,
-        workspace_schema.revalidations,
-        workspace_schema.attachments,
+        schema.page_links,
+        schema.deviations,
+        schema.revalidations,
+        schema.attachments,
     ):
         if not sa.inspect(op.get_bind()).has_table(table.name):
             table.create(op.get_bind())

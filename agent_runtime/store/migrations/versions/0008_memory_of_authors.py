@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from agent_runtime.store.workspace_schema import memory
+from agent_runtime.store.schema import memory
 
 revision = "0008"
 down_revision = "0007"

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from agent_runtime.store.workspace_schema import deviations
+from agent_runtime.store.schema import deviations
 
 revision = "0009"
 down_revision = "0008"
