@@ -6,24 +6,19 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
-from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, lines_of, resolve_command, shown
+from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, lines_of, resolve_command
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
-_COLUMNS = (
-    Column("ID", lambda row: str(row["interrupt_id"])[:ID_DIGITS]),
-    Column("KIND", lambda row: str(row["kind"])),
-    Column("CHANNEL", lambda row: str(row["channel"])),
-    Column("TASK", lambda row: str(row["task_name"] or "-")),
-    Column("SINCE", lambda row: shown(row["created_at"])),
-    Column("STATUS", lambda row: str(row["decision"] or row["status"])),
-    Column("THREAD", lambda row: str(row["thread_id"]), wide=True),
-    Column("CATEGORY", lambda row: str(row["category"]), wide=True),
-    Column("ASKS", lambda row: clipped(asked(row), 100)),
+_COLUMNS = columns(
+    "ID=interrupt_id KIND CHANNEL TASK=task_name SINCE=created_at STATUS +THREAD=thread_id +CATEGORY ASKS",
+    interrupt_id=lambda row: str(row["interrupt_id"])[:ID_DIGITS],
+    status=lambda row: str(row["decision"] or row["status"]),
+    asks=lambda row: clipped(asked(row), 100),
 )
 
 

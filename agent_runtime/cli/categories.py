@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_runtime.cli.rows import columns
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
-from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, status
+from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows, status
 from turnkeeper.errors import EXIT_USAGE, NotFound
 
 if TYPE_CHECKING:
@@ -28,22 +29,14 @@ def _autonomy(row: Mapping[str, object]) -> str:
     return "declared, not allowed here" if row["declared_autonomous"] else "no"
 
 
-_COLUMNS = (
-    Column("NAME", lambda row: str(row["name"])),
-    Column("SOURCE", lambda row: str(row["source"]) + (" (overrides shipped)" if row["overrides_shipped"] else "")),
-    Column("AUTONOMOUS", _autonomy),
-    Column("SILENT", lambda row: "yes" if row["silent"] else "no"),
-    Column("OUTSIDE", lambda row: str(row["outside"])),
-    Column("TOOLS", lambda row: ", ".join(row["tools"]) or "-", wide=True),
-    Column("WRITES", lambda row: ", ".join(row["writes"]) or "-", wide=True),
-    Column("MEMORY", lambda row: ", ".join(row["memory"]) or "-", wide=True),
-    Column("DESCRIPTION", lambda row: str(row["problem"] or row["description"])),
+_COLUMNS = columns(
+    "NAME SOURCE AUTONOMOUS SILENT OUTSIDE +TOOLS +WRITES +MEMORY DESCRIPTION",
+    source=lambda row: str(row["source"]) + (" (overrides shipped)" if row["overrides_shipped"] else ""),
+    autonomous=_autonomy,
+    silent=lambda row: "yes" if row["silent"] else "no",
+    description=lambda row: str(row["problem"] or row["description"]),
 )
-_FINDINGS = (
-    Column("LEVEL", lambda row: str(row["level"])),
-    Column("WHERE", lambda row: str(row["where"])),
-    Column("WHAT", lambda row: str(row["what"])),
-)
+_FINDINGS = columns("LEVEL WHERE WHAT")
 
 
 @app.command("list")

@@ -14,23 +14,18 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.rows import FOR_PEOPLE
+from agent_runtime.cli.rows import FOR_PEOPLE, columns
 from agent_runtime.daemon.__main__ import ENVIRONMENT
 from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper.config.home import Home
-from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows
+from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, NotFound
 
 app = typer.Typer(help="Your own LangGraph graph, if turns run one.", rich_markup_mode=None)
 
-_TOOLS = (
-    Column("TOOL", lambda row: str(row["name"])),
-    Column("SCOPE", lambda row: str(row["scope"])),
-    Column("EFFECT", lambda row: f"{row['effect']} (undeclared)"),
-    Column("GRANTED BY", lambda row: ", ".join(row["granted_by"]) or "-"),
-)
-_UNGUARDABLE = (Column("NOT GUARDED", lambda row: str(row["where"])), Column("WHY", lambda row: str(row["why"])))
+_TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
+_UNGUARDABLE = columns("NOT_GUARDED=where WHY")
 _VERDICTS = {
     "guarded": "every tool call is guarded",
     "trusted": "runs, but not guarded everywhere: you trust it in [categories] trusted_graphs",
@@ -107,10 +102,10 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
     show_record(found, output, name_key="reference", lines=lines)
     if output not in FOR_PEOPLE:
         return
-    for rows, columns in ((found["tools"], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
+    for rows, shape in ((found["tools"], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
         if rows:
             typer.echo()
-            show_rows(rows, columns, output, name_key="")
+            show_rows(rows, shape, output, name_key="")
 
 
 def _input(found: Mapping[str, Any]) -> str:

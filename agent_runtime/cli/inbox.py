@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.rows import clipped, shown
+from agent_runtime.cli.rows import clipped, columns
 from agent_runtime.mailbox import inbox as mailbox
 from agent_runtime.mailbox.inbox import Pane
 from turnkeeper.bus.envelope import Envelope
@@ -15,7 +15,7 @@ from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, home, note, plain, show_rows
+from turnkeeper.console import LimitOption, Output, OutputOption, home, note, plain, show_rows
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
@@ -24,31 +24,14 @@ Agent = Annotated[str, typer.Argument(metavar="AGENT", help="The agent.")]
 AnyAgent = Annotated[str, typer.Argument(metavar="[AGENT]", help="The agent; all agents if omitted.")]
 POLL_S = 0.5
 MOST_DRAINED = 100_000
-_INBOXES = (
-    Column("AGENT", lambda row: str(row["agent"])),
-    Column("WAITING", lambda row: str(row["waiting"]), right=True),
-    Column("CLAIMED", lambda row: str(row["claimed"]), right=True),
-    Column("DELIVERED", lambda row: str(row["delivered"]), right=True),
-    Column("QUARANTINED", lambda row: str(row["quarantined"]), right=True),
-    Column("OLDEST", lambda row: shown(row["oldest_at"])),
-    Column("READER", lambda row: str(row["reader"] or ("agent-runtime, not running" if row["hosted"] else "-"))),
+_INBOXES = columns(
+    "AGENT #WAITING #CLAIMED #DELIVERED #QUARANTINED OLDEST=oldest_at READER",
+    reader=lambda row: str(row["reader"] or ("agent-runtime, not running" if row["hosted"] else "-")),
 )
-_ENVELOPES = (
-    Column("PLACE", lambda row: str(row["place"])),
-    Column("FROM", lambda row: str(row["from"])),
-    Column("KIND", lambda row: str(row["kind"])),
-    Column("AT", lambda row: shown(row["at"])),
-    Column("THREAD", lambda row: str(row["thread"] or "-")),
-    Column("KEY", lambda row: str(row["idempotency_key"] or "-"), wide=True),
-    Column("NAME", lambda row: str(row["name"]), wide=True),
-    Column("TEXT", lambda row: clipped(str(row["text"]), 60)),
+_ENVELOPES = columns(
+    "PLACE FROM KIND AT THREAD +KEY=idempotency_key +NAME TEXT", text=lambda row: clipped(str(row["text"]), 60)
 )
-_SET_ASIDE = (
-    Column("AGENT", lambda row: str(row["agent"])),
-    Column("NAME", lambda row: str(row["name"])),
-    Column("AT", lambda row: shown(row["at"])),
-    Column("REASON", lambda row: clipped(str(row["reason"]), 100)),
-)
+_SET_ASIDE = columns("AGENT NAME AT REASON", reason=lambda row: clipped(str(row["reason"]), 100))
 
 
 @app.command("list")

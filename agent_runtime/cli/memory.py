@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import FOR_PEOPLE, clipped, lines_of, shown
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console import LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import InvalidInput
 
 app = typer.Typer(help="What agents and you store in memory, in four tiers.", rich_markup_mode=None)
@@ -19,16 +19,9 @@ Channel = Annotated[str, typer.Option("--channel", help="The channel, for the ch
 Thread = Annotated[str, typer.Option("--thread", help="The thread, for the conversation tier.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="What to remember; `-` takes it from standard input.")]
-_COLUMNS = (
-    Column("TIER", lambda row: str(row["tier"])),
-    Column("OF", lambda row: str(row["owner"] or "-")),
-    Column("KEY", lambda row: str(row["key"])),
-    Column("BY", lambda row: str(row["written_by"])),
-    Column("UPDATED", lambda row: shown(row["updated_at"])),
-    Column("CREATED", lambda row: shown(row["created_at"]), wide=True),
-    Column("ORIGIN", lambda row: str(row["origin"]), wide=True),
-    Column("TURN", lambda row: str(row["turn_id"] or "-"), wide=True),
-    Column("TEXT", lambda row: clipped(str(row["text"]), 60)),
+_COLUMNS = columns(
+    "TIER OF=owner KEY BY=written_by UPDATED=updated_at +CREATED=created_at +ORIGIN +TURN=turn_id TEXT",
+    text=lambda row: clipped(str(row["text"]), 60),
 )
 
 

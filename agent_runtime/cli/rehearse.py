@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, or_, select
 
-from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped, shown
+from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped, columns
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions import rehearsal
@@ -23,7 +23,7 @@ from agent_runtime.tools.workspace import workspace_tools
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import Column, Output, note, show_record, show_rows
+from turnkeeper.console import Output, note, show_record, show_rows
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import from_us, parse_duration, parse_rfc3339, rfc3339, to_us
 
@@ -84,15 +84,11 @@ def _seconds(start: int, end: int | None) -> float | None:
 
 
 _WORDS = {"pass": "passes", "ask": "asks", "propose": "asks once", "refuse": "is refused"}
-_COLUMNS = (
-    Column("AT", lambda row: shown(row["at"])),
-    Column("TURN", lambda row: str(row["turn_id"])),
-    Column("TASK", lambda row: str(row["task_name"] or "-")),
-    Column("CHANNEL", lambda row: str(row["channel"]), wide=True),
-    Column("CALL", lambda row: clipped(call_text(row["tool"], row["args"]), 60)),
-    Column("WOULD", lambda row: _WORDS[row["would"]]),
-    Column("MISSING", lambda row: str(row["missing"] or "-")),
-    Column("WHY", lambda row: str(row["reason"]), wide=True),
+_COLUMNS = columns(
+    "AT TURN=turn_id TASK=task_name +CHANNEL CALL WOULD MISSING +WHY",
+    call=lambda row: clipped(call_text(row["tool"], row["args"]), 60),
+    would=lambda row: _WORDS[row["would"]],
+    why=lambda row: str(row["reason"]),
 )
 
 

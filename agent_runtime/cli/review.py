@@ -1,17 +1,17 @@
 """`agent-runtime candidates`, `deviations` and `revalidation`: what agents found and proposed, for you to decide."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import unified_diff
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
-from agent_runtime.cli.rows import FOR_PEOPLE, clipped, lines_of, shown
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, console, note, plain, show_record, show_rows
+from turnkeeper.console import LimitOption, Output, OutputOption, console, note, plain, show_record, show_rows
 from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(
@@ -32,40 +32,32 @@ OfChannel = Annotated[
 AlsoDecided = Annotated[bool, typer.Option("--all", help="Also those that are decided.")]
 Note = Annotated[str, typer.Option("--note", help="A note to store with the decision.")]
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-_CANDIDATES = (
-    Column("ID", lambda row: str(row["candidate_id"])),
-    Column("KIND", lambda row: str(row["kind"]).removeprefix("candidate-")),
-    Column("CHANNEL", lambda row: str(row["channel"])),
-    Column("FROM", lambda row: str(row["task_name"] or row["turn_id"])),
-    Column("PROPOSED", lambda row: shown(row["created_at"])),
-    Column("LIFECYCLE", lambda row: str(row["lifecycle"])),
-    Column("ORIGIN", lambda row: str(row["origin"]), wide=True),
-    Column("TURN", lambda row: str(row["turn_id"]), wide=True),
-    Column("TITLE", lambda row: clipped(str(row["title"]), 60)),
+
+
+def _began_by(row: Mapping[str, Any]) -> str:
+    return str(row["task_name"] or row["turn_id"])
+
+
+_CANDIDATES = columns(
+    "ID=candidate_id KIND CHANNEL FROM=task_name PROPOSED=created_at LIFECYCLE +ORIGIN +TURN=turn_id TITLE",
+    kind=lambda row: str(row["kind"]).removeprefix("candidate-"),
+    task_name=_began_by,
+    title=lambda row: clipped(str(row["title"]), 60),
 )
-_DEVIATIONS = (
-    Column("ID", lambda row: str(row["deviation_id"])),
-    Column("PAGE", lambda row: f"{row['page_id']}@{row['page_version']}"),
-    Column("CHANNEL", lambda row: str(row["channel"])),
-    Column("FROM", lambda row: str(row["task_name"] or row["turn_id"])),
-    Column("RECORDED", lambda row: shown(row["created_at"])),
-    Column("STATE", lambda row: str(row["lifecycle"])),
-    Column("KIND", lambda row: str(row["kind"]), wide=True),
-    Column("ORIGIN", lambda row: str(row["origin"]), wide=True),
-    Column("TURN", lambda row: str(row["turn_id"]), wide=True),
-    Column("CANDIDATE", lambda row: str(row["candidate_id"] or "-"), wide=True),
-    Column("FOUND", lambda row: clipped(str(row["found"]), 60)),
+_DEVIATIONS = columns(
+    "ID=deviation_id PAGE=page_id CHANNEL FROM=task_name RECORDED=created_at STATE=lifecycle +KIND +ORIGIN "
+    "+TURN=turn_id +CANDIDATE=candidate_id FOUND",
+    page_id=lambda row: f"{row['page_id']}@{row['page_version']}",
+    task_name=_began_by,
+    found=lambda row: clipped(str(row["found"]), 60),
 )
-_ITEMS = (
-    Column("ITEM", lambda row: str(row["item_id"])),
-    Column("PAGE", lambda row: str(row["page_id"])),
-    Column("BECAUSE OF", lambda row: f"{row['cause']}@{row['cause_version']}"),
-    Column("THROUGH", lambda row: "-" if row["via"] == row["cause"] else str(row["via"])),
-    Column("QUEUED", lambda row: shown(row["queued_at"])),
-    Column("STATE", lambda row: str(row["result"] or row["state"])),
-    Column("TURN", lambda row: str(row["turn_id"] or "-"), wide=True),
-    Column("SETTLED", lambda row: shown(row["settled_at"]), wide=True),
-    Column("NOTE", lambda row: clipped(str(row["note"]), 60), wide=True),
+_ITEMS = columns(
+    "ITEM=item_id PAGE=page_id BECAUSE_OF=cause THROUGH=via QUEUED=queued_at STATE +TURN=turn_id +SETTLED=settled_at "
+    "+NOTE",
+    cause=lambda row: f"{row['cause']}@{row['cause_version']}",
+    via=lambda row: "-" if row["via"] == row["cause"] else str(row["via"]),
+    state=lambda row: str(row["result"] or row["state"]),
+    note=lambda row: clipped(str(row["note"]), 60),
 )
 
 

@@ -1,12 +1,13 @@
 """Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from agent_runtime.model.mapping import parsed
-from turnkeeper.console import Output, when
+from turnkeeper.console import Column, Output, when
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 ID_DIGITS = 10
@@ -39,6 +40,34 @@ def lines_of(row: Mapping[str, Any], words: str, **given: str) -> list[tuple[str
             value = shown(value)
         lines.append((label.replace("_", " "), "\n".join(value) if isinstance(value, list) else str(value or "")))
     return [line for line in lines if line[1]]
+
+
+def columns(words: str, **cells: Callable[[Mapping[str, Any]], str]) -> tuple[Column, ...]:
+    """Return the columns of a table, for `show_rows`.
+
+    Args:
+        words: the columns in order, each `HEADING=key`, or `HEADING` alone where the key is the same in small letters;
+            `_` is a blank. `+` before it: only in the wide output. `#` before it: aligned right, for numbers.
+        cells: by key, what a column shows where that is not the row's value.
+
+    >>> [(one.header, one.value({"page_id": "garden", "tags": []})) for one in columns("PAGE=page_id +TAGS")]
+    [('PAGE', 'garden'), ('TAGS', '-')]
+    """
+    found = []
+    for word in words.split():
+        heading, _, named = word.lstrip("+#").partition("=")
+        key, marks = named or heading.lower(), word[: len(word) - len(word.lstrip("+#"))]
+        cell = cells.get(key) or partial(_cell, key)
+        found.append(Column(heading.replace("_", " "), cell, wide="+" in marks, right="#" in marks))
+    return tuple(found)
+
+
+def _cell(key: str, row: Mapping[str, Any]) -> str:
+    value = row[key]
+    if key == "at" or key.endswith("_at"):
+        return shown(value)
+    text = ", ".join(value) if isinstance(value, list) else str(value)
+    return "-" if value is None or not text else text
 
 
 def span(start: str | None, end: str | None) -> str:

@@ -1,15 +1,16 @@
 """`agent-runtime turns` and `agent-runtime threads`."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
-from agent_runtime.cli.rows import FOR_PEOPLE, clipped, lines_of, shown, span
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of, shown, span
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console import LimitOption, Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import NotFound
 
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
@@ -17,34 +18,26 @@ threads_app = typer.Typer(help="Threads: each is a sequence of turns that share 
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or the beginning of it.")]
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id, or the beginning of it.")]
 _MOST_LOOKED_AT = 1000
-_TURNS = (
-    Column("TURN", lambda row: str(row["turn_id"])),
-    Column("STATUS", lambda row: str(row["status"])),
-    Column("TRIGGER", lambda row: str(row["task_name"] or row["trigger"])),
-    Column("CHANNEL", lambda row: str(row["channel"])),
-    Column("CATEGORY", lambda row: str(row["category"])),
-    Column("STARTED", lambda row: shown(row["started_at"])),
-    Column("TOOK", lambda row: span(row["started_at"], row["ended_at"]), right=True),
-    Column("TOKENS", lambda row: f"{row['tokens_in'] + row['tokens_out']:,}", right=True),
-    Column("THREAD", lambda row: str(row["thread_id"]), wide=True),
-    Column("AGENT", lambda row: str(row["agent"]), wide=True),
-    Column("FIRE", lambda row: str(row["fire_id"] or "-"), wide=True),
-    Column("ATTEMPT", lambda row: str(row["attempt"] or "-"), wide=True, right=True),
-    Column("SUMMARY", lambda row: clipped(str(row["error"] or row["summary"]), 60)),
+
+
+def _all_tokens(row: Mapping[str, Any]) -> str:
+    return f"{row['tokens_in'] + row['tokens_out']:,}"
+
+
+_TURNS = columns(
+    "TURN=turn_id STATUS TRIGGER CHANNEL CATEGORY STARTED=started_at #TOOK #TOKENS +THREAD=thread_id +AGENT "
+    "+FIRE=fire_id +#ATTEMPT SUMMARY",
+    trigger=lambda row: str(row["task_name"] or row["trigger"]),
+    took=lambda row: span(row["started_at"], row["ended_at"]),
+    tokens=_all_tokens,
+    attempt=lambda row: str(row["attempt"] or "-"),
+    summary=lambda row: clipped(str(row["error"] or row["summary"]), 60),
 )
-_THREADS = (
-    Column("THREAD", lambda row: str(row["thread_id"])),
-    Column("CHANNEL", lambda row: str(row["channel"])),
-    Column("TASK", lambda row: str(row["task_name"] or "-")),
-    Column("STATE", lambda row: str(row["status"])),
-    Column("WAITING", lambda row: str(row["waiting"] or "-"), right=True),
-    Column("TURNS", lambda row: str(row["turns"]), right=True),
-    Column("LAST", lambda row: shown(row["last_at"])),
-    Column("AGENT", lambda row: str(row["agent"])),
-    Column("CATEGORY", lambda row: str(row["category"]), wide=True),
-    Column("TOKENS", lambda row: f"{row['tokens_in'] + row['tokens_out']:,}", wide=True, right=True),
-    Column("FIRST", lambda row: shown(row["first_at"]), wide=True),
-    Column("LAST TURN", lambda row: str(row["last_turn_id"]), wide=True),
+_THREADS = columns(
+    "THREAD=thread_id CHANNEL TASK=task_name STATE=status #WAITING #TURNS LAST=last_at AGENT +CATEGORY +#TOKENS "
+    "+FIRST=first_at +LAST_TURN=last_turn_id",
+    waiting=lambda row: str(row["waiting"] or "-"),
+    tokens=_all_tokens,
 )
 
 

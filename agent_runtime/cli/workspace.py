@@ -18,29 +18,22 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import FOR_PEOPLE, lines_of, shown
+from agent_runtime.cli.rows import FOR_PEOPLE, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json, to_message
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import Column, Output, OutputOption, bar, note, plain, show_record, show_rows
+from turnkeeper.console import Output, OutputOption, bar, note, plain, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
 
 LARGEST = 2 * 1024 * 1024
-PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page of the attachment.")]
+OfPage = Annotated[str, typer.Argument(metavar="PAGE", help="The page of the attachment.")]
 _TEXT, _BYTES = "text/plain", "application/octet-stream"
-_COLUMNS = (
-    Column("NAME", lambda row: str(row["name"])),
-    Column("TYPE", lambda row: str(row["content_type"])),
-    Column("BYTES", lambda row: str(row["size"]), right=True),
-    Column("ADDED", lambda row: shown(row["added_at"])),
-    Column("ORIGIN", lambda row: str(row["origin"])),
-    Column("SHA-256", lambda row: str(row["sha256"]), wide=True),
-)
+_ATTACHMENTS = columns("NAME TYPE=content_type #BYTES=size ADDED=added_at ORIGIN +SHA-256=sha256")
 
 
 def attach(
-    page: PageId,
+    page: OfPage,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="At most 2 MiB.")],
     name: Annotated[str, typer.Option("--name", help="The attachment's name; by default the file's.")] = "",
     content_type: Annotated[
@@ -59,7 +52,7 @@ def attach(
         show_record(row, output, name_key="name", lines=[])
 
 
-def attachments(page: PageId, output: OutputOption = Output.TABLE) -> None:
+def attachments(page: OfPage, output: OutputOption = Output.TABLE) -> None:
     """List the attachments of a page.
 
     Example: agent-runtime workspace attachments garden
@@ -67,11 +60,11 @@ def attachments(page: PageId, output: OutputOption = Output.TABLE) -> None:
     found = read("ListAttachments", wire.ListAttachmentsRequest(page_id=page)).attachments
     rows = [to_json(one) for one in found]
     footer = "" if rows else f"it has no attachments; to add one: agent-runtime workspace attach {page} FILE"
-    show_rows(rows, _COLUMNS, output, name_key="name", footer=footer)
+    show_rows(rows, _ATTACHMENTS, output, name_key="name", footer=footer)
 
 
 def attachment(
-    page: PageId,
+    page: OfPage,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The attachment's name, as `workspace attachments` shows it.")
     ],
@@ -314,12 +307,7 @@ def _in_order(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
 MOST_IN_A_BATCH = 50
 LARGEST_BATCH = 1 << 20  # bytes of bodies
 MOST_NAMED = 20
-_OUTCOMES = (
-    Column("PAGE", lambda row: str(row["page_id"])),
-    Column("OUTCOME", lambda row: str(row["outcome"])),
-    Column("VERSION", lambda row: str(row["version"]), right=True),
-    Column("FILE", lambda row: str(row["file"])),
-)
+_OUTCOMES = columns("PAGE=page_id OUTCOME #VERSION FILE")
 
 
 def import_(
@@ -426,17 +414,8 @@ app.command("import")(import_)
 app.command("attach")(attach)
 app.command("attachments")(attachments)
 app.command("attachment")(attachment)
-AttachmentPage = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
-_LONGEST_TITLE = 200
-_WORKSPACE_COLUMNS = (
-    Column("PAGE", lambda row: str(row["page_id"])),
-    Column("TITLE", lambda row: str(row["title"])),
-    Column("TAGS", lambda row: ", ".join(row["tags"]) or "-"),
-    Column("LIFECYCLE", lambda row: str(row["lifecycle"])),
-    Column("ORIGIN", lambda row: str(row["origin"])),
-    Column("VERSION", lambda row: str(row["version"]), right=True),
-    Column("UPDATED", lambda row: shown(row["updated_at"])),
-)
+PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
+_PAGES = columns("PAGE=page_id TITLE TAGS LIFECYCLE ORIGIN #VERSION UPDATED=updated_at")
 
 
 @app.command("list")
@@ -463,11 +442,11 @@ def list_(
         if tag or lifecycle or origin
         else "no pages; put one: agent-runtime workspace put NAME --file FILE"
     )
-    show_rows(rows, _WORKSPACE_COLUMNS, output, name_key="page_id", footer="" if rows else none)
+    show_rows(rows, _PAGES, output, name_key="page_id", footer="" if rows else none)
 
 
 @app.command("show")
-def show(page: AttachmentPage, output: OutputOption = Output.TABLE) -> None:
+def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
     """Show a page: its origin, lifecycle, sources, attachments and body.
 
     Example: agent-runtime workspace show garden
@@ -477,7 +456,7 @@ def show(page: AttachmentPage, output: OutputOption = Output.TABLE) -> None:
 
 @app.command("put")
 def put(
-    page: AttachmentPage,
+    page: PageId,
     file: Annotated[str, typer.Option("--file", help="Take the body from this file; `-` is standard input.")] = "",
     body: Annotated[str, typer.Option("--body", help="The body itself.")] = "",
     title: Annotated[
@@ -508,7 +487,7 @@ def put(
     found = parse(f"{page}.md", text) if file else None
     request = wire.PutPageRequest(
         page_id=page,
-        title=title or (found.title if found else (heading(text) or page)[:_LONGEST_TITLE]),
+        title=title or (found.title if found else (heading(text) or page)[:LONGEST_TITLE]),
         body=found.body if found else text,
         tags=tag or (found.tags if found else ()),
         sources=source or (found.sources if found else ()),

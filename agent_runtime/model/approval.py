@@ -36,7 +36,6 @@ class RaisedInterrupt:
     Attributes:
         interrupt_id: LangGraph's id.
         kind: what is asked: permission for a call, a proposal to go on, a question, or nothing: a bounded pause.
-        args_hash: their hash, to which an approval is bound.
         missing_scope: what would have to be granted.
         allows_text: an ordinary message may answer it.
         timeout_s: of a bounded pause.

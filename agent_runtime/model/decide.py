@@ -69,7 +69,6 @@ class TurnFacts:
     """One row of the turn table.
 
     Attributes:
-        status: running, interrupted, paused, or finished.
         answered: the interrupts that its newest resume answers; empty when it began with an input.
         tries: intervals begun since its start or its newest resume, but for those that ended with their process in
             good order.

@@ -64,7 +64,6 @@ class Trigger:
         source: a fire of the runner, or an author's message.
         key: its idempotency key; one key is taken once, for ever.
         turn_id: the turn it will be, derived from the key.
-        channel: the channel whose conversation shows it.
         grant: the category as it was at acceptance.
         digest: of every field but the grant and the traceparent: the same key with another digest is refused.
         payload_json: a JSON object for the graph, or empty.
@@ -74,7 +73,6 @@ class Trigger:
         read_only: no tool with an effect may run without the author.
         nominal_at: the instant the fire stands for.
         due_at: when it was to leave.
-        fired_at: when it left.
         timezone: for showing the nominal time.
         stands_for: how many nominal instants it stands for, itself included.
         traceparent: W3C trace context; not part of what the fire is.

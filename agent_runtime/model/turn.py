@@ -29,11 +29,8 @@ class Category:
         writes: kinds of agent writes: candidate-page, candidate-summary, deviation, derivation.
         memory: memory tiers: conversation, channel, workspace, account.
         channels: channels besides the turn's own.
-        subagents: subagents it may start.
         network: hosts for fetching; `*` is any public host.
         recurring: a turn that a task started may start tasks of its own.
-        tool_calls: the most tool calls in one turn.
-        tokens: the most tokens in one turn.
     """
 
     name: str
@@ -75,7 +72,6 @@ class TurnContext:
     """What a running turn's tools and guard know about it. LangGraph's runtime context.
 
     Attributes:
-        channel: the channel whose conversation shows it.
         category: the grant as accepted, intersected with the category as it is now.
         read_only: no tool whose effect is `write` may run without the author.
         fire_id: the fire that started it; empty for a turn that an author started.

@@ -81,7 +81,6 @@ class CategoryEntry:
     """One category as it was found.
 
     Attributes:
-        name: its name, which is its file's name.
         category: what it grants, `autonomous` only where the workspace allows it too; None if it cannot be used.
         source: shipped, or the author's.
         overrides_shipped: the author's file takes the place of a shipped one.

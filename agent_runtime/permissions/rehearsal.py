@@ -42,8 +42,6 @@ class PastTurn:
 
     Attributes:
         task_name: the task whose fire it was; empty for an author's.
-        by_fire: a fire started it.
-        read_only: its task was declared so.
         seconds: how long it ran; None where it waited for its author meanwhile, or is not over.
     """
 
@@ -93,7 +91,6 @@ class Rehearsal:
     """What turns would have met.
 
     Attributes:
-        judged: every call, in the order of the turns.
         overruns: turns that would end early.
         least: the category that grants what the calls needed, and nothing that none of them needed.
     """

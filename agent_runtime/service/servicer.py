@@ -6,7 +6,7 @@ statuses.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -43,20 +43,7 @@ from turnkeeper.times import rfc3339
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The parts that the service is made from; nothing runs until `worker` is started.
-
-    Attributes:
-        store: the turn table.
-        acceptor: takes fires and messages.
-        worker: runs turns.
-        mailboxes: the inboxes of agents.
-        categories: what may be granted.
-        workspace: what tools act on.
-        live: what running turns say, for followers.
-        log: the event log.
-        clock: the machine's, or a test's.
-        entropy: likewise.
-    """
+    """The parts that the service is made from; nothing runs until `worker` is started."""
 
     store: Store
     acceptor: Acceptor
@@ -167,23 +154,6 @@ def _why_kept(connection: Connection, key: KeyRecord) -> str:
     return f"the message waits for the next fire of {before.task_name}, at most until {until}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where a message goes: the thread, and whether this very message went there before."""
-
-    thread_id: str
-    repeated: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Look:
-    """What an author is told of the thread that his message goes to."""
-
-    continues: bool
-    pending: Sequence[str]
-    takes_over: str
-
-
 class MessageIntake:
     """Accepts authors' messages."""
 
@@ -195,24 +165,18 @@ class MessageIntake:
         """Accept a message; its envelope is on disk when this answers. Raises InvalidInput, Conflict, Exhausted."""
         request_id = read_request_id(request.request_id or self._runtime.entropy.hex(32))
         channel = read_label(request.channel, "channel")
-        place = await self._place(request, channel, request_id)
-        trigger = read_message(request, self._runtime.categories.get, thread_id=place.thread_id, request_id=request_id)
+        thread_id = await self._thread_of(request, channel, request_id)
+        trigger = read_message(request, self._runtime.categories.get, thread_id=thread_id, request_id=request_id)
         receipt = await self._runtime.acceptor.accept(trigger)
-        self._newest[channel] = (trigger.turn_id, place.thread_id)
-        look = await self._runtime.store.read(lambda connection: _look(connection, place, trigger.turn_id))
-        return wire.SendMessageResponse(
-            turn_id=receipt.trigger.turn_id,
-            thread_id=place.thread_id,
-            duplicate=not receipt.fresh,
-            continues=look.continues,
-            pending_interrupts=look.pending,
-            takes_over=look.takes_over,
-        )
+        self._newest[channel] = (trigger.turn_id, thread_id)
+        look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, trigger.turn_id))
+        turn_id = receipt.trigger.turn_id
+        return wire.SendMessageResponse(turn_id=turn_id, thread_id=thread_id, duplicate=not receipt.fresh, **look)
 
-    async def _place(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> _Place:
+    async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> str:
         lying = self._runtime.mailboxes.known(message_key(request_id))
         if lying is not None:
-            return _Place(thread_id=lying.thread_id, repeated=True)
+            return lying.thread_id
         if request.new_thread and request.thread_id:
             raise InvalidInput(
                 "a new thread cannot have an id", where="thread_id", hint="give a thread or ask for a new one"
@@ -220,19 +184,19 @@ class MessageIntake:
         named = read_label(request.thread_id, "thread_id") if request.thread_id else ""
         drawn = f"thread-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"
 
-        def work(connection: Connection) -> _Place:
+        def work(connection: Connection) -> str:
             taken = turn_reads.get_keys(connection, [message_key(request_id)])
             if taken:
-                return _Place(thread_id=next(iter(taken.values())).thread_id, repeated=True)
+                return next(iter(taken.values())).thread_id
             if named:
                 _refuse_foreign(connection, named, channel)
             if named or request.new_thread:
-                return _Place(thread_id=named or drawn)
-            turn_id, thread_id = self._newest.get(channel, ("", ""))
+                return named or drawn
+            turn_id, of_newest = self._newest.get(channel, ("", ""))
             if turn_id and turn_reads.key_of_turn(connection, turn_id) is None:
-                return _Place(thread_id=thread_id)  # it has no turn yet; the next message belongs with it
+                return of_newest  # it has no turn yet; the next message belongs with it
             newest = turn_reads.newest_visible(connection, channel)
-            return _Place(thread_id=newest.thread_id if newest else drawn)
+            return newest.thread_id if newest else drawn
 
         return await self._runtime.store.read(work)
 
@@ -244,14 +208,15 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
         raise Conflict(what, where="thread_id", hint="send into that channel")
 
 
-def _look(connection: Connection, place: _Place, turn_id: str) -> _Look:
-    before = turn_reads.newest_on_thread(connection, place.thread_id, besides=turn_id)
-    waiting = turn_reads.open_interrupts(connection, place.thread_id)
-    return _Look(
-        continues=before is not None,
-        pending=[item.interrupt_id for item in waiting if item.status == "pending" and item.kind != "pause"],
-        takes_over=_called(before) if before is not None and _paces_itself(before) else "",
-    )
+def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any]:
+    """Return what an author is told of the thread that his message goes to."""
+    before = turn_reads.newest_on_thread(connection, thread_id, besides=turn_id)
+    waiting = turn_reads.open_interrupts(connection, thread_id)
+    return {
+        "continues": before is not None,
+        "pending_interrupts": [one.interrupt_id for one in waiting if one.status == "pending" and one.kind != "pause"],
+        "takes_over": _called(before) if before is not None and _paces_itself(before) else "",
+    }
 
 
 def _called(turn: TurnRecord) -> str:

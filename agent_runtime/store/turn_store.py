@@ -39,7 +39,6 @@ class Finished:
     """What ending a turn came to.
 
     Attributes:
-        state: succeeded, silent, failed, cancelled or paused.
         released: ids of the turns whose fires may be sent again.
         kept: messages that waited for this.
         owes: an agent waits for an answer to what the turn was about.
@@ -68,7 +67,6 @@ class Store:
     """`agent.db`, as the process that owns it writes it.
 
     Attributes:
-        clock: the runtime's.
         incarnation: names this store: another one, or an older copy put back, has other numbers.
         epoch: which owner of the store this process is.
         events: notified when turn events were added.

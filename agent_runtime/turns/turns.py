@@ -40,7 +40,6 @@ class Notification:
 
     Attributes:
         task: the task's name; empty for an author's own turn.
-        channel: where to look.
         interrupt_id: what is asked; empty for a failure.
     """
 

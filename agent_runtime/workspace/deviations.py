@@ -129,7 +129,6 @@ def _number(token: str) -> str:
 LONGEST_STATEMENT = 1_000  # bytes
 LONGEST_NOTE = 4_096  # bytes
 MOST_ROWS = 1_000
-DEVIATION = "deviation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +136,6 @@ class DeviationDraft:
     """A contradiction as an agent found it.
 
     Attributes:
-        page_id: the canonical page.
         says: a statement quoted from it.
         found: what contradicts that.
         source: where that stands: a page, or an address on the web; may be empty.
@@ -170,11 +168,7 @@ class Deviation:
     """A record.
 
     Attributes:
-        deviation_id: its id.
         kind: contradiction; or stale-base: the page has changed since the candidate was made.
-        channel: whose conversation shows it.
-        page_id: the canonical page.
-        page_version: of that page, at the time.
         says: the page's statement.
         found: what contradicts it.
         source: where that stands; empty: in the candidate.
@@ -182,11 +176,7 @@ class Deviation:
         why: what the agent said to it.
         origin: agent-produced, or observed where the boundary noticed it itself.
         lifecycle: open, kept (the page stands) or accepted.
-        turn_id: the turn whose write it is about.
         task_name: that turn's task; empty for an author's turn.
-        created_at: when it was recorded.
-        decided_at: when the author decided.
-        note: what the author said to it.
     """
 
     deviation_id: str

@@ -26,7 +26,6 @@ class Author:
     """The person whose workspace this is; the only one whose act makes anything canonical.
 
     Attributes:
-        name: who.
         imports: the act is an import: what it writes was written elsewhere.
         drafting: what the act writes is not meant to stand yet.
     """
@@ -46,7 +45,6 @@ class PageDraft:
     Attributes:
         page_id: a slug.
         title: one line.
-        body: text.
         tags: slugs.
         sources: what it was derived from: ids of pages, and addresses of pages on the web.
         version: of the page that was read to change it; 0: the newest when the turn began. An author's is always now.
@@ -90,14 +88,11 @@ class Page:
     """A page of the workspace.
 
     Attributes:
-        page_id: a slug.
-        title: one line.
         body: text, at most 256 KiB.
         tags: sorted.
         origin: authored, agent-produced, imported or observed.
         lifecycle: draft or canonical.
         version: 1 when it was new.
-        updated_at: when this version came to be.
     """
 
     page_id: str
@@ -115,21 +110,13 @@ class Candidate:
     """Something an agent proposed, and what became of it.
 
     Attributes:
-        candidate_id: its id.
         kind: candidate-summary or candidate-page.
-        channel: the channel whose conversation shows it.
         page_id: the page it would become; empty for a summary.
         base_version: the version of that page that it was made from; 0 when there was none.
-        title: one line.
-        body: text.
         tags: sorted; of the page.
         origin: agent-produced.
         lifecycle: candidate, canonical or rejected.
-        turn_id: the turn that proposed it.
         task_name: that turn's task; empty for an author's turn.
-        created_at: when it was proposed.
-        decided_at: when the author decided.
-        note: what the author said to it.
         sources: what it was derived from: `page@version`, or an address on the web.
     """
 
@@ -156,17 +143,13 @@ class MemoryEntry:
     """One remembered text.
 
     Attributes:
-        entry_id: its id.
         tier: conversation, channel, workspace or account.
         owner: the thread or channel it belongs to; empty for workspace and account.
         key: its name within tier and owner; putting the same key again replaces it.
-        text: what is remembered.
         form: text, or json: the text of an object that a graph stored.
         origin: authored or agent-produced.
         written_by: the author or the agent who wrote it last.
         turn_id: the turn that wrote it last; empty for an author's.
-        created_at: first written.
-        updated_at: last written.
     """
 
     entry_id: str

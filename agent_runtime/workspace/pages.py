@@ -157,14 +157,10 @@ class Attachment:
     """A file attached to a page.
 
     Attributes:
-        page_id: the page.
-        name: its name there.
         content_type: as its author gave it, such as text/csv.
         size: bytes.
-        sha256: of its bytes, in hexadecimal.
         origin: authored or imported.
         lifecycle: canonical.
-        added_at: when it was put there.
     """
 
     page_id: str

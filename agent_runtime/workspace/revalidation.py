@@ -35,16 +35,12 @@ class Item:
 
     Attributes:
         item_id: `r-` and a number, higher for what was queued later.
-        page_id: the page.
         cause: the page that changed.
         cause_version: the version that it changed to.
         via: the page's own source on the way to `cause`; `cause` itself where it was derived from that directly.
         state: waiting, settled, or replaced by a newer item.
         result: of a settled one: holds, deviation or candidate.
-        turn_id: the turn that settled it.
-        note: what that turn said to it.
         queued_at: when the source changed.
-        settled_at: when it was settled.
     """
 
     item_id: str

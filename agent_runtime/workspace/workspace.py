@@ -37,7 +37,6 @@ class Put:
     """What became of a page that an author wrote.
 
     Attributes:
-        page: the page as it is now.
         outcome: new, changed, or unchanged: an import found it there already.
         queued: how many pages derived from it wait for re-validation because of it.
     """
@@ -185,7 +184,6 @@ class Standing:
         page: the page, or an earlier version of it.
         sources: what it is derived from now: `page@version`, or an address.
         derived: pages derived from it, directly or through others; the nearest 1,000.
-        attachments: the page's.
     """
 
     page: model.Page

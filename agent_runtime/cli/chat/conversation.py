@@ -8,11 +8,11 @@ import typer
 from agent_runtime.cli.chat.follow import Following, follow_on_terminal
 from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
 from agent_runtime.cli.client import change, complete_channel, read
-from agent_runtime.cli.rows import FOR_PEOPLE, asked, resolve_command, shown, waiting_line
+from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command, waiting_line
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import Column, LimitOption, Output, OutputOption, console, note, plain, show_rows, status
+from turnkeeper.console import LimitOption, Output, OutputOption, console, note, plain, show_rows, status
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.times import parse_duration
@@ -25,13 +25,11 @@ Channel = Annotated[
 ]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Keep running and print what is new, until Ctrl-C.")]
 LONGEST_WAIT_S = 3600.0
-_COLUMNS = (
-    Column("CHANNEL", lambda row: str(row["channel"])),
-    Column("TURNS", lambda row: str(row["turns"]), right=True),
-    Column("WAITING", lambda row: str(row["waiting"] or "-"), right=True),
-    Column("PROPOSED", lambda row: str(row["proposed"] or "-"), right=True),
-    Column("DEVIATIONS", lambda row: str(row["deviations"] or "-"), right=True),
-    Column("LAST", lambda row: shown(row["last_at"])),
+_COLUMNS = columns(
+    "CHANNEL #TURNS #WAITING #PROPOSED #DEVIATIONS LAST=last_at",
+    waiting=lambda row: str(row["waiting"] or "-"),
+    proposed=lambda row: str(row["proposed"] or "-"),
+    deviations=lambda row: str(row["deviations"] or "-"),
 )
 
 

@@ -64,7 +64,6 @@ class Known:
 
     Attributes:
         status: the turn's; empty when nothing of it was shown.
-        messages: how many of its messages.
         states: by id, the states of what it proposed, found and asked, as far as they were shown.
     """
 
@@ -152,7 +151,6 @@ class Card:
         kind: of proposal, contradiction or question.
         id: by which commands take it.
         commands: what decides it, with labels.
-        title: what it is about, in a line.
         note: what the agent adds.
         body: Markdown; a terminal shows its beginning, a pipe shows it only in full.
         args: all arguments of a call: an approval binds to them.

@@ -41,9 +41,7 @@ class Fetched:
 
     Attributes:
         url: where it was found in the end.
-        title: its own, or empty.
         text: what it says, without markup.
-        fetched_at: when.
     """
 
     url: str

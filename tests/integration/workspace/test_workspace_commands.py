@@ -15,7 +15,7 @@ from agent_runtime.cli import app
 from agent_runtime.cli.workspace import batches, parse, read_folder
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.service.workspace import WorkspaceService, reads
+from agent_runtime.service.workspace import WorkspaceService, with_reads
 from agent_runtime.store.database import open_database
 from agent_runtime.store.idempotency import Call
 from agent_runtime.store.schema import turns
@@ -35,7 +35,7 @@ EVIL = "rm\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\r\x9b31m"
 RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\r")
 
 
-@reads
+@with_reads
 class Served(WorkspaceService):
     """The service's methods over a workspace on a loop of its own, called as the commands call a daemon, without a wire."""
 
