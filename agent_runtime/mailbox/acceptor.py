@@ -25,8 +25,8 @@ from agent_runtime.store.mail import TerminalDelivery, terminal_deliveries_by_ke
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.envelope import encode
-from turnkeeper.bus.inbox import Encoded, Put
 from turnkeeper.bus.folders import EnvelopeState
+from turnkeeper.bus.inbox import Encoded, Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, TurnkeeperError

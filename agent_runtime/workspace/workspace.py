@@ -69,22 +69,19 @@ class Authoring:
         self._emit(done)
         return done
 
-    async def import_pages(
-        self, drafts: Sequence[model.PageDraft], *, dry_run: bool = False, author: model.Author | None = None
-    ) -> Sequence[Put]:
+    async def import_pages(self, drafts: Sequence[model.PageDraft], *, dry_run: bool = False) -> Sequence[Put]:
         """Write pages of an import, origin imported: all of them or none; those that are there already stay.
 
         Args:
             drafts: what one is derived from comes before it, or is in the workspace.
             dry_run: tell what would become of each, and change nothing.
-            author: who imports.
 
         Raises:
             InvalidInput, NotFound, Conflict: of the first draft that cannot be written.
         """
         if len(drafts) > MOST_IMPORTED:
             raise InvalidInput(f"{len(drafts)} pages; at most {MOST_IMPORTED} can be imported at once", where="pages")
-        by, now = replace(author or model.Author(), imports=True), self._clock.now()
+        by, now = model.Author(imports=True), self._clock.now()
 
         def put_one(connection: Connection, draft: model.PageDraft) -> Put:
             if dry_run:  # what comes before it in the import may not be there yet
@@ -121,9 +118,9 @@ class Authoring:
         self._transactions.emit("attachment.put", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
 
-    async def resolve(self, resolution: Resolution, *, author: model.Author | None = None) -> Deviation:
+    async def resolve(self, resolution: Resolution) -> Deviation:
         """Close a deviation. Raises NotFound, Conflict, InvalidInput."""
-        by, now = author or model.Author(), self._clock.now()
+        by, now = model.Author(), self._clock.now()
         closed = await self._transactions.write(
             lambda connection: submit(connection, resolution, by, at=now, new_id="")
         )
@@ -132,11 +129,9 @@ class Authoring:
         self._transactions.emit("deviation.resolved", fields | {"origin": closed.origin, "lifecycle": closed.lifecycle})
         return closed
 
-    async def decide(
-        self, candidate_id: str, *, accept: bool, note: str = "", author: model.Author | None = None
-    ) -> model.Candidate:
-        """Take an author's decision about a candidate. Raises NotFound, Conflict, InvalidInput."""
-        by, now = author or model.Author(), self._clock.now()
+    async def decide(self, candidate_id: str, *, accept: bool, note: str = "") -> model.Candidate:
+        """Accept or reject a candidate. Raises NotFound, Conflict, InvalidInput."""
+        by, now = model.Author(), self._clock.now()
         decision = (model.Acceptance if accept else model.Rejection)(candidate_id=candidate_id, note=note)
         made = await self._transactions.write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
         assert isinstance(made, model.Candidate), "a decision gives the candidate"
