@@ -25,18 +25,3 @@ class SystemEntropy:
     def uniform(self, low: float, high: float) -> float:
         """Return a float in [low, high]."""
         return random.uniform(low, high)  # noqa: S311  spreads retries, guards nothing
-
-
-class SeededEntropy:
-    """Reproducible ids and jitter, for simulations and tests."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311  reproducible on purpose
-
-    def hex(self, digits: int) -> str:
-        """Return the next `digits` hexadecimal digits of the seed's sequence."""
-        return f"{self._random.getrandbits(4 * digits):0{digits}x}"
-
-    def uniform(self, low: float, high: float) -> float:
-        """Return the next float of the seed's sequence in [low, high]."""
-        return self._random.uniform(low, high)

@@ -152,10 +152,6 @@ class Driver:
         """End a daemon by kill -9; return the pid it had."""
         return kill(self.home, daemon)
 
-    def until_dead(self, daemon: Daemon) -> None:
-        """Wait for a daemon that is about to die by itself."""
-        self.until(f"{daemon.name} to die", lambda: not is_held(self.home, daemon.name))
-
     def now(self) -> datetime:
         """Return the wall-clock time, aware, in UTC."""
         return self._clock.now()

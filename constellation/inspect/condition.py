@@ -240,11 +240,8 @@ def unreadable(path: Path) -> str:
     if head and head != _SQLITE:
         return "file is not a database"
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
-        try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         return str(error)
     return ""

@@ -31,6 +31,10 @@ PROCESSES = frozenset({"serve", "up", "down", "restart", "demo", "watchdog", "se
 class Constellation(Driver):
     """Both daemons on one home, driven as a person would drive them."""
 
+    def until_dead(self, daemon: Daemon) -> None:
+        """Wait for a daemon that is about to die by itself."""
+        self.until(f"{daemon.name} to die", lambda: not is_held(self.home, daemon.name))
+
     def attempt(self, *argv: str, **environ: str) -> "CompletedProcess[str]":
         """Run a command, with additional variables, whatever comes of it."""
         program, *rest = argv

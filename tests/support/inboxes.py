@@ -1,11 +1,13 @@
 """Opening an inbox in a test, and looking at what lies there."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.clock import START, ManualClock
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.envelope import Envelope
-from turnkeeper.bus.inbox import FOLDERS, Inbox
-from turnkeeper.entropy import SeededEntropy
+from turnkeeper.bus.inbox import FOLDERS, Inbox, Put
+from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
 
 
@@ -31,3 +33,12 @@ def places(folder: Path) -> dict[str, list[str]]:
 
 def claim_all(inbox: Inbox) -> list[str]:
     return [item.envelope.text for item in inbox.claim(100)]
+
+
+def put_all(inbox: Inbox, envelopes: Sequence[Envelope]) -> list[Put]:
+    """Put envelopes as one group; raise the error of the first that was refused."""
+    answers = inbox.put_each(envelopes)
+    for answer in answers:
+        if isinstance(answer, TurnkeeperError):
+            raise answer
+    return [answer for answer in answers if isinstance(answer, Put)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from turnkeeper.entropy import SeededEntropy
+from tests.support.seeded_entropy import SeededEntropy
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation", "protos")

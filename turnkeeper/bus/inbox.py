@@ -148,20 +148,16 @@ class Inbox:
         return None
 
     def put(self, envelope: Envelope) -> Put:
-        """Put one envelope; when this returns it is on disk. Raises as :meth:`put_all`."""
-        return self.put_all([envelope])[0]
-
-    def put_all(self, envelopes: Sequence[Envelope]) -> list[Put]:
-        """Put many envelopes, each its own file, with one sync of the folder; when this returns all are on disk.
+        """Put one envelope; when this returns it is on disk.
 
         Raises:
-            InvalidInput: one is malformed; nothing was written.
-            Exhausted: no room for at least one; those that had room are there, and may be put again under their key.
+            InvalidInput: it is malformed; nothing was written.
+            Exhausted: no room for it; it may be put again under its key.
         """
-        for answer in (answers := self.put_encoded([(envelope, encode(envelope)) for envelope in envelopes])):
-            if isinstance(answer, TurnkeeperError):
-                raise answer
-        return [answer for answer in answers if isinstance(answer, Put)]
+        (answer,) = self.put_each([envelope])
+        if isinstance(answer, Put):
+            return answer
+        raise answer
 
     def put_each(self, envelopes: Sequence[Envelope]) -> list[Put | TurnkeeperError]:
         """Put many envelopes; answer for each, in order: what it came to, or the error that met it alone."""

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.integration.bus.killpoints import message
+from tests.support.inboxes import put_all
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.inbox import Inbox, Put
 from turnkeeper.clock import SystemClock
@@ -67,7 +68,7 @@ def starve_of_rights(folder: Path, inbox: Inbox) -> dict:
     errors = []
     for attempt in (
         lambda: inbox.put(message("second")),
-        lambda: inbox.put_all([message("a")] * 5),
+        lambda: put_all(inbox, [message("a")] * 5),
         lambda: inbox.claim(1),
     ):
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.clock import START, ManualClock
+from tests.support.inboxes import put_all
 from turnkeeper.bus.durable_writes import GroupingFiles
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox, Retention
@@ -90,12 +91,12 @@ def perform(folder: Path, protocol: str, files: DyingFiles) -> None:
     """Prepare unarmed, then do the protocol armed."""
     inbox = open_inbox(folder, files)
     before = [message("p1", key="k1"), message("p2"), message("p3", key="k3")]
-    inbox.put_all(before)
+    put_all(inbox, before)
     answered(folder, "p1", "p2", "p3")
     if protocol in {"put", "put_all"}:
         new = [message(f"n{place}", key=f"n{place}") for place in range(1 if protocol == "put" else 6)]
         files.armed = True
-        inbox.put_all(new)
+        put_all(inbox, new)
         answered(folder, *(item.text for item in new))
         return
     if protocol == "withdraw":

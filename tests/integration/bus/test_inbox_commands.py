@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli import app
-from tests.support.inboxes import message
+from tests.support.inboxes import message, put_all
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import encode
 from turnkeeper.bus.inbox import Inbox
@@ -51,7 +51,7 @@ def inbox(home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def test_drain_prints_what_waits_as_it_is_to_be_read_and_archives_it(inbox: Commands) -> None:
-    inbox.open("codex").put_all([message("one\x1b[31m", key="k1"), message("two")])
+    put_all(inbox.open("codex"), [message("one\x1b[31m", key="k1"), message("two")])
     out, err = inbox("drain", "codex", "-n", "1")
     assert out == '<channel source="agent" from="author" kind="message" thread="">one\\x1b[31m</channel>\n'
     assert "1 envelope archived" in err
@@ -66,7 +66,7 @@ def test_drain_prints_what_waits_as_it_is_to_be_read_and_archives_it(inbox: Comm
 
 
 def test_drain_adopts_what_a_reader_that_died_had_claimed(inbox: Commands) -> None:
-    inbox.open("codex").put_all([message("one"), message("two")])
+    put_all(inbox.open("codex"), [message("one"), message("two")])
     inbox.open("codex").claim(1)
     assert [json.loads(line)["text"] for line in inbox("drain", "codex", "-o", "jsonl")[0].splitlines()] == [
         "one",

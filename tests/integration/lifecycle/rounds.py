@@ -19,9 +19,9 @@ from pathlib import Path
 from constellation.demo.driver import OPEN
 from constellation.supervisor.daemons import SUPERVISOR, process_of
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.event_log import read_events
 

@@ -16,12 +16,13 @@ from constellation.supervisor.watchdog import KEPT_STATUS_FILES, Watchdog
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.clock import ManualClock
 from tests.support.restarted import RESTARTER
+from tests.support.seeded_entropy import SeededEntropy
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.config.home import Home
-from turnkeeper.entropy import SeededEntropy, SystemEntropy
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339

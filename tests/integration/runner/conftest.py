@@ -18,8 +18,8 @@ from task_runner.service.task_spec import Defaults
 from task_runner.store.store import SqliteStore
 from tests.integration.runner.scripted_runtime import Peer
 from tests.support.clock import ManualClock
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.process import Failpoints
 
 

@@ -27,7 +27,7 @@ from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.store.rows import Outgoing, fire_of
 from task_runner.store.schema import fires, metadata
 from task_runner.store.store import Session
-from turnkeeper.entropy import SeededEntropy
+from tests.support.seeded_entropy import SeededEntropy
 
 T = TypeVar("T")
 START = datetime(2026, 3, 28, 22, 0, tzinfo=UTC)  # three hours before Riga loses one

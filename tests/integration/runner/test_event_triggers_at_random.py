@@ -18,7 +18,7 @@ from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.events import take_in
 from task_runner.service import changes
 from tests.integration.runner.simulation import FINAL, Crash, World, open_store
-from turnkeeper.entropy import SeededEntropy
+from tests.support.seeded_entropy import SeededEntropy
 
 T = TypeVar("T")
 STEPS = 45

@@ -14,11 +14,11 @@ from agent_runtime.store import mail
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope, decode, encode, with_sender
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.config.settings import AgentSettings
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.files import SystemFiles
 

@@ -24,9 +24,9 @@ from agent_runtime.store.schema import messages, turns
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.workspace import Workspace
 from tests.support.clock import ManualClock
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.database import Database
 from turnkeeper.times import to_us
 

@@ -13,9 +13,9 @@ from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Agent, Begin, Told, call
 from tests.support.clock import ManualClock
 from tests.support.pages import Answer, Site, serving
+from tests.support.seeded_entropy import SeededEntropy
 from tests.support.workspace import list_candidates, put_page
 from turnkeeper.config.home import Home
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Denied, InvalidInput, NotFound
 from turnkeeper.storage.database import Database
 

@@ -38,7 +38,7 @@ from agent_runtime.workspace.pages import AttachmentDraft
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import row_of
 from tests.support.clock import ManualClock
-from turnkeeper.entropy import SeededEntropy
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.storage.database import Database
 
 AUTHORS = (pages, page_versions, attachments)

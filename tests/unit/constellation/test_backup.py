@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from constellation.install.backup import MANIFEST, back_up, back_up_among, check_backup, restore, snapshots
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.storage.locking import ProcessLock

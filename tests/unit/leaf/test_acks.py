@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import START, ManualClock
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.acks import AckLedger, ack_of, acknowledge, read_acks
 from turnkeeper.bus.envelope import Envelope, decode, encode
 from turnkeeper.bus.inbox import Claimed, Inbox, Put
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Exhausted
 from turnkeeper.storage.files import SystemFiles
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.inboxes import message, open_inbox, places
+from tests.support.inboxes import message, open_inbox, places, put_all
 from turnkeeper.errors import Exhausted
 from turnkeeper.storage.files import SystemFiles
 
@@ -61,7 +61,7 @@ class Recorder(SystemFiles):
 
 def test_the_file_is_synced_before_the_link_and_the_folder_before_the_answer(folder: Path) -> None:
     files = Recorder()
-    open_inbox(folder, files).put_all([message("one"), message("two")])
+    put_all(open_inbox(folder, files), [message("one"), message("two")])
     assert files.steps == ["write and sync file"] * 2 + ["link"] * 2 + ["sync folder"]
 
 
@@ -100,7 +100,7 @@ def test_the_archive_is_synced_before_the_claimed_name_goes(folder: Path) -> Non
 
     files = Order()
     inbox = open_inbox(folder, files)
-    inbox.put_all([message("one"), message("two")])
+    put_all(inbox, [message("one"), message("two")])
     claimed = inbox.claim(2)
     files.steps.clear()
     inbox.archive_all(claimed)

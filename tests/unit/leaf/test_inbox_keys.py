@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import START, ManualClock
-from tests.support.inboxes import claim_all, message, open_inbox, places
+from tests.support.inboxes import claim_all, message, open_inbox, places, put_all
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import Inbox, Retention
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.files import SystemFiles
 
 
@@ -25,7 +25,7 @@ def test_a_key_takes_effect_once_also_after_a_restart(folder: Path) -> None:
 
 def test_two_with_one_key_in_one_group_are_one(folder: Path) -> None:
     inbox = open_inbox(folder)
-    puts = inbox.put_all([message("one", key="k"), message("one", key="k"), message("two", key="l")])
+    puts = put_all(inbox, [message("one", key="k"), message("one", key="k"), message("two", key="l")])
     assert [put.fresh for put in puts] == [True, False, True]
     assert inbox.waiting() == 2
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import START, ManualClock
-from tests.support.inboxes import message, open_inbox, places
+from tests.support.inboxes import message, open_inbox, places, put_all
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.durable_writes import MARK
 from turnkeeper.bus.inbox import Inbox, Quota
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.errors import Exhausted
 from turnkeeper.storage.files import SystemFiles
 
@@ -89,7 +89,7 @@ def test_a_name_that_cannot_be_moved_does_not_hold_up_those_behind_it(folder: Pa
 
 def test_a_name_tells_when_by_which_process_and_by_whom_it_was_put_and_in_which_order(folder: Path) -> None:
     inbox = open_inbox(folder)
-    names = [put.name for put in inbox.put_all([message("one"), message("two")])]
+    names = [put.name for put in put_all(inbox, [message("one"), message("two")])]
     ns = int(START.timestamp()) * 10**9
     for place, name in enumerate(names):
         assert re.fullmatch(rf"{ns + place:020d}-{os.getpid()}-[0-9a-f]{{8}}-{place + 1:06d}-author\.json", name)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from tests.support.clock import ManualClock
 from tests.support.inboxes import message
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.folders import EnvelopeState, envelope_states
 from turnkeeper.bus.inbox import Inbox
-from turnkeeper.entropy import SeededEntropy
 from turnkeeper.storage.files import SystemFiles
 
 
