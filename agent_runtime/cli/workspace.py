@@ -26,7 +26,7 @@ from turnkeeper.console import Output, OutputOption, bar, note, plain, show_reco
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
 
-LARGEST = 2 * 1024 * 1024
+LARGEST_ATTACHMENT = 2 * 1024 * 1024  # bytes
 OfPage = Annotated[str, typer.Argument(metavar="PAGE", help="The page of the attachment.")]
 _TEXT, _BYTES = "text/plain", "application/octet-stream"
 _ATTACHMENTS = columns("NAME TYPE=content_type #BYTES=size ADDED=added_at ORIGIN +SHA-256=sha256")
@@ -90,7 +90,7 @@ def attachment(
 def read_file(page: str, file: Path, *, name: str = "", content_type: str = "") -> wire.PutAttachmentRequest:
     """Return a file as an attachment. Raises NotFound; InvalidInput for a link, a pipe, or one too large."""
     try:
-        data = SystemFiles().read(file, LARGEST)
+        data = SystemFiles().read(file, LARGEST_ATTACHMENT)
     except FileNotFoundError as error:
         raise NotFound("no such file", where=str(file)) from error
     except TurnkeeperError as error:

@@ -25,8 +25,8 @@ from turnkeeper.config.settings import NotifySettings
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 
-LONGEST_S = 30.0
-MOST_AT_ONCE = 8
+LONGEST_NOTIFY_S = 30.0
+MOST_NOTIFYING = 8
 Event = Literal["interrupt", "failure", "pause"]
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LANG"),
@@ -63,7 +63,7 @@ class Notifier:
         """Start the command if the settings name this event. Never waits, never raises."""
         if not self._settings.command or notification.event not in self._settings.on:
             return
-        if len(self._under_way) >= MOST_AT_ONCE:
+        if len(self._under_way) >= MOST_NOTIFYING:
             self._log.emit("notify.failed", turn_id=notification.turn_id, reason="too many at once")
             return
         task = asyncio.create_task(self._run(notification), name=f"notify-{notification.turn_id}")
@@ -98,10 +98,10 @@ class Notifier:
             start_new_session=True,
         )
         try:
-            async with asyncio.timeout(LONGEST_S):
+            async with asyncio.timeout(LONGEST_NOTIFY_S):
                 code = await process.wait()
         except TimeoutError:
-            return f"took longer than {LONGEST_S:.0f} s"
+            return f"took longer than {LONGEST_NOTIFY_S:.0f} s"
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, 9)

@@ -135,7 +135,7 @@ def to_page(row: RowMapping) -> Page:
     return from_row(Page, row, tags=tuple(json.loads(row["tags"])))
 
 
-LARGEST = 2 * 1024 * 1024  # bytes
+LARGEST_ATTACHMENT = 2 * 1024 * 1024  # bytes
 MOST_ON_A_PAGE = 50
 _NAME = re.compile(r"[^/\x00-\x1f\x7f.\s][^/\x00-\x1f\x7f]{0,99}")
 _TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,48}/[a-z0-9][a-z0-9!#$&^_.+-]{0,49}", re.ASCII)
@@ -185,8 +185,8 @@ def check_attachment(draft: AttachmentDraft) -> AttachmentDraft:
         raise InvalidInput("holds a lone surrogate", where="name")
     if not _TYPE.fullmatch(draft.content_type):
         raise InvalidInput(f"{draft.content_type[:40]!r} is not a content type", where="type", hint="such as text/csv")
-    if not 0 < len(draft.data) <= LARGEST:
-        raise InvalidInput(f"is {len(draft.data)} bytes; it must be 1 to {LARGEST}", where="data")
+    if not 0 < len(draft.data) <= LARGEST_ATTACHMENT:
+        raise InvalidInput(f"is {len(draft.data)} bytes; it must be 1 to {LARGEST_ATTACHMENT}", where="data")
     return draft
 
 
