@@ -79,8 +79,8 @@ def _configured(place: Home, settings: Any) -> str:
 
 
 async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[str, Any]:
-    opening: Any = import_module("agent_runtime.graph.foreign.open")
-    report: Any = import_module("agent_runtime.graph.foreign.open").report
+    opening: Any = import_module("agent_runtime.graph.foreign.load")
+    report: Any = import_module("agent_runtime.graph.foreign.load").report
     categories: Any = import_module("agent_runtime.permissions.categories").Categories(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)

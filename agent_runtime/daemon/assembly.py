@@ -13,19 +13,18 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, a
 from dataclasses import dataclass
 from typing import Any
 
-from agent_runtime.graph.agent.default import Build, MemoryRecall, build_graph
+from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, build_graph
 from agent_runtime.graph.agent.memory_store import MemoryStore, lend
-from agent_runtime.graph.agent.subagents import Subagents
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine
-from agent_runtime.graph.engine.live_output import LiveOutput
-from agent_runtime.graph.foreign.open import Opened, open_graph, targets
+from agent_runtime.graph.engine.model_output import LiveOutput
+from agent_runtime.graph.foreign.load import Opened, open_graph, targets
 from agent_runtime.graph.guard import Gate, Guard, watching
-from agent_runtime.graph.guard.tool_events import ToolEvents
+from agent_runtime.graph.guard.hooks import ToolEvents
 from agent_runtime.graph.models import make_model, take_keys
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
-from agent_runtime.graph.models.secrets import known_secrets
+from agent_runtime.graph.models.make import known_secrets
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages

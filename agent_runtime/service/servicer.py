@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.graph.engine.live_output import LiveOutput
+from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import read_decision

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.graph.engine.live_output import Listener, LiveOutput, OutputPiece
+from agent_runtime.graph.engine.model_output import Listener, LiveOutput, OutputPiece
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.turn import EventRecord
 from agent_runtime.service.reads import Changed, changed_turns, conversation_turns, newest_turns

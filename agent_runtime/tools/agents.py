@@ -10,13 +10,13 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.graph.engine.tokens import SUBAGENT_TOKENS, subagent_usage
+from agent_runtime.graph.engine.model_output import SUBAGENT_TOKENS, subagent_usage
 from agent_runtime.mailbox.agent_messages import SCOPE, AgentMessages
 from agent_runtime.tools.call import Result, Runtime, call_of, spec
 from turnkeeper.errors import TurnkeeperError
 
 if TYPE_CHECKING:  # a rehearsal asks for the tools only, and need not wait until agents can be built
-    from agent_runtime.graph.agent.subagents import Subagents
+    from agent_runtime.graph.agent.default import Subagents
 
 SUBAGENT_SCOPE = "subagent.run"
 SUBAGENT_TOOL = SUBAGENT_SCOPE.replace(".", "_")

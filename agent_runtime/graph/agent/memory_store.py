@@ -13,8 +13,7 @@ from langgraph.pregel import Pregel
 from langgraph.store import base
 from sqlalchemy import Connection
 
-from agent_runtime.graph.guard.binding import RepeatedCalls, made_id, place
-from agent_runtime.graph.guard.gate import CallRequest, Gate, Refused
+from agent_runtime.graph.guard.gate import CallRequest, Gate, Refused, RepeatedCalls, made_id, place
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, Outcome

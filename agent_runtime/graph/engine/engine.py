@@ -17,9 +17,15 @@ from langgraph.types import Command
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.engine import inputs
-from agent_runtime.graph.engine.live_output import LiveOutput, publishing
-from agent_runtime.graph.engine.tokens import ModelUsage, SubagentUsage, counting_subagents, tokens_of
-from agent_runtime.graph.models.secrets import redact
+from agent_runtime.graph.engine.model_output import (
+    LiveOutput,
+    ModelUsage,
+    SubagentUsage,
+    counting_subagents,
+    publishing,
+    tokens_of,
+)
+from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical, read_interrupt
 from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.turn import Said, TurnContext

@@ -70,7 +70,7 @@ class Inspection:
     unguardable: tuple[Unguardable, ...]
 
 
-def inspect(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
+def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
     """Look at a graph without running anything of it. Finds no less than its nodes, subgraphs and their closures."""
     tools: set[str] = set()
     problems: dict[Unguardable, None] = {}
@@ -78,7 +78,12 @@ def inspect(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         if isinstance(value, BaseTool):
             tools.add(value.name)
         why = _why_not(value)
-        if isinstance(value, Pregel) and value is not graph and value.checkpointer is False and inspect(value).tools:
+        if (
+            isinstance(value, Pregel)
+            and value is not graph
+            and value.checkpointer is False
+            and inspect_graph(value).tools
+        ):
             why = "it keeps no checkpoints (checkpointer=False), so that no question in it can be answered"
         if why:
             problems[Unguardable(where=where, why=why)] = None

@@ -1,7 +1,7 @@
 """The guard around every tool call: in scope it runs, else the author is asked, and nothing happens meanwhile.
 
 Enforcement is here, in code, whatever a prompt says. `gate` decides about one call; `middleware` asks it for the calls
-of our own agent, `hooks` for every other tool call of the process; `binding` says what an approval is bound to.
+of our own agent, `hooks` for every other tool call of the process; `gate` also says what an approval is bound to.
 """
 
 from agent_runtime.graph.guard.gate import Gate, LimitReached

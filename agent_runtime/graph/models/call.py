@@ -15,9 +15,17 @@ from langchain_core.messages import AIMessage
 from langgraph.errors import GraphBubbleUp
 
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.graph.models.answers import Pieces, ending_of, examine, with_usage
-from agent_runtime.graph.models.faults import Fault, ModelFailed, read_fault, wait_before
-from agent_runtime.graph.models.secrets import redact, secrets_of, shown_url
+from agent_runtime.graph.models.answers import (
+    Fault,
+    ModelFailed,
+    Pieces,
+    ending_of,
+    examine,
+    read_fault,
+    wait_before,
+    with_usage,
+)
+from agent_runtime.graph.models.make import redact, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.turn_store import Store

@@ -20,12 +20,8 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from agent_runtime.graph.offline.digest import digest
-from agent_runtime.graph.offline.loop import iterate
-from agent_runtime.graph.offline.memory import consolidate
-from agent_runtime.graph.offline.reply import reply
-from agent_runtime.graph.offline.research import SUBAGENTS, sweep
-from agent_runtime.graph.offline.revalidate import revalidate
+from agent_runtime.graph.offline.conversation import digest, iterate, reply
+from agent_runtime.graph.offline.knowledge import SUBAGENTS, consolidate, revalidate, sweep
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Rule, Step
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.turn import TurnContext

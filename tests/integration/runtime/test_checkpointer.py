@@ -19,8 +19,8 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 
-from agent_runtime.graph.checkpointer.rows import SCHEMA
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
+from agent_runtime.graph.checkpointer.sqlite import SCHEMA
 from tests.support.saving import at, checkpoint
 from turnkeeper.errors import Corrupt
 

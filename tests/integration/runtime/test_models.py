@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from agent_runtime.daemon.assembly import assemble
+from agent_runtime.graph.models import answers
 from agent_runtime.graph.models import call as calls_module
-from agent_runtime.graph.models import faults
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
@@ -91,7 +91,7 @@ def server() -> Iterator[ChatServer]:
 
 
 def prepare(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(faults, "FIRST_WAIT_S", 0.001)
+    patch.setattr(answers, "FIRST_WAIT_S", 0.001)
     for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_ORG_ID", "http_proxy", "HTTP_PROXY", "all_proxy"):
         patch.delenv(name, raising=False)
     patch.setenv("OPENAI_API_KEY", KEY)
@@ -329,8 +329,8 @@ async def test_a_cancel_lands_in_the_middle_of_an_answer(desk: Desk) -> None:
 
 
 async def test_a_cancel_lands_while_a_try_waits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "FIRST_WAIT_S", 3600.0)
-    monkeypatch.setattr(faults, "LONGEST_WAIT_S", 3600.0)
+    monkeypatch.setattr(answers, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(answers, "LONGEST_WAIT_S", 3600.0)
     desk.server.script = [Reply(status=503)]
     receipt = await desk.service.Fire(desk.fire(), None)
     await asyncio.to_thread(desk.server.asked.acquire)
@@ -339,8 +339,8 @@ async def test_a_cancel_lands_while_a_try_waits(desk: Desk, monkeypatch: pytest.
 
 
 async def test_a_model_that_does_not_answer_meets_the_time_limit(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "FIRST_WAIT_S", 3600.0)
-    monkeypatch.setattr(faults, "LONGEST_WAIT_S", 3600.0)
+    monkeypatch.setattr(answers, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(answers, "LONGEST_WAIT_S", 3600.0)
     desk.work(seconds=1)
     desk.server.script = [Reply(cut=0, hang=True), Reply(status=503)]
     events = await asyncio.gather(desk.run(1), desk.run(2, task="b", thread_id="thread-b"))

@@ -13,7 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from agent_runtime.graph.checkpointer.saver import open_saver
 from agent_runtime.graph.engine.engine import Engine, Input
-from agent_runtime.graph.engine.live_output import LiveOutput, OutputPiece
+from agent_runtime.graph.engine.model_output import LiveOutput, OutputPiece
 from agent_runtime.model.turn import Category, TurnContext
 
 TURN = TurnContext(turn_id="turn-1", thread_id="th", channel="general", agent="agent0", category=Category(name="x"))

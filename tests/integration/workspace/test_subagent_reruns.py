@@ -7,8 +7,8 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from agent_runtime.graph.agent import default, subagents
-from agent_runtime.graph.agent.subagents import Report, Subagents
+from agent_runtime.graph.agent import default
+from agent_runtime.graph.agent.default import Report, Subagents
 from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.offline import OfflineModel
@@ -44,7 +44,7 @@ class Counted(OfflineModel):
 async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
     workspace: Workspace, begin: Begin, clock: ManualClock, told: Told, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
-    for module in (subagents, default):
+    for module in (default, default):
         monkeypatch.setattr(module, "SUBAGENTS", {"keeper": KEEPER})
     asked: list[int] = []
     found: list[Report] = []
@@ -76,7 +76,7 @@ async def test_a_step_that_runs_again_writes_once_and_asks_no_model_again(
     assert "Remembered in the channel memory" in found[-1].text
 
 
-class Dying(subagents.SubagentLimit):
+class Dying(default.SubagentLimit):
     """Dies once, when a tool has run and its answer is not on disk yet."""
 
     def __init__(self) -> None:

@@ -9,9 +9,8 @@ from langchain_core.exceptions import ModelAPIError, ModelRateLimitError
 from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
 from langchain_core.messages.tool import invalid_tool_call
 
-from agent_runtime.graph.models.answers import examine
-from agent_runtime.graph.models.faults import LONGEST_QUOTE, Fault, Unusable, read_fault, wait_before
-from agent_runtime.graph.models.secrets import redact, shown_url
+from agent_runtime.graph.models.answers import LONGEST_QUOTE, Fault, Unusable, examine, read_fault, wait_before
+from agent_runtime.graph.models.make import redact, shown_url
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 PIECES = [AIMessageChunk("words")]

@@ -16,9 +16,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 
 from agent_runtime.graph.foreign import inspect as toolnodes
-from agent_runtime.graph.foreign.inspect import Unguardable, inspect
-from agent_runtime.graph.foreign.load import Loaded, Reference
-from agent_runtime.graph.foreign.open import Opened
+from agent_runtime.graph.foreign.inspect import Unguardable, inspect_graph
+from agent_runtime.graph.foreign.load import Loaded, Opened, Reference
 from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.permissions.judge import judge
 from tests.support.scripted import ScriptedModel
@@ -111,7 +110,7 @@ class Team:
     ],
 )
 def test_tools_are_found_wherever_a_graph_holds_them(node: Any) -> None:
-    found = inspect(graph(node))
+    found = inspect_graph(graph(node))
     assert set(found.tools) >= {"one", "two"}
     assert found.unguardable == ()
 
@@ -122,7 +121,7 @@ def test_tools_that_a_tool_calls_are_found() -> None:
         """Call another."""
         return str(one.invoke(text))
 
-    assert inspect(graph(ToolNode([outer, PlainTool()]))).tools == ("one", "outer", "plain")
+    assert inspect_graph(graph(ToolNode([outer, PlainTool()]))).tools == ("one", "outer", "plain")
 
 
 @pytest.mark.parametrize(
@@ -139,14 +138,14 @@ def test_tools_that_a_tool_calls_are_found() -> None:
     ],
 )
 def test_what_runs_past_the_guard_is_named_with_its_node(node: Any, why: str) -> None:
-    (problem,) = inspect(graph(node)).unguardable
+    (problem,) = inspect_graph(graph(node)).unguardable
     assert problem.where.startswith("node")
     assert why in problem.why
 
 
 def test_tools_that_the_graph_runs_are_no_providers_tools() -> None:
     functions = [{"type": "function", "function": {"name": "one"}}, {"name": "one", "input_schema": {}}]
-    assert inspect(graph(holding(model(*functions)))).unguardable == ()
+    assert inspect_graph(graph(holding(model(*functions)))).unguardable == ()
 
 
 @pytest.mark.parametrize("name", ["langgraph_demo", "langchain_demo", "openai_demo", "webbrowser"])
@@ -159,7 +158,7 @@ def test_a_module_of_the_authors_is_no_library_whatever_its_name(
     (tmp_path / f"{name}.py").write_text(source, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, name, raising=False)
-    (problem,) = inspect(graph(importlib.import_module(name).Own([one]))).unguardable
+    (problem,) = inspect_graph(graph(importlib.import_module(name).Own([one]))).unguardable
     monkeypatch.delitem(sys.modules, name)
     assert "Own runs its tools in a way of its own (invoke)" in problem.why
 
@@ -209,35 +208,35 @@ class Keeps:
     ],
 )
 def test_tools_that_a_provider_runs_are_found_wherever_a_node_holds_them(node: Any, kind: str) -> None:
-    (problem,) = inspect(graph(node)).unguardable
+    (problem,) = inspect_graph(graph(node)).unguardable
     assert problem == Unguardable(where="node", why=f"the model's provider runs {kind} by itself")
 
 
 @pytest.mark.parametrize("node", [of_data, holding(DATA), Keeps([one]).work])
 def test_lists_that_are_no_providers_tools_are_no_trouble(node: Any) -> None:
-    assert inspect(graph(node)).unguardable == ()
+    assert inspect_graph(graph(node)).unguardable == ()
 
 
 def test_a_graph_that_holds_too_much_to_look_at_is_not_called_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolnodes, "MOST_LOOKED_AT", 100)
-    assert inspect(graph(holding([[1] for _ in range(50)]))).unguardable == ()
-    (problem,) = inspect(graph(holding([OwnNode([one]), [[number] for number in range(200)]]))).unguardable
+    assert inspect_graph(graph(holding([[1] for _ in range(50)]))).unguardable == ()
+    (problem,) = inspect_graph(graph(holding([OwnNode([one]), [[number] for number in range(200)]]))).unguardable
     assert "holds more than 100 objects" in problem.why
 
 
 def test_a_subgraph_without_checkpoints_is_no_trouble_where_it_has_no_tools() -> None:
-    assert inspect(graph(graph(holding({}), checkpointer=False))).unguardable == ()
+    assert inspect_graph(graph(graph(holding({}), checkpointer=False))).unguardable == ()
 
 
 def test_a_problem_in_a_subgraph_is_found_under_its_path() -> None:
-    (problem,) = inspect(graph(graph(OwnNode([one])))).unguardable
+    (problem,) = inspect_graph(graph(graph(OwnNode([one])))).unguardable
     assert problem.where == "node/node"
 
 
 def test_no_graph_is_made_ready_while_nobody_watches() -> None:
     made = graph(ToolNode([one]))
     loaded = Loaded(reference=Reference(text="a:b", file=None, module="a", attribute="b"), kind="", graph=made)
-    opened = Opened(loaded=loaded, inspection=inspect(made), trusted=False)
+    opened = Opened(loaded=loaded, inspection=inspect_graph(made), trusted=False)
     with pytest.raises(RuntimeError, match="no guard watches"):
         opened.bind(InMemorySaver())
     with watching(Gate({}, judge)):

@@ -16,7 +16,7 @@ from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform
 from agent_runtime.cli.chat.follow import Typed
 from agent_runtime.cli.chat.render import Panels, Safe, changes_of, known_of, render
 from agent_runtime.cli.chat.screen import LineView, Screen
-from agent_runtime.graph.engine.live_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
+from agent_runtime.graph.engine.model_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
 from agent_runtime.model.conversation import project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.service.reads import LONGEST_EXCERPT

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Table
 
-from agent_runtime.graph.engine.live_output import OutputPiece, RunningCall
+from agent_runtime.graph.engine.model_output import OutputPiece, RunningCall
 from agent_runtime.model.mapping import JSON_KEYS, LEFT_OUT, RENAMED, shared_fields
 from agent_runtime.model.trigger import TriggerHeader
 from agent_runtime.model.turn import Category, ChannelRecord, EventRecord, InterruptRecord, KeyRecord, Said, TurnRecord

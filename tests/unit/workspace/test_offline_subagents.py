@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.graph.offline.research import claims, research, review, supports, sweep
+from agent_runtime.graph.offline.knowledge import claims, research, review, supports, sweep
 from agent_runtime.graph.offline.rules import Brief, Exchange
 from agent_runtime.model.turn import SUBAGENTS
 from agent_runtime.tools.workspace import workspace_tools

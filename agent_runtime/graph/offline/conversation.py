@@ -1,0 +1,367 @@
+"""The jobs of a channel by rules: answer its author, summarise what is new in it, make one iteration of a loop.
+
+An author's message is done as ordered where it orders something by name; otherwise pages and messages that fit are
+quoted. A summary reads what is new since the last one, proposes the sentences that say most, and reports what was read.
+
+An iteration reads where the loop stands, takes one step, keeps it, and says when to go on. Three kinds of prompt are
+understood: `count to 10` has a goal, `keep counting` goes on for ever, and `roll a die until a 6` goes on as long as
+chance has it. `every 30s` in the prompt sets the pace.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent_runtime.graph.context import WAKEUP_TOOL
+from agent_runtime.graph.offline import rules
+from agent_runtime.graph.offline.rules import Brief, Done, Request, Step, answers, call, counted
+from agent_runtime.model.words import terms
+from turnkeeper.times import parse_duration
+
+QUOTES = "(Written by the rule-based offline model, which quotes and does not reason.)"
+UNDERSTOOD = (
+    "It understands remember: TEXT, search: TERMS, read: PAGE, fetch: URL, tell AGENT: TEXT, "
+    "restart: NOTES, ask researcher: BRIEF, ask reviewer: BRIEF, propose page: TITLE: BODY, loop 15m: PROMPT, loops, "
+    "stop loop: ID and emit: EVENT."
+)
+MOST_QUOTES = 3
+LONGEST_PAGE = 1_200
+_LINE, _TO_THE_END = re.IGNORECASE | re.MULTILINE, re.IGNORECASE | re.MULTILINE | re.DOTALL
+_READING = re.compile(r"^\s*(?:then\s+)?(search|read|fetch):\s*(.+)$", _LINE)
+_TELL = re.compile(r"^\s*(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
+_RESTART = re.compile(r"^\s*(?:then\s+)?restart:\s*(.+)$", _LINE)
+_ASK = re.compile(r"^\s*(?:then\s+)?ask (researcher|reviewer):\s*(.+)\Z", _TO_THE_END)
+_PROPOSE_PAGE = re.compile(r"^\s*(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", _TO_THE_END)
+_LOOP = re.compile(r"^\s*loop(?: (\d{1,6}[smhd]))?:\s*(.+)$", _LINE)
+_LOOPS = re.compile(r"^\s*loops\s*$", _LINE)
+_STOP = re.compile(r"^\s*(stop|pause) loop:\s*(\S+)\s*$", _LINE)
+_EMIT = re.compile(r"^\s*emit:\s*(\S+)\s*$", _LINE)
+
+
+def reply(brief: Brief, done: Done) -> Step:
+    """Return the next step of a turn that answers a message."""
+    if _all_orders(brief):
+        return rules.follow((orders, loop_orders, rules.remember), _report_orders, brief, done)
+    return rules.follow((_look_up, _open_best), _answer_question, brief, done)
+
+
+def orders(brief: Brief, _done: Done) -> list[Request]:
+    r"""Return the calls that the prompt orders by name: search:, read:, fetch:, tell, restart:, ask, propose page:.
+
+    >>> [one.tool for one in orders(Brief(prompt="search: release\nread: plan\nrestart: go on"), ())]
+    ['workspace_search', 'workspace_read', 'lifecycle_request_restart']
+    """
+    tools = {"search": ("workspace_search", "query"), "read": ("workspace_read", "page"), "fetch": ("web_fetch", "url")}
+    named = [(*tools[match[1].lower()], match[2].strip()) for match in _READING.finditer(brief.prompt)]
+    calls = [call(tool, **{argument: value}) for tool, argument, value in named]
+    calls += [call("agent_send", worker=one[1], text=one[2].strip()) for one in _TELL.finditer(brief.prompt)]
+    calls += [call("lifecycle_request_restart", notes=one[1].strip()) for one in _RESTART.finditer(brief.prompt)]
+    if asked := _ASK.search(brief.prompt):
+        calls.append(call("subagent_run", name=asked[1].lower(), brief=asked[2].strip()))
+    elif page := _PROPOSE_PAGE.search(brief.prompt):
+        calls.append(call("page_propose", title=page[1].strip(), body=page[2].strip()))
+    return calls
+
+
+def loop_orders(brief: Brief, _done: Done) -> list[Request]:
+    r"""Return the calls that an author's message orders about loops and events.
+
+    >>> [one.tool for one in loop_orders(Brief(prompt="loop 15m: look around\nstop loop: loop-1\nemit: built"), ())]
+    ['LoopCreate', 'LoopDelete', 'event_emit']
+    """
+    every = [(match[1], match[2].strip()) for match in _LOOP.finditer(brief.prompt)]
+    calls = [call("LoopCreate", prompt=text, **({"every": pace} if pace else {})) for pace, text in every]
+    calls += [call("LoopList")] if _LOOPS.search(brief.prompt) else []
+    for match in _STOP.finditer(brief.prompt):
+        action = "pause" if match[1].lower() == "pause" else "delete"
+        calls.append(call("LoopDelete", loop=match[2], action=action))
+    return calls + [call("event_emit", name=match[1]) for match in _EMIT.finditer(brief.prompt)]
+
+
+def _all_orders(brief: Brief) -> list[Request]:
+    return [*orders(brief, ()), *loop_orders(brief, ()), *rules.remember(brief, ())]
+
+
+def _look_up(brief: Brief, _done: Done) -> list[Request]:
+    query = " ".join(terms(brief.prompt))
+    wanted = [call("workspace_search", query=query, limit=3)] if query else []
+    return [one for one in (*wanted, call("conversation_read", since="start")) if brief.may(one.tool)]
+
+
+def _open_best(brief: Brief, done: Done) -> list[Request]:
+    best = rules.pages_found(done)[:1] if brief.may("workspace_read") else []
+    return [call("workspace_read", page=page["page"]) for page in best]
+
+
+def _answer_question(brief: Brief, done: Done) -> str:
+    wanted = terms(brief.prompt)
+    lines = []
+    for page in answers(done, "workspace_read"):
+        quotes = rules.relevant(page["body"], wanted, MOST_QUOTES)
+        lines += [f"{page['title']} ({page['page']}): {quote}" for quote in quotes]
+    for conversation in answers(done, "conversation_read"):
+        lines += _quoted(conversation["messages"], wanted)
+    lines += rules.refusals(done)
+    if not lines:
+        about = f" about {', '.join(wanted[:6])}" if wanted else ""
+        lines = [f"Nothing{about} in the workspace or in this channel.", UNDERSTOOD]
+    return "\n".join([*lines, QUOTES])
+
+
+def _quoted(messages: list[dict[str, Any]], wanted: list[str]) -> list[str]:
+    said = [
+        f"{message['role']} said: {quote}"
+        for message in messages
+        if QUOTES not in message["text"] and not _all_orders(Brief(prompt=message["text"]))
+        for quote in rules.relevant(message["text"], wanted, 1)
+    ]
+    return said[-MOST_QUOTES:]
+
+
+def _report_orders(brief: Brief, done: Done) -> str:
+    missing = sorted({one.tool for one in _all_orders(brief)} - brief.offered)
+    lines = [line for exchange in done if exchange.ok for line in _told(exchange.tool, exchange.data)]
+    lines += rules.refusals(done)
+    lines += [f"{tool} is not offered in this category." for tool in missing]
+    return "\n".join([*lines, QUOTES])
+
+
+def _told(tool: str, data: dict[str, Any]) -> list[str]:
+    """Return in lines what a call gave; none for a tool that nobody orders."""
+    get = data.get
+    sentences = {
+        "memory_put": f"Remembered in the {get('tier')} memory as {get('key')}.",
+        "subagent_run": f"The {get('subagent')} reports:\n{get('report')}",
+        "agent_send": f"Sent to {get('worker')}; what it answers comes here.",
+        "lifecycle_request_restart": "Asked for a restart; my next turn is shown the notes.",
+        "page_propose": f"Proposed page “{get('title')}” as candidate {get('candidate_id')}.",
+        "web_fetch": f"{get('title')} ({get('url')}):\n{_cut(str(get('text')))}",
+        "workspace_read": f"{get('title')} ({get('page')}):\n{_cut(str(get('body')))}",
+        "LoopCreate": f"Loop {get('loop')} is made ({get('fires')}); it ends on {get('expires_at')}.",
+        "LoopDelete": f"Loop {get('loop')} is {get('state')}.",
+        "event_emit": f"Emitted {get('event')}; {get('listening_tasks')} tasks listen.",
+    }
+    if tool == "workspace_search":
+        found = [f"- {page['page']}: {page['title']}: {page['snippet']}" for page in get("pages", [])]
+        return found or ["No page holds these words."]
+    if tool == "LoopList":
+        return [_loop(loop) for loop in get("loops", [])] or ["There are no loops here."]
+    return [sentences[tool]] if tool in sentences else []
+
+
+def _loop(loop: dict[str, Any]) -> str:
+    next_at = loop.get("next_fire_at") or "not set"
+    return f"- {loop.get('loop')} ({loop.get('fires')}, {loop.get('state')}, next {next_at}): {loop.get('prompt')}"
+
+
+def _cut(text: str) -> str:
+    return text[:LONGEST_PAGE] + "…" * (len(text) > LONGEST_PAGE)
+
+
+MOST_PAGES = 2
+MOST_POINTS = 5
+_INSTRUCTIONS = frozenset({"catch", "summarise", "summarize", "summary", "report", "digest", "happened", "propose"})
+
+
+def digest(brief: Brief, done: Done) -> Step:
+    """Return the next step of a turn that summarises its channel."""
+    return rules.follow((_read_news, _open_new_pages, _propose_summary, rules.remember), _close_digest, brief, done)
+
+
+def _read_news(brief: Brief, _done: Done) -> list[Request]:
+    query = " ".join(term for term in terms(rules.without_remember(brief.prompt)) if term not in _INSTRUCTIONS)
+    wanted = [call("conversation_read", since="last-summary"), call("memory_read", tier="channel")]
+    wanted += [call("workspace_search", query=query)] if query else []
+    return [one for one in wanted if brief.may(one.tool)]
+
+
+def _open_new_pages(brief: Brief, done: Done) -> list[Request]:
+    pages = _new_pages(done)[:MOST_PAGES] if brief.may("workspace_read") else []
+    return [call("workspace_read", page=page["page"]) for page in pages]
+
+
+def _propose_summary(brief: Brief, done: Done) -> list[Request]:
+    if not _worth_saying(done):
+        return []
+    when = f", {brief.nominal}" if brief.nominal else ""
+    return [call("summary_propose", title=f"Catch-up for {brief.channel}{when}", body=_summary(done))]
+
+
+def _worth_saying(done: Done) -> bool:
+    """Return whether something is new since the last summary; the first summary of a channel always is."""
+    conversation = _conversation(done)
+    first = bool(conversation) and conversation.get("since") is None
+    return first or bool(conversation.get("messages")) or bool(_new_pages(done))
+
+
+def _summary(done: Done) -> str:
+    conversation, pages = _conversation(done), answers(done, "workspace_read")
+    messages = conversation.get("messages", [])
+    since = " since the last summary" if conversation.get("since") else ""
+    read = f"{counted(len(messages), 'message')}{since}, {counted(len(pages), 'page')} on the subject."
+    parts = [read.capitalize()]
+    said = rules.salient((message["text"] for message in messages), MOST_POINTS)
+    parts += [f"- {_speaker(messages, point)}: {point}" for point in said]
+    query = [word for one in done if one.tool == "workspace_search" for word in terms(one.args["query"])]
+    for page in pages:
+        points = rules.relevant(page["body"], query, 2) or rules.salient([page["body"]], 2)
+        parts += [f"- {page['title']} ({page['page']}): {point}" for point in points]
+    parts += [f"- remembered: {entry['text']}" for entry in _new_entries(done)[:MOST_POINTS]]
+    return "\n".join(parts)
+
+
+def _close_digest(brief: Brief, done: Done) -> str:
+    candidates, kept = rules.proposed(done, "summary_propose"), answers(done, "memory_put")
+    if not (candidates or rules.refusals(done) or kept or brief.stands_for > 1):
+        return ""
+    messages = counted(len(_conversation(done).get("messages", [])), "new message")
+    notes = counted(len(_new_entries(done)), "remembered note")
+    pages = [page["page"] for page in answers(done, "workspace_read")]
+    named = f" ({', '.join(pages)})" if pages else ""
+    said = [f"Read {messages}, {notes} and {counted(len(pages), 'page')}{named} in {brief.channel}."]
+    said += candidates or ["Nothing new since the last summary, so nothing is proposed."]
+    said += [f"Remembered it in the {one['tier']} memory." for one in kept]
+    if brief.stands_for == 1:
+        return rules.closing(said, done)
+    missed = f"This turn stands for {brief.stands_for} missed fires, the last of {brief.nominal or 'unknown'}."
+    return rules.closing(said, done, f"{missed} {rules.RULE_BASED}")
+
+
+def _conversation(done: Done) -> dict[str, Any]:
+    return next(iter(answers(done, "conversation_read")), {})
+
+
+def _since(done: Done) -> str:
+    """Return when the last summary was made, RFC 3339 in UTC, which compares as text; empty if there was none."""
+    return str(_conversation(done).get("since") or "")
+
+
+def _new_entries(done: Done) -> list[dict[str, Any]]:
+    return [entry for entry in rules.entries(done) if entry["updated_at"] > _since(done)]
+
+
+def _new_pages(done: Done) -> list[dict[str, Any]]:
+    return [page for page in rules.pages_found(done) if page["updated_at"] > _since(done)]
+
+
+def _speaker(messages: list[dict[str, Any]], point: str) -> str:
+    start = point.rstrip("…")
+    return next((message["role"] for message in messages if start in " ".join(message["text"].split())), "said")
+
+
+LOOP_SIGNATURE = "(Done by the rule-based offline model.)"
+ENDLESS_PACE_S = 60
+_EVENT = "\n\nEvent: "
+_COUNT = re.compile(r"\bcount(?:ing)?\b[^.\n]*?\bto (\d{1,6})\b", re.IGNORECASE)
+_ENDLESS = re.compile(r"\b(?:keep (?:on )?(?:count|increment)|increment(?:ing)? (?:the )?count)", re.IGNORECASE)
+_ROLL = re.compile(r"\broll\b[^.\n]*\bdie\b[^.\n]*\buntil\b[^.\n]*?\b([1-6])\b( or more\b)?", re.IGNORECASE)
+_PACE = re.compile(r"\bevery (\d{1,6} ?[smh])\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What a loop's prompt asks for.
+
+    Attributes:
+        most: the number to count to; None for no end.
+        faces: the faces of the die that end it; none for counting.
+        pace_s: seconds between two iterations.
+    """
+
+    most: int | None = None
+    faces: frozenset[int] = frozenset()
+    pace_s: int = 0
+
+
+def iterate(brief: Brief, done: Done) -> Step:
+    """Return the next step of an iteration; a prompt of no known kind is a summary of the channel.
+
+    The part of the prompt that describes the event which started the turn is left out: it is not what is asked.
+    """
+    brief = replace(brief, prompt=brief.prompt.partition(_EVENT)[0])
+    if read_goal(brief.prompt) is None:
+        return digest(brief, done)
+    return rules.follow((_recall, _keep, _go_on), _close_iteration, brief, done)
+
+
+def read_goal(prompt: str) -> Goal | None:
+    """Return what a prompt asks to do again and again; None where it is of no known kind.
+
+    >>> read_goal("Count to 10 in memory, one each time")
+    Goal(most=10, faces=frozenset(), pace_s=0)
+    >>> read_goal("keep incrementing the count every 5s")
+    Goal(most=None, faces=frozenset(), pace_s=5)
+    >>> read_goal("Roll a die until a 5 or more")
+    Goal(most=None, faces=frozenset({5, 6}), pace_s=0)
+    >>> read_goal("check whether CI passed")
+    """
+    asked = _PACE.search(prompt)
+    pace_s = int(parse_duration(asked[1]).total_seconds()) if asked else None
+    if found := _ROLL.search(prompt):
+        last = 6 if found[2] else int(found[1])
+        return Goal(faces=frozenset(range(int(found[1]), last + 1)), pace_s=pace_s or 0)
+    if found := _COUNT.search(prompt):
+        return Goal(most=int(found[1]), pace_s=pace_s or 0)
+    if _ENDLESS.search(prompt):
+        return Goal(pace_s=ENDLESS_PACE_S if pace_s is None else pace_s)
+    return None
+
+
+def _key(brief: Brief) -> str:
+    return f"{brief.task} stands at"[:100]
+
+
+def _recall(_brief: Brief, _done: Done) -> list[Request]:
+    return [call("memory_read", tier="channel")]
+
+
+def _keep(brief: Brief, done: Done) -> list[Request]:
+    text = f"roll {_before(brief, done) + 1}: {brief.draw}" if _goal(brief).faces else str(_before(brief, done) + 1)
+    return [call("memory_put", tier="channel", key=_key(brief), text=text)]
+
+
+def _go_on(brief: Brief, done: Done) -> list[Request]:
+    kept = _kept(done)
+    if not answers(done, "memory_put") or _is_reached(_goal(brief), kept):
+        return []
+    return [call(WAKEUP_TOOL, delay_seconds=_goal(brief).pace_s, reason=f"it stands at {kept}")]
+
+
+def _close_iteration(brief: Brief, done: Done) -> str:
+    goal, kept = _goal(brief), _kept(done)
+    if rules.refusals(done):
+        return rules.closing([], done, LOOP_SIGNATURE)
+    of = f" of {goal.most}" if goal.most is not None else ""
+    said = kept.capitalize() if goal.faces else f"The count is {kept}{of}"
+    ends = "; that was the goal, so the loop ends" if _is_reached(goal, kept) else ""
+    return f"{said}{ends}. {LOOP_SIGNATURE}"
+
+
+def _is_reached(goal: Goal, kept: str) -> bool:
+    """Return whether a loop is where its prompt wants it."""
+    number, last = _numbers(kept)
+    return last in goal.faces if goal.faces else goal.most is not None and number >= goal.most
+
+
+def _goal(brief: Brief) -> Goal:
+    return read_goal(brief.prompt) or Goal()
+
+
+def _before(brief: Brief, done: Done) -> int:
+    """Return how many steps there were before this iteration, as memory tells; 0 if it does not."""
+    return next((_numbers(str(entry["text"]))[0] for entry in rules.entries(done) if entry["key"] == _key(brief)), 0)
+
+
+def _kept(done: Sequence[Any]) -> str:
+    return next((str(one.args["text"]) for one in done if one.tool == "memory_put"), "")
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    """Return the number of steps that an entry tells, and the last face; zeros where it tells none.
+
+    >>> _numbers("7"), _numbers("roll 3: 6"), _numbers("lost")
+    ((7, 0), (3, 6), (0, 0))
+    """
+    found = [int(number) for number in re.findall(r"\d{1,9}", text)]
+    return (found[0] if found else 0), (found[1] if len(found) > 1 else 0)
