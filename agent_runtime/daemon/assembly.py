@@ -22,9 +22,8 @@ from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.graph.foreign.load import Opened, open_graph, targets
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.guard.hooks import ToolEvents
-from agent_runtime.graph.models import make_model, take_keys
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
-from agent_runtime.graph.models.make import known_secrets
+from agent_runtime.graph.models.make import known_secrets, make_model, take_keys
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages

@@ -27,9 +27,9 @@ from langgraph.graph.state import CompiledStateGraph
 from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
 from agent_runtime.graph.engine.model_output import subagent_usage, tokens_of
 from agent_runtime.graph.guard.gate import Gate
-from agent_runtime.graph.models import make_model
 from agent_runtime.graph.models.call import Handler, Request, Response
-from agent_runtime.graph.offline import OfflineModel
+from agent_runtime.graph.models.make import make_model
+from agent_runtime.graph.offline.model import OfflineModel
 from agent_runtime.model.turn import SUBAGENTS, TurnContext
 from agent_runtime.model.words import shortened
 from agent_runtime.permissions.judge import FOREIGN, REQUEST

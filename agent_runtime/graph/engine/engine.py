@@ -16,15 +16,7 @@ from langgraph.types import Command
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import turn_around
-from agent_runtime.graph.engine import inputs
-from agent_runtime.graph.engine.model_output import (
-    LiveOutput,
-    ModelUsage,
-    SubagentUsage,
-    counting_subagents,
-    publishing,
-    tokens_of,
-)
+from agent_runtime.graph.engine import inputs, model_output
 from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical, read_interrupt
 from agent_runtime.model.decide import Position, ThreadState
@@ -114,11 +106,11 @@ class _Progress:
     """The newest step of an interval, kept so that an interval that fails still records what it said and cost."""
 
     def __init__(
-        self, on_step: Callable[[Step], Awaitable[None]], usage: ModelUsage | None, used: tuple[int, int]
+        self, on_step: Callable[[Step], Awaitable[None]], usage: model_output.ModelUsage | None, used: tuple[int, int]
     ) -> None:
         self._on_step = on_step
         self.usage = usage
-        self.subagents = SubagentUsage()
+        self.subagents = model_output.SubagentUsage()
         self._used = used
         self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
 
@@ -168,7 +160,7 @@ class Engine:
         foreign: bool = False,
         allow: Allow | None = None,
         secrets: Collection[str] = (),
-        live: LiveOutput | None = None,
+        live: model_output.LiveOutput | None = None,
     ) -> None:
         """Make an engine of a graph that was compiled with `checkpoints`.
 
@@ -238,7 +230,7 @@ class Engine:
         self._controls.add(control)
         if self._draining:
             control.request_drain()
-        progress = _Progress(on_step, ModelUsage() if self._foreign else None, used)
+        progress = _Progress(on_step, model_output.ModelUsage() if self._foreign else None, used)
         limit = asyncio.timeout(context.category.seconds)
         try:
             async with limit:
@@ -246,8 +238,8 @@ class Engine:
                     await self._allow()
                 with (
                     turn_around(context),
-                    counting_subagents(progress.subagents),
-                    publishing(self._live, context, progress.count),
+                    model_output.counting_subagents(progress.subagents),
+                    model_output.publishing(self._live, context, progress.count),
                 ):
                     return await self._stream(order, context, mark, progress, control)
         except GraphDrained:
@@ -357,7 +349,7 @@ class Engine:
         else:
             own = inputs.after(messages, before) if own is None else own
             lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")
-        tokens_in, tokens_out = tokens_of(own or ())
+        tokens_in, tokens_out = model_output.tokens_of(own or ())
         return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out)
 
 

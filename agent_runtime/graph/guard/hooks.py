@@ -34,21 +34,7 @@ from langgraph.prebuilt import ToolNode
 from sqlalchemy import Connection
 
 from agent_runtime.graph.context import bound
-from agent_runtime.graph.guard.gate import (
-    NO_TURN,
-    Admitted,
-    CallRequest,
-    Gate,
-    Refused,
-    RepeatedCalls,
-    chosen,
-    limits,
-    made_id,
-    note_put_in,
-    over_limit,
-    place,
-    sent_by_model,
-)
+from agent_runtime.graph.guard import gate
 from agent_runtime.model.approval import canonical, hash_args
 from agent_runtime.store.database import check_lease
 from agent_runtime.store.turn_events import OF_TOOLS
@@ -198,9 +184,9 @@ class _Counted:
 class _Watch:
     """A gate, the calls that turns have made past it, and what writes the events of those that run."""
 
-    gate: Gate
+    decider: gate.Gate
     counted: _Counted
-    repeated: RepeatedCalls
+    repeated: gate.RepeatedCalls
     events: ToolEvents | None
 
 
@@ -215,9 +201,9 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def watching(gate: Gate, events: ToolEvents | None = None) -> Iterator[None]:
+def watching(decider: gate.Gate, events: ToolEvents | None = None) -> Iterator[None]:
     """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
-    watch = _Watch(gate=gate, counted=_Counted(), repeated=RepeatedCalls(), events=events)
+    watch = _Watch(decider=decider, counted=_Counted(), repeated=gate.RepeatedCalls(), events=events)
     with _LOCK:
         if not _WATCHES:
             _install_hooks()
@@ -238,11 +224,11 @@ def watched() -> bool:
 
 def admit_once(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> AbstractContextManager["_Pass | None"]:
     """Let exactly this call, judged already, through once within the block."""
-    about = chosen(tool, sent_by_model(tool, args)) if tool is not None else args
+    about = gate.chosen(tool, gate.sent_by_model(tool, args)) if tool is not None else args
     return bound(_PASS, _Pass(tool=tool, call_id=call_id, args_hash=hash_args(about)))
 
 
-def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, Refused | Execution | None]:
+def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, gate.Refused | Execution | None]:
     """Return what the tool is run with, and either why it must not run or what writes the events of its run.
 
     Raises:
@@ -250,28 +236,28 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
         LimitReached: the turn goes on calling tools past its limit.
     """
     args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
-    shown = chosen(tool, args, call_id)
+    shown = gate.chosen(tool, args, call_id)
     watch = _WATCHES[-1]
-    turn = watch.gate.turn()
+    turn = watch.decider.turn()
     if turn is None:
-        return tool_input, NO_TURN
-    at = place()
-    known_as = call_id or made_id(at, tool.name, shown)
+        return tool_input, gate.NO_TURN
+    at = gate.place()
+    known_as = call_id or gate.made_id(at, tool.name, shown)
     call = watch.repeated.name(f"{at}|{known_as}")
-    for subagents, most in limits(turn):  # what a subagent is refused does not count for its turn
-        if over := over_limit(watch.counted.number((turn.turn_id, *subagents), call), most):
-            return tool_input, Refused(text=over)
+    for subagents, most in gate.limits(turn):  # what a subagent is refused does not count for its turn
+        if over := gate.over_limit(watch.counted.number((turn.turn_id, *subagents), call), most):
+            return tool_input, gate.Refused(text=over)
     run = watch.events.of_call(turn.turn_id, tool.name, call) if watch.events is not None else None
     if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
         return tool_input, run
-    decided = watch.gate.admit(CallRequest(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
-    if isinstance(decided, Refused):
+    decided = watch.decider.admit(gate.CallRequest(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
+    if isinstance(decided, gate.Refused):
         return tool_input, decided
     return _given(tool_input, shown, decided), run
 
 
-def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
+def _given(tool_input: Any, shown: Mapping[str, Any], decided: gate.Admitted) -> Any:
     """Return what a tool is run with: the arguments as they were admitted, with those that LangGraph injected."""
     if not isinstance(tool_input, dict):
         return decided.args[_TEXT] if set(decided.args) == {_TEXT} else dict(decided.args)  # the tool checks the latter
@@ -286,7 +272,7 @@ def _given(tool_input: Any, shown: Mapping[str, Any], decided: Admitted) -> Any:
     return given
 
 
-def _refusal(tool: BaseTool, refused: Refused, call_id: str | None) -> ToolMessage:
+def _refusal(tool: BaseTool, refused: gate.Refused, call_id: str | None) -> ToolMessage:
     """Answer as a tool that failed does: with a message where a model called, else by raising."""
     if not call_id:
         raise ToolException(refused.text)
@@ -295,7 +281,7 @@ def _refusal(tool: BaseTool, refused: Refused, call_id: str | None) -> ToolMessa
 
 def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
-    if isinstance(known, Refused):
+    if isinstance(known, gate.Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
     with bound(_PASS, None):
         if known is None:
@@ -305,7 +291,7 @@ def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
 
 async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
-    if isinstance(known, Refused):
+    if isinstance(known, gate.Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
     with bound(_PASS, None):
         if known is None:
@@ -315,7 +301,7 @@ async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> A
 
 def _inject(self: ToolNode, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
     made = _INJECT(self, tool_call, *args, **kwargs)
-    note_put_in(tool_call, made)
+    gate.note_put_in(tool_call, made)
     return made
 
 

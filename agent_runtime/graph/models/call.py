@@ -15,16 +15,7 @@ from langchain_core.messages import AIMessage
 from langgraph.errors import GraphBubbleUp
 
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.graph.models.answers import (
-    Fault,
-    ModelFailed,
-    Pieces,
-    ending_of,
-    examine,
-    read_fault,
-    wait_before,
-    with_usage,
-)
+from agent_runtime.graph.models import answers
 from agent_runtime.graph.models.make import redact, secrets_of, shown_url
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.turn import TurnContext
@@ -116,7 +107,7 @@ class _Try:
 
     number: int
     began: float
-    pieces: Pieces
+    pieces: answers.Pieces
 
 
 class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
@@ -142,7 +133,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         while True:
             number += 1
             await self._around.cap.check()
-            this = _Try(number=number, began=self._around.clock.monotonic(), pieces=Pieces())
+            this = _Try(number=number, began=self._around.clock.monotonic(), pieces=answers.Pieces())
             try:
                 response = await handler(_with_pieces(request, this.pieces))
                 return self._answered(request, response, this, lost, turn_id)
@@ -160,10 +151,10 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         if not isinstance(answer, AIMessage):
             raise TypeError(f"a {type(answer).__name__} where an answer should be")
         offered = {tool.name if not isinstance(tool, dict) else str(tool.get("name")) for tool in request.tools}
-        first, *refused = examine(answer, this.pieces.all, self._tools | offered)
+        first, *refused = answers.examine(answer, this.pieces.all, self._tools | offered)
         assert isinstance(first, AIMessage)
         asked = [request.system_message, *request.messages] if request.system_message else request.messages
-        said, estimated = with_usage(first, asked, request.tools, lost)
+        said, estimated = answers.with_usage(first, asked, request.tools, lost)
         usage: Any = said.usage_metadata
         self._around.log.emit(
             "model.answered",
@@ -172,7 +163,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             tokens_in=usage["input_tokens"],
             tokens_out=usage["output_tokens"],
             estimated=estimated,
-            ending=ending_of(said),
+            ending=answers.ending_of(said),
             took_s=round(self._around.clock.monotonic() - this.began, 3),
         )
         return ModelResponse(result=[said, *refused], structured_response=response.structured_response)
@@ -180,8 +171,8 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     def _after(self, error: Exception, this: _Try, lost: tuple[int, int], turn_id: str, held: frozenset[str]) -> float:
         """Return how long to wait before the next try, or raise what the turn fails with."""
         secrets = self._around.secrets | held
-        fault = read_fault(error, self._around.clock.now(), secrets)
-        wait_s = wait_before(this.number, fault, self._around.entropy.uniform(0.0, 1.0))
+        fault = answers.read_fault(error, self._around.clock.now(), secrets)
+        wait_s = answers.wait_before(this.number, fault, self._around.entropy.uniform(0.0, 1.0))
         log = self._around.log
         if wait_s is not None:
             waits = round(wait_s, 3)
@@ -192,12 +183,14 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         failed.tokens = lost
         raise failed from None  # what the provider raised may quote a key
 
-    def _failed(self, fault: Fault, tries: int, secrets: frozenset[str]) -> ModelFailed:
+    def _failed(self, fault: answers.Fault, tries: int, secrets: frozenset[str]) -> answers.ModelFailed:
         what = f"{fault.what}; it was tried {tries} times" if tries > 1 else fault.what
-        return ModelFailed(redact(what, secrets), where=redact(self._where, secrets), hint=fault.hint or _GENERAL)
+        return answers.ModelFailed(
+            redact(what, secrets), where=redact(self._where, secrets), hint=fault.hint or _GENERAL
+        )
 
 
-def _with_pieces(request: Request, pieces: Pieces) -> Request:
+def _with_pieces(request: Request, pieces: answers.Pieces) -> Request:
     """Return the request with a copy of its model that hands over each piece of its answer."""
     return request.override(model=request.model.model_copy(update={"callbacks": [pieces]}))
 

@@ -17,8 +17,8 @@ from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 from pydantic import SecretStr
 
-from agent_runtime.graph.offline import OfflineModel
 from agent_runtime.graph.offline.model import NAME as OFFLINE
+from agent_runtime.graph.offline.model import OfflineModel
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import ModelSettings

@@ -1,5 +1,1 @@
 """The model that needs no key and no network: rules that do each shipped category's job by extractive means."""
-
-from agent_runtime.graph.offline.model import OfflineModel
-
-__all__ = ["OfflineModel"]

@@ -10,7 +10,7 @@ from langchain_core.outputs import ChatResult
 from sqlalchemy import Connection
 
 from agent_runtime.graph.agent.default import Briefing
-from agent_runtime.graph.offline import OfflineModel
+from agent_runtime.graph.offline.model import OfflineModel
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.workspace import memory as entries

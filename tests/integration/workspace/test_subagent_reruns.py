@@ -11,7 +11,7 @@ from agent_runtime.graph.agent import default
 from agent_runtime.graph.agent.default import Report, Subagents
 from agent_runtime.graph.context import turn_around
 from agent_runtime.graph.guard import Gate, Guard, watching
-from agent_runtime.graph.offline import OfflineModel
+from agent_runtime.graph.offline.model import OfflineModel
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import judge
 from agent_runtime.tools.workspace import workspace_tools
