@@ -84,7 +84,8 @@ async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[
     categories: Any = import_module("agent_runtime.permissions.categories").Categories(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)
-    import_module("agent_runtime.graph.models").take_keys(place, os.environ)  # a model may want its key when it is made
+    # A model may want its key when it is made.
+    import_module("agent_runtime.graph.models.make").take_keys(place, os.environ)
     async with opening.open_graph(text, base, trusted=trusted, environ=os.environ) as opened:
         found: Mapping[str, Any] = report(opened, usable, opening.absolute_text(text, base))
         return found

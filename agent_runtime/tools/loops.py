@@ -89,10 +89,8 @@ class Loops:
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
         """Make a loop, within what the turn may do.
 
-        Args:
-            call: the tool call.
-            asked: fields of a `TaskSpec`, its `prompt` among them; an empty value asks for nothing. Without `every`,
-                `cron` and `on` the loop is self-paced.
+        What is asked are fields of a `TaskSpec`, its `prompt` among them; an empty value asks for nothing. Without
+        `every`, `cron` and `on` the loop is self-paced.
 
         Raises:
             Denied: not in scope, or beyond the turn's category.

@@ -199,14 +199,8 @@ def build_graph(
 ) -> CompiledStateGraph[Any, TurnContext, Any, Any]:
     """Return the compiled graph of an agent that configures none of its own.
 
-    Args:
-        settings: for the model.
-        home: for the keys in its `.env`.
-        specs: the tools.
-        middleware: runs around the briefing's; must hold the guard, without which every tool runs unasked.
-        checkpointer: keeps the threads.
-        clock: the machine's unless a test passes another; only a demonstration's delay waits on it.
-        environ: the process's unless a test passes another.
+    `middleware` runs inside the briefing's and must hold the guard, without which every tool runs unasked. The
+    clock and the environment are the process's unless a test passes others; only a demonstration's delay waits.
 
     Raises:
         InvalidInput: the model cannot be made.
@@ -234,7 +228,6 @@ class Report:
     """What a subagent came to.
 
     Attributes:
-        name: which subagent.
         text: what it says; cut at 8,000 characters.
         calls: the calls that it made, in order, each in a line of at most 120 characters; at most 50.
         tokens: what its models read and wrote.
@@ -263,11 +256,8 @@ class Subagents:
     async def run(self, name: str, brief: str, *, call_id: str, admitted: TurnContext) -> Report:
         """Run a subagent to its end.
 
-        Args:
-            name: which.
-            brief: what it is to do; it sees nothing else of the turn.
-            call_id: of the tool call that starts it; equal whenever that is run again.
-            admitted: the turn as that call was admitted.
+        It sees nothing of the turn but its brief. `call_id` names the tool call that starts it, and is equal whenever
+        that is run again; `admitted` is the turn as that call was admitted.
 
         Raises:
             NotFound: there is no subagent of that name.

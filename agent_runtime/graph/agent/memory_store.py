@@ -121,14 +121,14 @@ class MemoryStore(base.BaseStore):
             InvalidInput: a namespace, key or value that memory does not take.
         """
         admitted = self._admit(ops)
-        return self._told(*self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result())
+        return self._record(*self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result())
 
     async def abatch(self, ops: Iterable[base.Op]) -> list[base.Result]:
         """As `batch`, without blocking the loop."""
         admitted = self._admit(ops)
-        return self._told(*await self._workspace.write(lambda connection: _carry_out(connection, admitted)))
+        return self._record(*await self._workspace.write(lambda connection: _carry_out(connection, admitted)))
 
-    def _told(self, results: list[base.Result], written: _Written) -> list[base.Result]:
+    def _record(self, results: list[base.Result], written: _Written) -> list[base.Result]:
         for one, outcome in written:
             self._workspace.wrote(one.call, one.scope, outcome)
         return results

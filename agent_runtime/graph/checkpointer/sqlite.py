@@ -81,7 +81,6 @@ class Found:
     """A checkpoint as it is stored.
 
     Attributes:
-        checkpoint_id: its id.
         parent_id: id of the one before it, if there is one.
         blob: type and bytes.
         metadata: JSON, or None.
@@ -204,11 +203,7 @@ def changes(
 ) -> Mapping[str, DeltaChannelHistory]:
     """Return each channel's history at a checkpoint.
 
-    Args:
-        connection: to read from.
-        place: thread, namespace and checkpoint id; an empty id stands for the newest.
-        channels: their names.
-        load: reads a stored value.
+    The place is a thread, a namespace and a checkpoint id; an empty id stands for the newest.
 
     Returns:
         By channel, the writes on the way to the checkpoint, oldest first and without its own; `seed` is the value they
@@ -264,13 +259,8 @@ def keep_newest_of(connection: Connection, thread_ids: Sequence[str], load: Load
 def keep_newest(connection: Connection, thread_id: str, load: Load, *, at_end: bool = False) -> None:
     """Delete what going on with a thread does not need: all but each namespace's newest checkpoint and its writes.
 
-    Where a channel is kept as changes since some earlier checkpoint, the checkpoints back to that one stay.
-
-    Args:
-        connection: an open transaction.
-        thread_id: which thread.
-        load: reads a stored checkpoint.
-        at_end: nothing on the thread is under way: what belongs to a single run of a subgraph goes too.
+    Where a channel is kept as changes since some earlier checkpoint, the checkpoints back to that one stay. With
+    `at_end` nothing on the thread is under way, and what belongs to a single run of a subgraph goes too.
     """
     newest = """SELECT checkpoint_ns, max(checkpoint_id) FROM checkpoints WHERE thread_id = ? GROUP BY checkpoint_ns"""
     for namespace, checkpoint_id in connection.execute(newest, (thread_id,)).fetchall():

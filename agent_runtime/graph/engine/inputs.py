@@ -102,7 +102,6 @@ class Field:
     """One field of a graph's input.
 
     Attributes:
-        name: its name.
         required: an input without it is refused.
         check: knows its type; None where the type cannot be checked, such as one of messages.
     """

@@ -124,12 +124,9 @@ class OutputPiece:
     """A piece of what a turn says.
 
     Attributes:
-        turn_id: the turn.
-        thread_id: its thread.
         after: how many messages of agents and tools it has before the message that this is a piece of.
         message: names that message; another name says that it began anew.
         offset: characters of the message before this piece.
-        text: the piece.
         calls: the tool calls of its step, each in its newest state.
     """
 
@@ -292,7 +289,7 @@ class LiveCallbacks(BaseCallbackHandler):
         self._calls: dict[Any, tuple[int, RunningCall]] = {}
 
     @property
-    def wanted(self) -> bool:
+    def followed(self) -> bool:
         """Whether anybody follows the turn's channel."""
         return self._live.followed(self._turn.channel)
 
@@ -309,7 +306,7 @@ class LiveCallbacks(BaseCallbackHandler):
         """A model is asked."""
         del serialized, messages, kwargs
         after = self._said()
-        if after is None or self._calls or _is_inner(metadata) or _SILENT_TAGS & set(tags or ()) or not self.wanted:
+        if after is None or self._calls or _is_inner(metadata) or _SILENT_TAGS & set(tags or ()) or not self.followed:
             return
         self._speaking = run_id
         turn = self._turn
@@ -329,7 +326,7 @@ class LiveCallbacks(BaseCallbackHandler):
     ) -> None:
         """A tool call begins: whoever had to allow it has."""
         call_id, after = kwargs.get("tool_call_id"), self._said()
-        if not call_id or after is None or _is_inner(metadata) or not self.wanted:
+        if not call_id or after is None or _is_inner(metadata) or not self.followed:
             return
         args = inputs if isinstance(inputs, dict) else {"input": input_str}
         name = str((serialized or {}).get("name", ""))
@@ -380,7 +377,7 @@ class _WhileFollowed:
 
     def get(self) -> LiveCallbacks | None:
         callbacks = _CALLBACKS.get()
-        return callbacks if callbacks is not None and callbacks.wanted else None
+        return callbacks if callbacks is not None and callbacks.followed else None
 
 
 @cache

@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -121,14 +121,7 @@ def _in_project(text: str, path: Path, name: str) -> Reference:
         raise InvalidInput(f"graphs.{name} is not FILE:ATTRIBUTE", where=str(path))
     place, _, attribute = inner.rpartition(":")
     found = _direct(text, place, attribute, path.parent)
-    return Reference(
-        text=text,
-        file=found.file,
-        module=found.module,
-        attribute=found.attribute,
-        folders=_dependencies(project, path),
-        environment=_environment(project, path),
-    )
+    return replace(found, folders=_dependencies(project, path), environment=_environment(project, path))
 
 
 def _read_project(text: str, path: Path) -> dict[str, Any]:
@@ -426,11 +419,8 @@ async def open_graph(
 ) -> AsyncIterator[Opened]:
     """Load the graph that a reference names; what it opened is closed at the end of the block.
 
-    Args:
-        text: the reference.
-        base: the folder that a relative path in it is relative to.
-        trusted: targets of the graphs that may run although they cannot be guarded.
-        environ: the process's environment, which wins over the project's own.
+    A relative path in the reference is relative to `base`. `trusted` holds the targets of the graphs that may run
+    although they cannot be guarded. The process's environment wins over the project's own.
 
     Raises:
         InvalidInput: there is no such graph, or it cannot be made.
@@ -466,10 +456,7 @@ def _context_lacks(schema: Any) -> str:
 def report(opened: Opened, categories: Sequence[Category], absolute: str) -> dict[str, Any]:
     """Return what was loaded, what its tools need and who grants it, what cannot be guarded, and the verdict.
 
-    Args:
-        opened: the graph.
-        categories: those that may be used.
-        absolute: the reference, as it means the same from any folder.
+    `absolute` is the reference as it means the same from any folder.
     """
     loaded, problem = opened.loaded, opened.problem()
     schema = read_schema(loaded.graph)

@@ -83,10 +83,7 @@ def note_put_in(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 def chosen(tool: BaseTool, args: Mapping[str, Any], call_id: str | None = None) -> dict[str, Any]:
     """Return the arguments that an approval is about, objects of an injected one as what they hold.
 
-    Args:
-        tool: the tool that is called.
-        args: what it is given.
-        call_id: the call's, if it has one: what LangGraph put into this call is left out.
+    Where the call has an id, what LangGraph put into this very call is left out.
     """
     marked, put_in = _names_of(tool).marked, _PUT_IN.get()
     own: Mapping[str, Any] = {}
@@ -288,12 +285,10 @@ class Gate:
     """Decides about calls. Holds no state: the turn tells what the author was asked and approved before."""
 
     def __init__(self, specs: Mapping[str, ToolSpec], judge: Judge, narrow: Narrow = unchanged) -> None:
-        """Make a gate.
+        """Make a gate for tools by their names.
 
-        Args:
-            specs: by tool name.
-            judge: the pure function that knows what a category grants.
-            narrow: gives the turn under its category as it is at this moment; must never widen it.
+        The judge is the pure function that knows what a category grants. `narrow` gives the turn under its category as
+        it is at this moment, and must never widen it.
         """
         self._specs = specs
         self._judge = judge
@@ -323,9 +318,7 @@ class Gate:
         Whatever graph is run inside, with the context that this gives or with none, cannot do more. Its category's
         limit of calls is for what this subagent does in the turn; each of its calls is one of the turn's too.
 
-        Args:
-            category: the subagent's own.
-            admitted: the turn as the call that starts it was admitted, which an author's approval may have widened.
+        `admitted` is the turn as the call that starts it was admitted, which an author's approval may have widened.
 
         Raises:
             Denied: there is no turn, or its category does not let it start this subagent.

@@ -94,9 +94,7 @@ class Execution:
     is over.
 
     Attributes:
-        events: writes them.
         turn_id: the turn that it runs in.
-        tool: its name.
         call: equal whenever the graph makes this call again, and for no other call of the turn.
     """
 

@@ -88,10 +88,8 @@ class Fault:
 def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -> Fault:
     """Return what an error that a model call raised means.
 
-    Args:
-        error: any.
-        now: by the runtime's clock, for a server that names an instant.
-        secrets: never quoted; hidden before a long text is cut, as no one would know the rest of a key for one.
+    A server may name an instant to wait for, so the runtime's time is given. The secrets are hidden before a long text
+    is cut, as no one would know the rest of a key for one.
     """
     if isinstance(error, Unusable):
         return Fault(reason=error.reason, what=str(error), again=error.again)
@@ -252,11 +250,7 @@ def with_usage(
 ) -> tuple[AIMessage, bool]:
     """Return the answer with what it cost, failed tries included, and whether that had to be estimated.
 
-    Args:
-        message: the answer.
-        asked: the messages that the model was given.
-        tools: the tools that it was offered.
-        lost: tokens of earlier tries.
+    An estimate counts the messages that the model was given and the tools that it was offered.
     """
     told = message.usage_metadata
     taken = told["input_tokens"] if told else count_tokens_approximately(asked, tools=[*tools] or None)

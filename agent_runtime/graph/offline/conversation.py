@@ -121,13 +121,13 @@ def _quoted(messages: list[dict[str, Any]], wanted: list[str]) -> list[str]:
 
 def _report_orders(brief: Brief, done: Done) -> str:
     missing = sorted({one.tool for one in _all_orders(brief)} - brief.offered)
-    lines = [line for exchange in done if exchange.ok for line in _told(exchange.tool, exchange.data)]
+    lines = [line for exchange in done if exchange.ok for line in _outcome(exchange.tool, exchange.data)]
     lines += rules.refusals(done)
     lines += [f"{tool} is not offered in this category." for tool in missing]
     return "\n".join([*lines, QUOTES])
 
 
-def _told(tool: str, data: dict[str, Any]) -> list[str]:
+def _outcome(tool: str, data: dict[str, Any]) -> list[str]:
     """Return in lines what a call gave; none for a tool that nobody orders."""
     get = data.get
     sentences = {

@@ -48,9 +48,6 @@ class Note:
     """An entry as a model reads it.
 
     Attributes:
-        tier: its tier.
-        key: its key.
-        text: what it says.
         updated_at: RFC 3339 in UTC, which sorts as text.
         authored: the author wrote it, and no agent changes it.
     """

@@ -64,8 +64,6 @@ class Exchange:
     """A tool call of this turn and what came back.
 
     Attributes:
-        tool: its name.
-        args: its arguments.
         ok: it ran; False when it failed or the author refused it.
         text: the answer, JSON where `ok`, otherwise why not.
     """
