@@ -20,8 +20,8 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 
 # Ratchets: lower them when the code allows it; never raise them.
 MOST_FOLDER_ENTRIES = 12
-MOST_LINES = 42_900
-MOST_IMPORT_LINES = 0.067  # of all lines
+MOST_LINES = 42_000
+MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.10  # of all modules
 
 NAMES_OF_NOTHING = {"utils", "common", "manager", "helper", "helpers", "misc"}

@@ -32,7 +32,6 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> datetime:
-        """Return the wall-clock time, aware, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
@@ -40,7 +39,6 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait at least `seconds`."""
         await asyncio.sleep(seconds)
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:

@@ -19,9 +19,7 @@ class SystemEntropy:
     """The operating system's randomness."""
 
     def hex(self, digits: int) -> str:
-        """Return `digits` lower-case hexadecimal digits, unpredictable."""
         return secrets.token_hex((digits + 1) // 2)[:digits]
 
     def uniform(self, low: float, high: float) -> float:
-        """Return a float in [low, high]."""
         return random.uniform(low, high)  # noqa: S311  spreads retries, guards nothing

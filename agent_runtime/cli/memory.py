@@ -127,7 +127,7 @@ def forget(
 def _write(method: str, key: str, text: str, shelf: tuple[str, str], output: Output) -> None:
     tier, owner = shelf
     if not key:
-        raise InvalidInput("wants a key", where="KEY")
+        raise InvalidInput("needs a key", where="KEY")
     said = sys.stdin.read() if text == "-" else text
     answer: Any = change(method, wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said))
     row = to_json(answer)

@@ -130,7 +130,6 @@ class Trigger:
         return sealed
 
     def to_meta(self) -> dict[str, Any]:
-        """Return the trigger as a JSON object."""
         return self._meta.copy()
 
     @cached_property

@@ -105,7 +105,6 @@ def add_terminal_delivery(connection: Connection, trigger: Trigger, name: str, a
 
 
 def terminal_deliveries_by_key(connection: Connection, keys: Collection[str]) -> dict[str, TerminalDelivery]:
-    """Return the terminal deliveries of these keys, by key."""
     return {row["key"]: TerminalDelivery(**row) for row in _DELIVERIES_BY_KEY.dicts(connection, wanted=listed(keys))}
 
 

@@ -31,7 +31,6 @@ Row = RowMapping | Mapping[str, Any]
 
 
 def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
-    """Return a turn by its id."""
     return _turn_or_none(_TURN.first_dict(connection, turn_id=turn_id))
 
 
@@ -52,7 +51,6 @@ def unfinished_turns(connection: Connection) -> list[TurnRecord]:
 
 
 def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
-    """Return the newest turn on a thread."""
     return _turn_or_none(_NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
@@ -117,7 +115,6 @@ def list_interrupts(
 
 
 def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord | None:
-    """Return an interrupt by its id."""
     row = _first(connection, _interrupts().where(interrupts.c.interrupt_id == interrupt_id))
     return from_row(InterruptRecord, row) if row is not None else None
 

@@ -220,7 +220,6 @@ class Loops:
 
 
 def loop_tools(loops: Loops) -> list[ToolSpec]:
-    """Return the tools that concern loops."""
 
     async def wakeup(
         delay_seconds: Annotated[float, "seconds from the end of this turn to the next iteration; 0 is at once"],

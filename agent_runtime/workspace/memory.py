@@ -160,7 +160,6 @@ def get(connection: sa.Connection, shelf: Shelf, key: str) -> MemoryEntry:
 
 
 def find(connection: sa.Connection, shelf: Shelf, key: str) -> MemoryEntry | None:
-    """Return one entry, or None."""
     return next(iter(_entries(connection, sa.select(memory).where(_on(shelf), memory.c.key == key))), None)
 
 

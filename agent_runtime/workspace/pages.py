@@ -131,7 +131,6 @@ def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
 
 
 def to_page(row: RowMapping) -> Page:
-    """Return a row of `pages` as a value."""
     return from_row(Page, row, tags=tuple(json.loads(row["tags"])))
 
 
@@ -212,7 +211,6 @@ def put_attachment(
 
 
 def list_attachments(connection: Connection, page_id: str) -> list[Attachment]:
-    """Return the attachments of a page, by name."""
     query = select(*_META).where(attachments.c.page_id == page_id).order_by(attachments.c.name)
     return [from_row(Attachment, row) for row in connection.execute(query).mappings()]
 

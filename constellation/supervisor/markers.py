@@ -169,7 +169,6 @@ KINDS = tuple(value for value in list(globals().values()) if isinstance(value, K
 
 
 def table() -> str:
-    """Return the table as Markdown."""
     rows = ["| path | meaning | writer | consumer | cleared or escalated |", "| --- | --- | --- | --- | --- |"]
     rows += [f"| `{kind.path}` | {kind.meaning} | {kind.writer} | {kind.consumer} | {kind.ends} |" for kind in KINDS]
     return "\n".join(rows) + "\n"

@@ -57,7 +57,6 @@ def runner() -> Runner:
 
 
 def all_tasks() -> list[Any]:
-    """Return all living tasks."""
     return list(runner().call("ListTasks", wire.ListTasksRequest()).tasks)
 
 

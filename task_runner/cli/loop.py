@@ -310,7 +310,6 @@ def _are_fields(parts: Sequence[str]) -> bool:
 
 
 def commands() -> typer.Typer:
-    """Return the commands."""
     group = typer.Typer(help="Prompts that run again: on an interval, on a cron expression, or at their own pace.")
     group.info.no_args_is_help = True
     for command in (create, delete, tick, reschedule, pause, resume, stop):

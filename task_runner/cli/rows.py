@@ -82,7 +82,6 @@ def column(header: str, key: str, missing: str = "", **looks: bool) -> console.C
 
 
 def time_column(header: str, key: str, missing: str = "-", **looks: bool) -> console.Column:
-    """Return the column of a time."""
     return console.Column(header, lambda row: local(row[key]) or missing, **looks)
 
 

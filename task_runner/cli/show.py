@@ -69,7 +69,6 @@ def show(
 
 
 def show_task(task: Any, output: console.Output) -> None:
-    """Print one task."""
     row = task_row(task)
     times = {"next_fire_at", "due_at", "last_fire_at", "created_at"}
     times |= {field.written_as for field in FIELDS if field.kind is INSTANT}

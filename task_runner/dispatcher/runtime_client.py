@@ -122,7 +122,6 @@ class Runtime:
         return len(found.interrupts)
 
     async def close(self) -> None:
-        """Close the channel."""
         await self._channel.close()
 
     async def _connected(self, deadline_s: float) -> None:
@@ -156,7 +155,6 @@ class FireStream:
         return batch.receipts  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Cancel the call."""
         self._call.cancel()
 
 

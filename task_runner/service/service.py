@@ -238,7 +238,6 @@ class Service:
         return await self._store.run(read)
 
     async def get_fire(self, request: wire.GetFireRequest) -> wire.Fire:
-        """Return one fire by its id."""
 
         def read(session: Session) -> wire.Fire:
             fire = session.fires.by_ids([request.fire_id]).get(request.fire_id)

@@ -34,7 +34,6 @@ def state_of(task: Task, opened: frozenset[Outcome]) -> str:
 
 
 def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wire.Task:
-    """Return a task for the wire."""
     shown = wire.Task(
         id=task.id,
         spec=write_spec(task.definition, paused=task.state is TaskState.PAUSED),

@@ -137,7 +137,6 @@ class Fires:
         return _outgoing(_UNANSWERED.rows(self._connection, after=after_entry, limit=limit))
 
     def tasks_under_way(self) -> list[str]:
-        """Return the ids of the tasks that have a fire under way."""
         under_way = [outcome.value for outcome in UNDER_WAY]
         query = select(fires.c.task_id).distinct().where(fires.c.is_open, fires.c.outcome.in_(under_way))
         return list(self._connection.execute(query).scalars())

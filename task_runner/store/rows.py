@@ -80,7 +80,6 @@ class Totals:
 
 
 def task_of(row: Any) -> Task:
-    """Return the task in a row of `tasks`."""
     return Task(
         id=model.TaskId(row.id),
         definition=decode_definition(row.definition),
@@ -180,7 +179,6 @@ def fire_of(row: Any) -> Fire:
 
 
 def row_of_fire(fire: Fire) -> dict[str, Any]:
-    """Return a whole row of `fires`."""
     return {
         "entry_id": fire.entry_id,
         "task_id": fire.task_id,

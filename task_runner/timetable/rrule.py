@@ -258,7 +258,6 @@ class RruleTimetable(Bounded):
     has_start: bool = field(kw_only=True)
 
     def describe(self) -> str:
-        """Return the rule."""
         return self.text
 
 

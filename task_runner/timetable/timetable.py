@@ -168,15 +168,12 @@ class Never(Timetable):
     """A timetable without scheduled times."""
 
     def next_after(self, after: datetime) -> datetime | None:  # noqa: ARG002  as all timetables
-        """Return None."""
         return None
 
     def last_at_or_before(self, at: datetime) -> datetime | None:  # noqa: ARG002
-        """Return None."""
         return None
 
     def count(self, after: datetime, until: datetime) -> int:  # noqa: ARG002
-        """Return 0."""
         return 0
 
     def describe(self) -> str:

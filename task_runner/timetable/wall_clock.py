@@ -215,7 +215,6 @@ class WallClock(Timetable):
         return total
 
     def describe(self) -> str:
-        """Return the zone."""
         return f"by the wall clock of {self.zone.key}"
 
     def _low(self, stretch: Stretch, second: int) -> int:

@@ -70,7 +70,6 @@ class Caller:
             raise from_rpc(error, self._peer) from error
 
     def close(self) -> None:
-        """Close the channel."""
         self._channel.close()
 
 

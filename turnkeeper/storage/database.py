@@ -191,7 +191,6 @@ class Database:
             Corrupt: not a SQLite file, or, with `read_only`, of an older schema.
         """
         self.path = path
-        self._read_only = read_only
         try:
             check_revision(path, migrations)
         except sqlite3.DatabaseError as error:

@@ -80,7 +80,6 @@ class SystemFiles:
         path.unlink(missing_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
-        """Put the folder's names on disk."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -88,7 +87,6 @@ class SystemFiles:
             os.close(descriptor)
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder, sorted."""
         return sorted(os.listdir(folder))
 
     def read(self, path: Path, largest: int) -> bytes:

@@ -44,7 +44,6 @@ class ProcessLock:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Remove the pid file, then give the lock back."""
         if self._descriptor is not None:
             self._pid_path.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -133,7 +132,6 @@ class ReaderLock:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Give the lock back."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)

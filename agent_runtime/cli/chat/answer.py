@@ -52,12 +52,10 @@ class Item:
 
     @property
     def id(self) -> str:
-        """Its id."""
         return str(self.row[f"{self.kind}_id"])
 
     @property
     def text(self) -> str:
-        """What it is, in a line."""
         if self.kind == "interrupt":
             return asked(self.row)
         if self.kind == "deviation":
@@ -122,7 +120,6 @@ class Waiting:
         return self.get(self.numbers.get(candidate_id, 0))
 
     def lines(self) -> list[str]:
-        """Return what waits, a line each."""
         return [f"[{number}] {clipped(item.text, 100)}" for number, item in sorted(self._items.items())]
 
 

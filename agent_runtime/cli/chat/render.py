@@ -49,7 +49,6 @@ class Change:
 
     @property
     def message(self) -> wire.Message:
-        """The message."""
         return self.turn.messages[self.at]
 
     @property
@@ -219,7 +218,6 @@ def standing(turn: wire.ConversationTurn) -> str:
 
 
 def status_style(status: str) -> str:
-    """Return the style in which a status is shown."""
     return _STATUSES.get(status, "yellow")
 
 
@@ -361,7 +359,6 @@ class Lines:
         return self.line(role, text)
 
     def line(self, label: str, text: str, style: str = "") -> Text:
-        """Return a text after its label; its further lines are indented."""
         body = plain(text).replace("\n", "\n" + " " * MARGIN)
         return Text.assemble("  ", (f"{label:<{MARGIN - 2}}", _ROLES.get(label, "bold")), (body, style))
 
@@ -425,7 +422,6 @@ class Panels:
         return self._labelled(role, _AtMost(Text(plain(text), "dim" if role == "note" else ""), most))
 
     def line(self, label: str, text: str, style: str = "") -> RenderableType:
-        """Return a text beside its label."""
         return self._labelled(label, Text(plain(text), style))
 
     def folded(self, mark: tuple[str, str], text: str) -> RenderableType:
@@ -437,7 +433,6 @@ class Panels:
         return self._labelled("", found)
 
     def card(self, card: Card) -> list[RenderableType]:
-        """Return a panel."""
         body: list[RenderableType] = [Text(plain(card.title), "bold")] if card.title else []
         body += [Text(plain(card.note), "dim")] if card.note else []
         body += [Padding(Text(plain(card.args)), (0, 0, 0, 2))] if card.args else []
@@ -493,7 +488,6 @@ class Safe:
         self._inside = inside
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render it."""
         for segment in console.render(self._inside, options):
             if not segment.control:
                 style = segment.style.update_link(None) if segment.style and segment.style.link else segment.style

@@ -39,7 +39,6 @@ class JsonView:
     """Prints each turn as a line of JSON, whenever it changes."""
 
     def take(self, turn: wire.ConversationTurn) -> None:
-        """Print a turn."""
         typer.echo(as_json(to_json(turn)))
 
     def tell(self, text: str) -> None:
@@ -70,7 +69,6 @@ class LineView:
         self._speeches: dict[str, _Speech] = {}
 
     def take(self, turn: wire.ConversationTurn) -> None:
-        """Show what is new of a turn, or a piece of what it says."""
         if turn.HasField("speech"):
             self._hear(turn)
             return
@@ -80,7 +78,6 @@ class LineView:
             self._speeches.pop(turn.turn_id, None)
 
     def tell(self, text: str) -> None:
-        """Print a message on stderr."""
         note(text)
 
     def _show(self, change: Change) -> None:
@@ -154,7 +151,6 @@ class Screen:
         self._rows = 0
 
     def take(self, turn: wire.ConversationTurn) -> None:
-        """Show what is new of a turn, or a piece of what it says."""
         if turn.HasField("speech"):
             self._hear(turn)
         else:

@@ -181,7 +181,6 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     put_writes, aput_writes = _both(_put_writes)
 
     def _delete_thread(self, thread_id: str) -> _Plan[None]:
-        """Delete all of a thread."""
         return self._writing(lambda c: sqlite.drop_threads(c, [str(thread_id)]))
 
     delete_thread, adelete_thread = _both(_delete_thread)

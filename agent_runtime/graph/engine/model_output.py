@@ -303,7 +303,6 @@ class LiveCallbacks(BaseCallbackHandler):
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: Any, tags: Any = None, metadata: Any = None, **kwargs: Any
     ) -> None:
-        """A model is asked."""
         del serialized, messages, kwargs
         after = self._said()
         if after is None or self._calls or _is_inner(metadata) or _SILENT_TAGS & set(tags or ()) or not self.followed:

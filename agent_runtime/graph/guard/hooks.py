@@ -104,7 +104,6 @@ class Execution:
     call: str
 
     def around(self, work: Callable[[], Any]) -> Any:
-        """Run the tool."""
         self.events.write(self._begun())
         try:
             answer = work()
@@ -117,7 +116,6 @@ class Execution:
         return answer
 
     async def around_async(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Run the tool."""
         await self.events.write_async(self._begun())
         try:
             answer = await work()

@@ -26,7 +26,6 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         self._gate = gate
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]) -> Answer:
-        """Run the call, or not."""
         admitted = self._admit(request)
         if isinstance(admitted, ToolMessage):
             return admitted
@@ -36,7 +35,6 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Answer:
-        """Run the call, or not."""
         admitted = self._admit(request)
         if isinstance(admitted, ToolMessage):
             return admitted

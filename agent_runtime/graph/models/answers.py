@@ -206,7 +206,6 @@ class Pieces(AsyncCallbackHandler):
         self.all: list[AIMessageChunk] = []
 
     async def on_llm_new_token(self, token: Any, *, chunk: Any = None, **kwargs: Any) -> None:
-        """Keep a piece."""
         del token, kwargs
         if isinstance(chunk, ChatGenerationChunk) and isinstance(chunk.message, AIMessageChunk):
             self.all.append(chunk.message)

@@ -189,7 +189,6 @@ class _Client:
         return getattr(self._client, name)
 
     async def create(self, **payload: Any) -> Any:
-        """Return what the client returns."""
         answer = await self._client.create(**payload)
         return _opened(answer) if payload.get("stream") else answer
 
