@@ -176,3 +176,15 @@ def test_no_text_names_a_machine() -> None:
         if path == Path(__file__):
             continue
         assert not suspicious.search(path.read_text()), path
+
+
+def test_the_unit_tests_of_a_module_are_found_by_its_path() -> None:
+    unit = ROOT / "tests" / "unit"
+    for path in tracked("tests/unit/*.py"):
+        if not path.name.startswith("test_"):
+            continue
+        package = ROOT / path.parent.relative_to(unit)
+        modules = {module.stem for module in package.glob("*.py")} | {package.name}
+        modules |= {folder.parent.name for folder in package.glob("*/__init__.py")}
+        about = path.stem.removeprefix("test_")
+        assert any(about == module or about.startswith(f"{module}_") for module in modules), name(path)

@@ -13,7 +13,7 @@ from task_runner.planner.event_triggers import supersede
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.planner import pass_over, plan, withdraw
 from task_runner.planner.schedule import timetable_of
-from tests.unit.runner.simulated import Simulated, at, definition
+from tests.unit.task_runner.simulated import Simulated, at, definition
 
 SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL
 

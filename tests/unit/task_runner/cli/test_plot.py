@@ -7,7 +7,7 @@ import pytest
 from task_runner.cli.plot import OTHERS, SKIPPED, check_file, draw, per_hour
 from task_runner.model.task import CatchUp
 from task_runner.service.simulate import Outage, Span, simulated
-from tests.unit.runner.simulated import T0, definition
+from tests.unit.task_runner.simulated import T0, definition
 from turnkeeper.errors import InvalidInput
 
 HOUR = timedelta(hours=1)

@@ -8,7 +8,7 @@ from task_runner.model.task import CatchUp, Outcome, Overlap
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.planner import Lately, pass_over, plan, withdraw
 from task_runner.service.simulate import Outage, Span, simulated
-from tests.unit.runner.simulated import T0, Simulated, at, definition
+from tests.unit.task_runner.simulated import T0, Simulated, at, definition
 
 SKIP, ONCE = CatchUp.SKIP, CatchUp.RUN_ONCE
 

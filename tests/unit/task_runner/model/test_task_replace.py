@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from task_runner.model.task import Outcome, Usage, replace
-from tests.unit.runner.simulated import Simulated, at, definition
+from tests.unit.task_runner.simulated import Simulated, at, definition
 
 
 @given(attempt=st.integers(1, 9), outcome=st.sampled_from(Outcome), reason=st.text(max_size=5))

@@ -151,7 +151,7 @@ def test_every_marker_has_a_writer_a_consumer_and_an_end():
 
 
 def test_the_page_shows_the_table_that_the_code_defines():
-    page = (Path(__file__).parents[3] / "docs" / "lifecycle.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "lifecycle.md").read_text()
     assert table() in page, "write it anew: python -m constellation.supervisor.markers docs/lifecycle.md"
 
 

@@ -7,7 +7,7 @@ import pytest
 from task_runner.model.task import CatchUp, Overlap, Schedule, ScheduleKind
 from task_runner.planner import planner
 from task_runner.planner.planner import plan_alone
-from tests.unit.runner.simulated import Simulated, at
+from tests.unit.task_runner.simulated import Simulated, at
 
 ONCE = Schedule(kind=ScheduleKind.AT, text="2026-03-02T09:01:00Z")
 

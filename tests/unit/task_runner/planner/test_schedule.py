@@ -9,7 +9,7 @@ from task_runner.model.task import CatchUp, Outcome, Overlap
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.schedule import due_of
 from task_runner.timetable import parse_every
-from tests.unit.runner.simulated import T0, Simulated, at
+from tests.unit.task_runner.simulated import T0, Simulated, at
 
 HOUR = timedelta(hours=1)
 

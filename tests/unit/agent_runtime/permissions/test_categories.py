@@ -16,7 +16,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
 from turnkeeper.errors import InvalidInput, NotFound
 
-SHIPPED = Path(__file__).parents[3] / "categories"
+SHIPPED = Path(__file__).parents[4] / "categories"
 
 
 def load(home: Home, settings: Settings | None = None) -> Categories:

@@ -19,7 +19,7 @@ from task_runner.model.task import (
     TaskState,
 )
 from task_runner.planner.event_triggers import LONGEST_CHAIN, MOST_AN_HOUR, Decided, Standing, Trigger, decide
-from tests.unit.runner.simulated import T0, at, definition
+from tests.unit.task_runner.simulated import T0, at, definition
 
 TASK = "task-00000001"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from task_runner.model.task import OPEN, Fire, Outcome, TaskId
 from task_runner.planner import ledger
 from task_runner.planner.ledger import TurnState
-from tests.unit.runner.simulated import at
+from tests.unit.task_runner.simulated import at
 
 FIRE = Fire(
     task_id=TaskId("task-00000001"), fire_id="task-00000001@20260302T090100Z", entry_id=1, outcome=Outcome.PENDING,

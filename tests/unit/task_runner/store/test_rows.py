@@ -5,7 +5,7 @@ from datetime import timedelta
 from task_runner.model.task import CatchUp, Fire, FireKind, Outcome, TaskId
 from task_runner.store.rows import COLUMNS_OF_A_FIRE, fire_of, row_of_fire
 from task_runner.store.schema import fires
-from tests.unit.runner.simulated import at
+from tests.unit.task_runner.simulated import at
 
 
 def test_an_entry_comes_back_from_its_row_each_field_in_its_place() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from task_runner.model.task import CatchUp, Overlap, check_name, check_request_id
 from task_runner.store.rows import decode_definition, encode_definition
-from tests.unit.runner.simulated import at, definition
+from tests.unit.task_runner.simulated import at, definition
 from turnkeeper.errors import InvalidInput
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from task_runner.model.task import CatchUp, Overlap, Schedule, ScheduleKind
 from task_runner.service.simulate import Outage, Span, simulated
-from tests.unit.runner.simulated import T0, definition
+from tests.unit.task_runner.simulated import T0, definition
 
 START, END = datetime(2026, 3, 6, tzinfo=UTC), datetime(2026, 3, 11, tzinfo=UTC)
 # From the evening before the change (8 March, 02:00 local is 07:00 UTC) to the afternoon after it.

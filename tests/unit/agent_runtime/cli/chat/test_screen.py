@@ -21,7 +21,7 @@ from agent_runtime.model.conversation import project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.service.reads import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.unit.workspace.test_conversation import ASKED, FIRE, PROMPT, says
+from tests.unit.agent_runtime.model.test_conversation import ASKED, FIRE, PROMPT, says
 from turnkeeper.console import as_json
 from turnkeeper.errors import Conflict
 
