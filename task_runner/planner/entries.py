@@ -210,6 +210,8 @@ def joined(
         tail = fire
     if tail is not None and tail is not snapshot.tail:
         kept.append(tail)
+    if tail is not None and snapshot.tail is not None and tail.last_at < snapshot.tail.last_at:
+        tail = snapshot.tail  # what was skipped just now came back from before it
     return Plan(
         task=task,
         new=tuple(sorted((fire for fire in kept if not fire.entry_id), key=lambda fire: fire.last_at)),

@@ -29,7 +29,7 @@ from task_runner.model.task import (
 from task_runner.planner import entries, event_triggers, self_paced
 from task_runner.planner.catch_up import MISSED, CaughtUp, catch_up, late_fires, waited_too_long
 from task_runner.planner.entries import Plan, joined
-from task_runner.planner.overlap import OVERLAP, QUEUE_FULL, Lined, asking, asks_no_more, coalesce, queue, skip
+from task_runner.planner.overlap import OVERLAP, Lined, asking, asks_no_more, coalesce, queue, skip
 from task_runner.planner.schedule import due_of, put_off
 from task_runner.timetable import LEAST, Timetable
 
@@ -119,8 +119,8 @@ def _plan_active(
     due_at = due_of(task.id, timetable, task.definition.jitter)
     due = entries.fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     room = _room(task, _paced(snapshot.open))
-    aged = () if busy else waited_too_long(task, _unsent(rows), now) + _left_behind(snapshot, due, now)
-    unsent = tuple(row for row in _unsent(rows) if all(row.entry_id != old.entry_id for old in aged))
+    aged = () if busy else _given_up(snapshot, due, now)
+    unsent = _without(_unsent(rows), aged)
     blocked = room == 0 and not (unsent and _folds(task)) and due.last_at is not None
     if blocked:
         due = entries.Due()
@@ -135,7 +135,8 @@ def _plan_active(
     caught, restored = _existing(snapshot, caught)
     still = _still_unsent(unsent, caught, task=task, busy=busy)
     caught = _absorbed(snapshot, still, caught)
-    lined = skip(task, caught.fires) if skips and busy else _line_up(task, still, caught, now, busy=busy)
+    line_up = coalesce if _folds(task) else queue
+    lined = skip(task, caught.fires) if skips and busy else line_up(task, still, caught.fires, now, busy=busy)
     if asks and caught.fires:
         lined = asking(lined)
     if not asks:
@@ -173,18 +174,26 @@ def _put_off(
     return caught, replace(lined, new=new, changed=changed)
 
 
-def _left_behind(snapshot: Snapshot, due: entries.Due, now: datetime) -> tuple[Fire, ...]:
-    """Return unsent fires as missed that a newer one cannot stand for: what came due in between was skipped already.
+def _given_up(snapshot: Snapshot, due: entries.Due, now: datetime) -> tuple[Fire, ...]:
+    """Return unsent fires as skipped: those that waited too long, and those that a newer one cannot stand for.
 
-    They were ahead of that and came back: held, or to be tried again.
+    The latter came back, held or to be tried again, and what came due after them was skipped, for whatever reason.
     """
-    definition, tail, rows = snapshot.task.definition, snapshot.tail, _unsent(_scheduled(snapshot.open))
-    merges = definition.overlap is not Overlap.QUEUE or definition.catch_up is CatchUp.RUN_ONCE
-    if not merges or tail is None or tail.reason not in {OVERLAP, QUEUE_FULL}:
-        return ()
-    behind = tuple(row for row in rows if row.last_at < tail.first_at)
-    newer = due.last_at is not None or len(behind) < len(rows)
-    return tuple(entries.settled_skipped(row, MISSED, now) for row in behind) if newer else ()
+    task, unsent = snapshot.task, _unsent(_scheduled(snapshot.open))
+    aged = waited_too_long(task, unsent, now)
+    rest = _without(unsent, aged)
+    skipped = (*aged, snapshot.tail) if snapshot.tail else aged
+    if not skipped or not (_folds(task) or task.definition.catch_up is CatchUp.RUN_ONCE):
+        return aged
+    newest_at = max(fire.first_at for fire in skipped)
+    behind = tuple(row for row in rest if row.last_at < newest_at)
+    newer = due.last_at is not None or len(behind) < len(rest)
+    return aged + tuple(entries.settled_skipped(row, MISSED, now) for row in behind) if newer else aged
+
+
+def _without(rows: tuple[Fire, ...], settled: tuple[Fire, ...]) -> tuple[Fire, ...]:
+    numbers = {fire.entry_id for fire in settled}
+    return tuple(row for row in rows if row.entry_id not in numbers)
 
 
 def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
@@ -308,11 +317,6 @@ def _absorbed(snapshot: Snapshot, still: list[Fire], caught: CaughtUp) -> Caught
     if run.last_at in snapshot.taken:
         return caught
     return replace(caught, skips=(), fires=(entries.fresh(task, run.last_at, run, caught_up=True),))
-
-
-def _line_up(task: Task, still: list[Fire], caught: CaughtUp, now: datetime, *, busy: bool) -> Lined:
-    line_up = queue if task.definition.overlap is Overlap.QUEUE else coalesce
-    return line_up(task, still, caught.fires, now, busy=busy)
 
 
 def _assemble(

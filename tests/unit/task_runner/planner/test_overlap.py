@@ -219,3 +219,58 @@ def test_a_retry_that_is_missed_is_skipped_also_where_the_limit_on_fires_is_reac
     assert task.snapshot.open[0].send_by is not None
     task.plan(at(130))
     assert task.task.wake_at == task.snapshot.open[0].send_by + timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("coming_back", [(TurnState.FAILED,), (TurnState.HELD, TurnState.RELEASED)])
+@pytest.mark.parametrize(("overlap", "waits_as"), [(Overlap.COALESCE, ""), (Overlap.CANCEL_RUNNING, "cancel-running")])
+def test_a_fire_that_comes_back_is_not_folded_across_what_was_missed_after_it(overlap, waits_as, coming_back) -> None:
+    task = running(overlap, catch_up=SKIP, retries=2)
+    task.plan(at(182))
+    assert task.entries() == [("running", "", 1), ("skipped", "missed", 1), ("waiting", waits_as, 1)]
+    for state in coming_back:
+        task.turn(state, at(182))
+    task.plan(at(182))
+    assert task.entries() == [("skipped", "missed", 1), ("skipped", "missed", 1), ("pending", "", 1)]
+    assert [fire.nominal_at for fire in task.send_ready(at(182))] == [at(180)]
+    task.check_coverage()
+
+
+def test_a_retry_is_not_folded_across_what_was_too_old_to_catch_up() -> None:
+    task = running(Overlap.COALESCE, catch_up=ONCE, catch_up_window=timedelta(minutes=4), retries=2)
+    task.plan(at(602))
+    assert task.entries() == [("running", "", 1), ("skipped", "catch_up_window", 5), ("waiting", "", 4)]
+    ends(task, 602, heard_at=602, state=TurnState.FAILED)
+    assert task.entries() == [("skipped", "missed", 1), ("skipped", "catch_up_window", 5), ("pending", "", 4)]
+    task.check_coverage()
+
+
+def test_a_retry_is_not_folded_across_one_that_waited_too_long_in_line() -> None:
+    task = running(Overlap.COALESCE, catch_up=ONCE, catch_up_window=timedelta(minutes=4), retries=2)
+    task.plan(at(182))
+    assert task.entries() == [("running", "", 1), ("waiting", "", 2)]
+    task.turn(TurnState.INTERRUPTED, at(183))
+    task.plan(at(610))
+    ends(task, 610, heard_at=610, state=TurnState.FAILED)
+    assert task.entries() == [("skipped", "missed", 1), ("skipped", "catch_up_window", 5), ("pending", "", 4)]
+    task.check_coverage()
+
+
+@pytest.mark.parametrize("policy", [SKIP, ONCE])
+def test_a_retry_is_not_folded_across_a_pause(policy: CatchUp) -> None:
+    task = running(Overlap.COALESCE, catch_up=policy, retries=2)
+    task.write(pass_over(task.snapshot, task.timetable, "paused", at(310)))
+    ends(task, 320, heard_at=320, state=TurnState.FAILED)
+    retried = ("pending", "attempt 1 failed: ", 1)
+    assert task.entries() == [retried, ("skipped", "paused", 4)], "nothing newer is due: it is tried again"
+    task.plan(at(362))
+    assert task.entries() == [("skipped", "missed", 1), ("skipped", "paused", 4), ("pending", "", 1)]
+    task.check_coverage()
+
+
+def test_the_newest_skipped_entry_stays_the_newest_when_an_older_fire_is_skipped_later() -> None:
+    task = running(Overlap.COALESCE, catch_up=SKIP, retries=2)
+    task.write(pass_over(task.snapshot, task.timetable, "paused", at(310)))
+    ends(task, 320, heard_at=320, state=TurnState.FAILED)
+    task.plan(at(362))
+    assert task.tail is not None
+    assert (task.tail.reason, task.tail.last_at) == ("paused", at(300))
