@@ -125,7 +125,7 @@ def backup(
     folder: _Folder,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", min=1, help="Create it inside DIR, named by the time, and keep the newest N."),
+        typer.Option("--keep", min=1, help="Create it inside DIR, named after the time; keep only the newest N."),
     ] = None,
 ) -> None:
     """Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.

@@ -31,7 +31,7 @@ from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, Turnkee
 from turnkeeper.event_log import EventLog
 
 SCOPE = "agent.send"
-MOST_HOPS = 8  # messages to and fro since an author or a fire began it
+MOST_HOPS = 8  # messages in one exchange, since an author or a fire began it
 LONGEST_MESSAGE = 256 << 10  # bytes
 AGAIN_S = 30.0  # between two tries of an answer when the inbox is full
 IDLE_S = 3600.0
@@ -72,7 +72,7 @@ class AgentMessages:
             Denied: not in scope, not agent0, or the turn has ended.
             NotFound: there is no such agent.
             InvalidInput: the text cannot travel.
-            Exhausted: its inbox is full, or the exchange has gone to and fro too often.
+            Exhausted: its inbox is full, or the exchange has reached its limit.
         """
         require(SCOPE, "write", {"worker": worker, "text": text}, call.context)
         if call.context.agent != FIRST_AGENT:
@@ -125,7 +125,7 @@ class AgentMessages:
             raise Denied("the turn is not on record", where=context.turn_id)
         hops = (begun_by.hops if begun_by is not None else 0) + 1
         if hops > MOST_HOPS:
-            raise Exhausted(f"{MOST_HOPS} messages have gone to and fro since this began", hint="tell the author")
+            raise Exhausted(f"the limit of {MOST_HOPS} messages in one exchange is reached", hint="tell the author")
         key = f"agent:{hashlib.sha256(call.key.encode()).hexdigest()[:32]}"
         return _trigger(
             parent,

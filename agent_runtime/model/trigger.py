@@ -268,7 +268,7 @@ def from_envelope(envelope: Envelope) -> Trigger:
     # Before loops had a sender of their own, the runner was theirs too.
     as_before = source == "fire" and posted == ("fire", "task-runner")
     if trigger.source != source or told != given or not (posted == posted_as(trigger) or as_before):
-        raise InvalidInput("says one thing in its fields and another in its meta", where="meta")
+        raise InvalidInput("does not match the envelope's fields", where="meta")
     if trigger.sealed().digest != trigger.digest or (trigger.key, trigger.turn_id) != _derived(trigger):
         raise InvalidInput("is not what was accepted", where="digest")
     return trigger

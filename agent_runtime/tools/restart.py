@@ -76,7 +76,7 @@ class Lifecycle:
             if found == id_:
                 return
             if found is not None:
-                raise Conflict("a restart is asked for already", hint="it comes by itself; ask for no other")
+                raise Conflict("a restart is asked for already", hint="wait for that restart; ask no more")
         if os.path.lexists(self._state / "restart-archive" / f"{id_}-request.json"):
             return
         fresh = request.with_name(f".{request.name}.new-{os.getpid()}")
@@ -85,7 +85,7 @@ class Lifecycle:
         try:
             self._files.link(fresh, request)  # unlike a rename it replaces no other file
         except FileExistsError as error:
-            raise Conflict("a restart is asked for already", hint="it comes by itself; ask for no other") from error
+            raise Conflict("a restart is asked for already", hint="wait for that restart; ask no more") from error
         finally:
             self._files.unlink(fresh)
         self._files.sync_folder(self._state)

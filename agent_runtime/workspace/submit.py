@@ -401,10 +401,11 @@ def _settle(
     if item.state != "waiting":
         raise Conflict(f"item {item.item_id} is {item.state} already", hint="read the queue again")
     if draft.result not in revalidation.RESULTS:
-        raise InvalidInput(f"{draft.result[:40]!r} is no result", where="result", hint=", ".join(revalidation.RESULTS))
+        known = ", ".join(revalidation.RESULTS)
+        raise InvalidInput(f"{draft.result[:40]!r} is not a result", where="result", hint=known)
     standing = deviations.open_on(connection, item.page_id)
     if draft.result == "holds" and any(one.source in {item.cause, item.via} for one in standing):
-        raise Denied(f"a deviation of page {item.page_id} is open, and only the author closes it", where="result")
+        raise Denied(f"a deviation of page {item.page_id} is open; only the author can close it", where="result")
     if draft.result == "deviation" and not standing:
         raise Conflict(f"no deviation of page {item.page_id} is recorded", hint="record it first")
     if draft.result == "candidate" and not _proposed(connection, item.page_id):

@@ -54,7 +54,7 @@ def create(
     ] = None,
     name: Annotated[str, typer.Option("--name", help="Its name; default its id.")] = "",
     category: Annotated[str, typer.Option("--category", help="What the turn may do; default loop.")] = "",
-    channel: Annotated[str, typer.Option("--channel", help="Default general.", autocompletion=complete_channel)] = "",
+    channel: Annotated[str, typer.Option("--channel", help="Default: general.", autocompletion=complete_channel)] = "",
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
@@ -99,7 +99,7 @@ def delete(loop: IdArgument, output: console.OutputOption = console.Output.TABLE
 
 def pause(
     loop: IdArgument,
-    note: Annotated[str, typer.Option("--note", help="Why.")] = "",
+    note: Annotated[str, typer.Option("--note", help="The reason, for the person who resumes it.")] = "",
     until: Annotated[str, typer.Option("--until", help="When it resumes by itself.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:

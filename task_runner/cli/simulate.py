@@ -84,7 +84,7 @@ def _outage(text: str) -> Outage:
     first, dots, last = text.partition("..")
     outage = Outage(_instant(first, "--down"), _instant(last, "--down")) if dots else None
     if outage is None or outage.end <= outage.start:
-        raise InvalidInput(f"{text[:60]!r} is not a span", where="--down", hint="write T1..T2")
+        raise InvalidInput(f"{text[:60]!r} is not a span", where="--down", hint="write T1..T2, with T2 later than T1")
     return outage
 
 

@@ -130,7 +130,7 @@ def emit(
     event: Annotated[str, typer.Argument(help="Its name: a-z, 0-9, _, ., : and -, a letter first, at most 64.")],
     data: Annotated[str | None, typer.Option("--data", help="A JSON object, or @FILE, at most 64 KiB.")] = None,
     id_: Annotated[
-        str | None, typer.Option("--id", help="The event's id; an event whose id was taken before changes nothing.")
+        str | None, typer.Option("--id", help="The event's id; an id that was used before has no effect.")
     ] = None,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:

@@ -124,7 +124,7 @@ class ReaderLock:
             os.close(descriptor)
             what = f"the inbox of {self._folder.name} is read by {holder or 'another process'}"
             raise Conflict(
-                what, where=str(self._folder), hint="an inbox has one reader: stop that one first"
+                what, where=str(self._folder), hint="an inbox can have only one reader; stop the other one first"
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{self._reader}, pid {os.getpid()}\n".encode(), 0)

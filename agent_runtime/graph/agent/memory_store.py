@@ -70,7 +70,7 @@ def _compare(held: Any, operator: str, wanted: Any) -> bool:
     try:
         return _COMPARE[operator](held, wanted)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{operator} compares numbers: {error}", where="filter") from error
+        raise InvalidInput(f"{operator} can compare only numbers: {error}", where="filter") from error
 
 
 def _matches(condition: base.MatchCondition, namespace: tuple[str, ...]) -> bool:
@@ -153,7 +153,7 @@ class MemoryStore(base.BaseStore):
         if isinstance(op, base.ListNamespacesOp):
             spots = [spot for spot, _ in self._reached((), READ, {}, turn)]
             return _Reading(run=lambda connection: listed(op, _namespaces(connection, spots)))
-        raise InvalidInput(f"a memory store does not know {type(op).__name__}", where="memory")
+        raise InvalidInput(f"a memory store does not support the operation {type(op).__name__}", where="memory")
 
     def _search(self, op: base.SearchOp, turn: TurnContext) -> _Admitted:
         scope = SEARCH if op.query else READ

@@ -172,7 +172,7 @@ def matching(
     paths: list[Any] = []
     for key, value in (wanted or {}).items():
         if not _FILTER_KEY.fullmatch(key):
-            raise ValueError(f"invalid filter key {key!r}: letters, digits, _, . and - are what it may be made of")
+            raise ValueError(f"invalid filter key {key!r}: use only letters, digits, _, . and -")
         paths += [f"$.{key}", _comparable(value)]
     if paths:
         each = f"json_extract({METADATA}, ?) IS ?"

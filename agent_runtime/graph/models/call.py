@@ -149,7 +149,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     ) -> Response:
         answer = response.result[0]
         if not isinstance(answer, AIMessage):
-            raise TypeError(f"a {type(answer).__name__} where an answer should be")
+            raise TypeError(f"expected an answer (AIMessage), got {type(answer).__name__}")
         offered = {tool.name if not isinstance(tool, dict) else str(tool.get("name")) for tool in request.tools}
         first, *refused = answers.examine(answer, this.pieces.all, self._tools | offered)
         assert isinstance(first, AIMessage)

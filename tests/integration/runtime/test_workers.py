@@ -186,7 +186,7 @@ async def test_an_exchange_without_end_is_stopped(staffed: Bench) -> None:
     await bench.run(prompt="go")
     shown = await until_at_rest(bench, MOST_HOPS + 1)
     said = [line.text for line in shown[-1].messages if line.role == "tool"]
-    assert "have gone to and fro" in said[-1]
+    assert "messages in one exchange is reached" in said[-1]
 
 
 async def test_a_forged_message_between_workers_is_set_aside(staffed: Bench) -> None:

@@ -212,7 +212,7 @@ async def test_an_open_deviation_is_told_once_and_a_closed_one_anew(
 
 @pytest.mark.parametrize(
     ("result", "refused"),
-    [("deviation", "no deviation"), ("candidate", "no change"), ("canonical", "is no result")],
+    [("deviation", "no deviation"), ("candidate", "no change"), ("canonical", "is not a result")],
 )
 async def test_a_verdict_without_what_it_speaks_of_is_refused(
     workspace: Workspace, corpus: None, begin: Begin, queue: Queue, result: str, refused: str
@@ -234,7 +234,7 @@ async def test_no_agent_calls_a_page_valid_while_a_deviation_of_it_is_open(
     context = begin(named="re-validation-walk")
     found = DeviationDraft(page_id="leaflet", says="Cake is served.", found="No cake.", source="garden")
     await workspace.record_deviation(call(context, 1), found)
-    with pytest.raises(Denied, match="only the author closes it"):
+    with pytest.raises(Denied, match="only the author can close it"):
         await workspace.settle_item(call(context, 2), Settlement(item_id=item.item_id, result="holds"))
 
 
