@@ -56,10 +56,11 @@ def process_of(home: Home, daemon: Daemon) -> psutil.Process | None:
 
 def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
     """Return the process `pid` if it lives and is such a daemon. One that ended and was not waited for is dead."""
-    package = daemon.package.split(".")[0]
     try:
         process = psutil.Process(pid)
-        ours = any(part.split(".")[0] == package for part in process.cmdline())
+        # A process that is replacing its program (`serve` becomes the daemon) shows no arguments for a moment.
+        arguments = SystemClock().poll(process.cmdline, timeout_s=1.0, every_s=0.001) or []
+        ours = daemon.package.split(".")[0] in {part.split(".")[0] for part in arguments}
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
