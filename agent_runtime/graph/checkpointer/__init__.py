@@ -1,5 +1,4 @@
-"""The checkpointer: one SQLite file, one writer thread, one commit for all that waits.
+"""The checkpointer: two tables, one writer thread, one commit for all that waits.
 
-`saver` is LangGraph's interface, `file` the open file with its two threads, `rows` the statements. The seam for another
-database is `saver.Checkpoints`.
+`saver` is LangGraph's interface, `groups` the two threads and their commits, `rows` the statements, `sqlite` the file.
 """

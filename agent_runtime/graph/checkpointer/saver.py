@@ -9,36 +9,23 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint import base
 from langgraph.checkpoint.base import CheckpointTuple, get_checkpoint_id
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from agent_runtime.graph.checkpointer import sqlite
-from agent_runtime.graph.checkpointer.sqlite import CheckpointFile, Found, Rows, Work
+from agent_runtime.graph.checkpointer import rows
+from agent_runtime.graph.checkpointer.groups import Checkpoints, Work
+from agent_runtime.graph.checkpointer.rows import Found, Rows
+from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.database import WorkerThread
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _PAGE = 16  # checkpoints that a listing holds at a time
-
-
-class Checkpoints(Protocol):
-    """Where the saver keeps its rows. Another database needs its own of this, and of the functions in `sqlite`.
-
-    Attributes:
-        writer: the thread that writes: what it has answered is on disk.
-        reader: the thread that reads what has been committed.
-    """
-
-    writer: WorkerThread
-    reader: WorkerThread
-
-    def close(self) -> None:
-        """Finish what is queued, then close what is open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +63,11 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     :class:`asyncio.InvalidStateError`, as they would hold it up.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the file. Raises Corrupt if it is not one of ours."""
+    def __init__(self, kept: Path | Checkpoints) -> None:
+        """Open or make the file, or take what is open already. Raises Corrupt if the file is not one of ours."""
         # Strict whatever the environment says: a crafted row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        self._file: Checkpoints = CheckpointFile(path)
+        self._file: Checkpoints = CheckpointFile(kept) if isinstance(kept, Path) else kept
         self._entropy = SystemEntropy()
 
     def close(self) -> None:
@@ -96,7 +83,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def _get_tuple(self, config: RunnableConfig) -> _Plan[CheckpointTuple | None]:
         """Return the checkpoint that `config` names, or the newest of its thread and namespace; None without one."""
         place = _place(config)
-        return self._reading(lambda c: sqlite.get(c, *place), lambda found: self._tuple(config, place, found))
+        return self._reading(lambda c: rows.get(c, *place), lambda found: self._tuple(config, place, found))
 
     get_tuple, aget_tuple = _both(_get_tuple)
 
@@ -120,7 +107,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
             ValueError: a key of `filter` is none.
         """
         where = _matching(config, before, filter)
-        for page in _pages(_run_blocking(self._file.reader, lambda c: sqlite.ids(c, where, limit))):
+        for page in _pages(_run_blocking(self._file.reader, lambda c: rows.ids(c, where, limit))):
             yield from self._tuples(page, _run_blocking(self._file.reader, lambda c, page=page: _get_all(c, page)))
 
     async def alist(
@@ -133,7 +120,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Yield the checkpoints that match, newest first, as :meth:`list` does."""
         where = _matching(config, before, filter)
-        for page in _pages(await self._file.reader.run(lambda c: sqlite.ids(c, where, limit))):
+        for page in _pages(await self._file.reader.run(lambda c: rows.ids(c, where, limit))):
             for each in self._tuples(page, await self._file.reader.run(lambda c, page=page: _get_all(c, page))):
                 yield each
 
@@ -142,7 +129,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     ) -> _Plan[Mapping[str, base.DeltaChannelHistory]]:
         """Return, for channels that are kept as changes, the last whole value and the changes since."""
         place = _place(config)
-        return self._reading(lambda c: sqlite.changes(c, place, channels, self.serde.loads_typed), lambda found: found)
+        return self._reading(lambda c: rows.changes(c, place, channels, self.serde.loads_typed), lambda found: found)
 
     get_delta_channel_history, aget_delta_channel_history = _both(_get_delta_channel_history)
 
@@ -181,35 +168,35 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     put_writes, aput_writes = _both(_put_writes)
 
     def _delete_thread(self, thread_id: str) -> _Plan[None]:
-        return self._writing(lambda c: sqlite.drop_threads(c, [str(thread_id)]))
+        return self._writing(lambda c: rows.drop_threads(c, [str(thread_id)]))
 
     delete_thread, adelete_thread = _both(_delete_thread)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> _Plan[None]:
         """Delete the checkpoints of these runs and their writes, also where a later one builds on them."""
-        return self._writing(lambda c: sqlite.drop_runs(c, run_ids))
+        return self._writing(lambda c: rows.drop_runs(c, run_ids))
 
     delete_for_runs, adelete_for_runs = _both(_delete_for_runs)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> _Plan[None]:
         """Copy every checkpoint and write of a thread to another."""
-        return self._writing(lambda c: sqlite.copy_thread(c, str(source_thread_id), str(target_thread_id)))
+        return self._writing(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
 
     copy_thread, acopy_thread = _both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> _Plan[None]:
         """Keep of each thread what going on needs (`keep_latest`), or nothing (`delete`)."""
         if strategy == "delete":
-            return self._writing(lambda c: sqlite.drop_threads(c, thread_ids))
+            return self._writing(lambda c: rows.drop_threads(c, thread_ids))
         if strategy != "keep_latest":
             raise ValueError(f"unknown strategy {strategy!r}: keep_latest or delete")
-        return self._writing(lambda c: sqlite.keep_newest_of(c, thread_ids, self.serde.loads_typed))
+        return self._writing(lambda c: rows.keep_newest_of(c, thread_ids, self.serde.loads_typed))
 
     prune, aprune = _both(_prune)
 
     async def aprune_ended(self, thread_id: str) -> None:
         """Prune a thread that is at its end: of what single runs of subgraphs left, nothing is needed any more."""
-        await self._file.writer.run(lambda c: sqlite.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
+        await self._file.writer.run(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  the interface's
         """Return a version that sorts behind `current`; two that follow the same one differ."""
@@ -276,9 +263,9 @@ def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfi
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
 
 
-def _matching(config: RunnableConfig | None, before: RunnableConfig | None, wanted: Any) -> dict[str, tuple[Any, ...]]:
+def _matching(config: RunnableConfig | None, before: RunnableConfig | None, wanted: Any) -> rows.Wanted:
     limit = None if before is None else get_checkpoint_id(before) or ""
-    return sqlite.matching(config["configurable"] if config is not None else None, limit, wanted)
+    return rows.matching(config["configurable"] if config is not None else None, limit, wanted)
 
 
 def _pages(found: Sequence[tuple[str, str, str]]) -> Iterator[Sequence[tuple[str, str, str]]]:
@@ -286,7 +273,7 @@ def _pages(found: Sequence[tuple[str, str, str]]) -> Iterator[Sequence[tuple[str
 
 
 def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequence[Found | None]:
-    return [sqlite.get(connection, *place) for place in places]
+    return [rows.get(connection, *place) for place in places]
 
 
 async def open_saver(path: Path) -> GroupedSaver:

@@ -8,7 +8,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base import id as ids
 
-from agent_runtime.graph.checkpointer import sqlite
+from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.saving import at, checkpoint
@@ -66,6 +66,6 @@ async def test_a_file_whose_order_cannot_be_kept_is_not_opened(tmp_path: Path, m
     saver = GroupedSaver(tmp_path / "checkpoints.db")
     await saver.aput(at(), checkpoint(empty_checkpoint()["id"]), META, {})
     saver.close()
-    monkeypatch.setattr(sqlite, "uuid6", lambda: behind)
+    monkeypatch.setattr(rows, "uuid6", lambda: behind)
     with pytest.raises(Corrupt, match="still to come"):
         GroupedSaver(tmp_path / "checkpoints.db")

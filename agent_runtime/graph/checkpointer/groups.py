@@ -1,0 +1,115 @@
+"""Two connections behind two threads: all that waits to be written becomes one transaction with one commit.
+
+What was asked is answered after that commit. The work is first tried as a whole, in as few statements as it takes.
+Where anything fails, all of it is undone and tried again one by one, each in a savepoint, so that only what failed
+fails.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agent_runtime.graph.checkpointer.rows import Connection, Rows, add
+from turnkeeper.storage.database import Call, WorkerThread
+
+Work = Rows | Callable[[Any], Any]
+
+
+class Checkpoints:
+    """Checkpoints on two open connections, which it owns.
+
+    Attributes:
+        writer: the thread that writes; its work is :class:`Rows` or a function of a connection in a transaction.
+        reader: the thread that reads what has been committed; its work is a function of a connection.
+    """
+
+    def __init__(self, writing: Connection, reading: Connection, *, begin: str) -> None:
+        """Start the threads.
+
+        Args:
+            writing: outside a transaction, as each statement finds it that is not between `begin` and its end.
+            reading: likewise.
+            begin: the statement that begins a transaction.
+        """
+        self._writing = writing
+        self._reading = reading
+        self._begin = begin
+        self.writer = WorkerThread("checkpoints-write", self._write)
+        self.reader = WorkerThread("checkpoints-read", self._read)
+
+    def close(self) -> None:
+        """Finish what is queued, then close the connections."""
+        self.writer.close()
+        self.reader.close()
+        self._reading.close()
+        self._writing.close()
+
+    def _write(self, batch: Sequence[Call]) -> None:
+        try:
+            self._writing.execute(self._begin)
+            _together(self._writing, batch)
+            self._writing.execute("COMMIT")
+        except BaseException:  # noqa: BLE001  whose fault it was shows when they are tried one by one
+            _undo(self._writing)
+            self._one_by_one(batch)
+
+    def _one_by_one(self, batch: Sequence[Call]) -> None:
+        try:
+            self._writing.execute(self._begin)
+            for call in batch:
+                _alone(self._writing, call)
+            self._writing.execute("COMMIT")
+        except BaseException as error:  # noqa: BLE001  nothing of the batch is on disk: everyone is told
+            _undo(self._writing)
+            for call in batch:
+                call.error = call.error or error
+
+    def _read(self, batch: Sequence[Call]) -> None:
+        for call in batch:
+            try:
+                call.result = call.work(self._reading)
+            except BaseException as error:  # noqa: BLE001  handed to the caller
+                call.error = error
+
+
+def _together(connection: Connection, batch: Sequence[Call]) -> None:
+    """Do a batch's work. Rows are gathered; each table's keep their order, and functions theirs among all."""
+    gathered: dict[str, list[Rows]] = {}
+    for call in batch:
+        if isinstance(call.work, Rows):
+            gathered.setdefault(call.work.table, []).append(call.work)
+        else:
+            _add(connection, gathered)
+            call.result = call.work(connection)
+    _add(connection, gathered)
+
+
+def _add(connection: Connection, gathered: dict[str, list[Rows]]) -> None:
+    for table, given in gathered.items():
+        start = 0
+        for end in range(1, len(given) + 1):
+            if end == len(given) or given[end].replace != given[start].replace:
+                together = [row for part in given[start:end] for row in part.rows]
+                add(connection, Rows(table=table, rows=together, replace=given[start].replace))
+                start = end
+    gathered.clear()
+
+
+def _alone(connection: Connection, call: Call) -> None:
+    """Run one call in a savepoint. Raises where its failure has undone what the others did, as a full disk may."""
+    connection.execute("SAVEPOINT alone")
+    try:
+        if isinstance(call.work, Rows):
+            add(connection, call.work)
+        else:
+            call.result = call.work(connection)
+    except BaseException as error:
+        call.error = error
+        if not connection.in_transaction:
+            raise
+        connection.execute("ROLLBACK TO alone")
+    connection.execute("RELEASE alone")
+
+
+def _undo(connection: Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
