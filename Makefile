@@ -9,13 +9,16 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime constellation
 
-.PHONY: demo test check bench protos protos-check test-services wheel lock format clean
+.PHONY: demo test test-postgres check bench protos protos-check test-services wheel lock format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
 
 test: $(READY)  ## Every test; those that need an absent server skip with a reason.
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+
+test-postgres: $(READY)  ## The tests of the stores, on a PostgreSQL server that they start.
+	@$(BIN)/python -m pytest -n 3 --database postgres $(PYTEST_ARGS)
 
 check: $(READY) protos-check  ## Format, lint, import contracts, types, generated code.
 	@$(BIN)/ruff format --check --quiet . || (echo "run: make format" && false)
@@ -42,7 +45,7 @@ wheel: $(READY)
 lock: $(READY)  ## Resolve the newest versions that go together.
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
-		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot pyproject.toml -o requirements.lock
+		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot --extra postgres pyproject.toml -o requirements.lock
 
 format: $(READY)
 	@$(BIN)/ruff format --quiet .

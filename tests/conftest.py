@@ -8,11 +8,56 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import postgres
 from tests.support.clock import ManualClock
 from turnkeeper import console
 from turnkeeper.config.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--database",
+        choices=["sqlite", "postgres"],
+        default="sqlite",
+        help="where stores are; with postgres, only tests whose stores may be on either are run (default: sqlite)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On PostgreSQL, leave out the tests that have no store, or one that is a file by their own words."""
+    if config.getoption("--database") == "sqlite":
+        return
+    chosen = [item for item in items if "place_of" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+    for item in items:
+        if (only := item.get_closest_marker("sqlite_only")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"on SQLite only: {only.args[0]}"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[postgres.Server | None]:
+    """The server of this worker; None where the stores of the tests are SQLite files."""
+    if request.config.getoption("--database") == "sqlite":
+        yield None
+        return
+    binaries = postgres.find_binaries()
+    if binaries is None:
+        absent = "PostgreSQL is not installed: make test-services"
+        pytest.fail(absent) if "CI" in os.environ else pytest.skip(absent)
+    server = postgres.Server(binaries)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def place_of(postgres_server: postgres.Server | None) -> Iterator[postgres.Places]:
+    """Where a store is that a home has as a file. A test that opens its stores there runs on each database."""
+    places = postgres.Places(postgres_server)
+    yield places
+    places.forget()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ missing=()
 command -v tmux >/dev/null || missing+=(tmux)
 command -v strace >/dev/null || missing+=(strace)
 command -v faketime >/dev/null || missing+=(faketime)
+command -v postgres >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/postgres" >/dev/null || missing+=(postgresql)
 
 [ ${#missing[@]} -gt 0 ] || { echo "test services: all there"; exit 0; }
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

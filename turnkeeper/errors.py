@@ -68,7 +68,7 @@ class Conflict(TurnkeeperError):
 
 
 class Unreachable(TurnkeeperError):
-    """A daemon does not answer; whether it did anything is unknown."""
+    """A daemon or a database server does not answer; whether it did anything is unknown."""
 
     exit_code = EXIT_UNREACHABLE
 

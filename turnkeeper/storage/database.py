@@ -1,8 +1,10 @@
-"""A named thread that takes calls in batches, and one SQLite file behind such a thread, with one COMMIT for a batch.
+"""A named thread that takes calls in batches, and one database behind such a thread, with one COMMIT for a batch.
 
 A unit of work is a function of a connection. The writer thread takes every unit that has queued up, runs each in a
 savepoint inside one transaction, commits once, and only then answers them all: no caller gets an answer before its work
 is on disk, and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
+
+A database is a SQLite file, or a database of a PostgreSQL server. Both have one writer: one connection, on one thread.
 """
 
 import asyncio
@@ -18,12 +20,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
-from turnkeeper.errors import Corrupt
-from turnkeeper.storage.schema_revision import check_revision
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, Unreachable
+from turnkeeper.storage.schema_revision import check_revision, refuse_newer
 
 T = TypeVar("T")
 LARGEST_BATCH = 512
@@ -172,40 +174,46 @@ def _for_caller(error: BaseException) -> Exception:
 
 
 class Database:
-    """A SQLite file, opened and owned by one process.
+    """A SQLite file or a PostgreSQL database, opened and owned by one process.
 
     Attributes:
-        path: the file.
+        path: the file; for a server's database its URL, without a password.
     """
 
-    def __init__(self, path: Path, *, migrations: str, read_only: bool = False) -> None:
-        """Open the file and bring its schema up to date.
+    def __init__(self, place: Path | str, *, migrations: str, read_only: bool = False) -> None:
+        """Open the database and bring its schema up to date.
 
         Args:
-            path: the file; made, mode 0600, unless `read_only`.
+            place: a file, which is made, mode 0600, unless `read_only`; or a PostgreSQL URL.
             migrations: the Alembic script location, as `package:folder`.
             read_only: open without the right to write; the schema must be current already.
 
         Raises:
-            Conflict: written by a newer version; the file is left as it is.
-            Corrupt: not a SQLite file, or, with `read_only`, of an older schema.
+            Conflict: written by a newer version; it is left as it is.
+            Corrupt: it cannot be read as a store, or, with `read_only`, it is of an older schema.
+            InvalidInput: a URL that is not PostgreSQL's, or its driver is not installed.
+            Unreachable: the server does not answer.
         """
-        self.path = path
+        self.path = place if isinstance(place, Path) else make_url(place).render_as_string()
         try:
-            check_revision(path, migrations)
+            if isinstance(place, Path):
+                check_revision(place, migrations)
+                self._engine = _open_file(place, read_only=read_only)
+            else:
+                self._engine = _open_server(place, read_only=read_only)
         except sqlite3.DatabaseError as error:
-            raise Corrupt(f"cannot be read as a store: {error}", where=str(path)) from error
-        self._engine = _open(path, read_only=read_only)
+            raise Corrupt(f"cannot be read as a store: {error}", where=str(place)) from error
         try:
-            _migrate(self._engine, migrations, path, read_only=read_only)
+            _migrate(self._engine, migrations, str(self.path), read_only=read_only)
         except DatabaseError as error:
             self._engine.dispose()
-            raise Corrupt(f"cannot be read as a store: {error.orig}", where=str(path)) from error
-        except Corrupt:
+            raise Corrupt(f"cannot be read as a store: {error.orig}", where=str(self.path)) from error
+        except (Conflict, Corrupt):
             self._engine.dispose()
             raise
         self._connection = self._engine.connect()
-        self._thread = WorkerThread(f"db-{path.stem}", lambda batch: _run_batch(self._connection, batch))
+        name = place.stem if isinstance(place, Path) else make_url(place).database
+        self._thread = WorkerThread(f"db-{name}", lambda batch: _run_batch(self._connection, batch))
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.
@@ -219,7 +227,7 @@ class Database:
         return self._thread.submit(work)
 
     def close(self) -> None:
-        """Finish what is queued, then close the file."""
+        """Finish what is queued, then close the database."""
         self._thread.close()
         self._connection.close()
         self._engine.dispose()
@@ -227,26 +235,52 @@ class Database:
 
 def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
     """Run the units in one transaction; they are answered only after the commit."""
-    driver: Any = connection.connection.driver_connection
+    driver: Any = None
     try:
         with connection.begin():
+            driver = connection.connection.driver_connection
             for call in batch:
                 # Said to the driver itself: a savepoint of SQLAlchemy's costs more than most units.
                 driver.execute("SAVEPOINT unit")
                 try:
                     call.result = call.work(connection)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  its caller gets it
                     call.error = error
-                    if not driver.in_transaction:  # a full disk may undo all that the others did, too
-                        raise
-                    driver.execute("ROLLBACK TO unit")
+                    _undo_unit(driver, error)
                 driver.execute("RELEASE unit")
     except Exception as error:  # noqa: BLE001  nothing of the batch is on disk: every caller must know
         for call in batch:
             call.error = call.error or error
+        if connection.dialect.is_disconnect(cast("Any", getattr(error, "orig", error)), driver, None):
+            connection.invalidate()  # the next batch connects anew
 
 
-def _open(path: Path, *, read_only: bool) -> Engine:
+def _undo_unit(driver: Any, error: Exception) -> None:
+    """Undo what one unit did. Raises its error if more than that is undone: by a full disk or a lost connection."""
+    try:
+        driver.execute("ROLLBACK TO unit")
+    except Exception:  # noqa: BLE001  there is no savepoint any more
+        raise error from None
+
+
+def _open_server(url: str, *, read_only: bool) -> Engine:
+    where = make_url(url)
+    if where.drivername != "postgresql":
+        raise InvalidInput(f"{where.drivername} is not known", where="store URL", hint="use postgresql://…")
+    options = {"options": "-c default_transaction_read_only=on"} if read_only else {}
+    try:
+        engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=StaticPool, connect_args=options)
+        engine.connect().close()
+    except ModuleNotFoundError as error:
+        hint = "install turnkeeper[postgres]"
+        raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
+    except OperationalError as error:
+        why = str(error.orig).partition("\n")[0]
+        raise Unreachable(f"cannot be opened: {why}", where=where.render_as_string()) from error
+    return engine
+
+
+def _open_file(path: Path, *, read_only: bool) -> Engine:
     if not read_only:
         path.touch(mode=0o600, exist_ok=True)
     mode = "ro" if read_only else "rw"
@@ -285,17 +319,18 @@ def _begin_read(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
 
 
-def _migrate(engine: Engine, migrations: str, path: Path, *, read_only: bool) -> None:
+def _migrate(engine: Engine, migrations: str, where: str, *, read_only: bool) -> None:
     config = Config()
     config.set_main_option("script_location", migrations)
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
     with engine.connect() as connection:
         found = MigrationContext.configure(connection).get_current_revision()
+    refuse_newer(found, migrations, where)
     if found == scripts.get_current_head():
         return
     if read_only:
-        raise Corrupt("has an older schema", where=str(path), hint="start the daemon once to migrate it")
+        raise Corrupt("has an older schema", where=where, hint="start the daemon once to migrate it")
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

@@ -20,10 +20,15 @@ def check_revision(path: Path, migrations: str) -> None:
         Conflict: the store has a revision that this program does not know.
         sqlite3.DatabaseError: the file cannot be read as a store.
     """
-    found, known = _revision_of(path), _known(migrations)
+    refuse_newer(_revision_of(path), migrations, str(path))
+
+
+def refuse_newer(found: str | None, migrations: str, where: str) -> None:
+    """Raise Conflict if `migrations` do not know the revision that was found in the store at `where`."""
+    known = _known(migrations)
     if found is not None and found not in known:
         what = f"was written by a newer version (its schema is {found}, this program knows {max(known)})"
-        raise Conflict(what, where=str(path), hint="upgrade turnkeeper")
+        raise Conflict(what, where=where, hint="upgrade turnkeeper")
 
 
 def _revision_of(path: Path) -> str | None:

@@ -3,17 +3,22 @@
 import asyncio
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from turnkeeper.errors import Conflict, Corrupt
+from tests.support.postgres import Places
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, Unreachable
 from turnkeeper.storage import schema_revision
 from turnkeeper.storage.database import Database
 
@@ -21,8 +26,15 @@ MIGRATIONS = str(Path(__file__).parent / "migrations")
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path / "store.db", migrations=MIGRATIONS)
+def place(place_of: Places, tmp_path: Path) -> Path | str:
+    return place_of(tmp_path / "store.db")
+
+
+@pytest.fixture
+def database(place: Path | str) -> Iterator[Database]:
+    made = Database(place, migrations=MIGRATIONS)
+    yield made
+    made.close()
 
 
 def insert(number: int):
@@ -42,7 +54,6 @@ async def test_a_failing_unit_undoes_itself_alone(database: Database) -> None:
     assert [r for r in results if isinstance(r, int)] == [1, 2, 3]
     assert isinstance(results[2], IntegrityError)
     assert await database.run(ids) == [1, 2, 3]
-    database.close()
 
 
 async def test_units_that_wait_together_share_one_commit(database: Database) -> None:
@@ -55,7 +66,6 @@ async def test_units_that_wait_together_share_one_commit(database: Database) -> 
     gate.set()
     await asyncio.gather(*map(asyncio.wrap_future, [blocker, *waiting]))
     assert seen == list(range(100))
-    database.close()
 
 
 async def test_a_caller_that_gives_up_harms_nobody_else(database: Database) -> None:
@@ -77,10 +87,11 @@ async def test_a_caller_that_gives_up_harms_nobody_else(database: Database) -> N
     gate.set()
     assert await database.run(insert(3)) == 3
     assert await database.run(ids) == [1, 3], "what had begun is finished, what had not is not begun"
-    database.close()
 
 
-async def test_every_commit_is_synced(database: Database) -> None:
+async def test_every_commit_is_synced(tmp_path: Path) -> None:
+    database = Database(tmp_path / "store.db", migrations=MIGRATIONS)
+
     def pragmas(connection: Connection) -> tuple[object, object]:
         mode = connection.execute(text("PRAGMA journal_mode")).scalar()
         return mode, connection.execute(text("PRAGMA synchronous")).scalar()
@@ -140,14 +151,75 @@ def test_migrations_are_named_by_their_revisions(package: str) -> None:
     assert schema_revision._known(f"{package}:migrations") == revisions
 
 
-async def test_a_reader_beside_the_writer_cannot_write(database: Database) -> None:
+async def test_a_reader_beside_the_writer_cannot_write(database: Database, place: Path | str) -> None:
     await database.run(insert(1))
-    reader = Database(database.path, migrations=MIGRATIONS, read_only=True)
+    reader = Database(place, migrations=MIGRATIONS, read_only=True)
     assert await reader.run(ids) == [1]
-    with pytest.raises(Exception, match="readonly|read-only|query_only"):
+    with pytest.raises(DBAPIError, match="readonly|read-only|query_only"):
         await reader.run(insert(2))
     reader.close()
+
+
+def test_a_reader_changes_no_schema(place: Path | str) -> None:
+    if isinstance(place, Path):
+        place.touch()
+    with pytest.raises(Corrupt, match="older schema"):
+        Database(place, migrations=MIGRATIONS, read_only=True)
+
+
+async def test_a_store_is_opened_again_with_what_is_in_it(place: Path | str) -> None:
+    for number in (1, 2):
+        database = Database(place, migrations=MIGRATIONS)
+        await database.run(insert(number))
+        database.close()
+    database = Database(place, migrations=MIGRATIONS)
+    assert await database.run(ids) == [1, 2]
     database.close()
+
+
+async def test_a_newer_version_is_refused_and_nothing_is_changed(place: Path | str) -> None:
+    newer = Database(place, migrations=MIGRATIONS)
+    await newer.run(lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    newer.close()
+    for read_only in (False, True):
+        with pytest.raises(Conflict, match="9999"):
+            Database(place, migrations=MIGRATIONS, read_only=read_only)
+
+
+@pytest.mark.parametrize("url", ["mysql://here/store", "sqlite:///store.db", "postgresql+psycopg2:///store"])
+def test_a_url_of_another_database_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="is not known"):
+        Database(url, migrations=MIGRATIONS)
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
+    url = f"postgresql://someone:secret@/store?host={tmp_path}"
+    with pytest.raises(Unreachable) as refused:
+        Database(url, migrations=MIGRATIONS)
+    assert refused.value.where.startswith("postgresql://someone:***@/store")
+    assert str(tmp_path) in refused.value.what
+    assert "\n" not in refused.value.what
+
+
+def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(InvalidInput) as refused:
+        Database("postgresql:///store", migrations=MIGRATIONS)
+    assert refused.value.hint == "install turnkeeper[postgres]"
+
+
+@pytest.mark.parametrize("daemon", ["task_runner", "agent_runtime", "constellation.supervisor"])
+def test_no_daemon_imports_the_driver_of_a_server(daemon: str) -> None:
+    code = f"""
+import pkgutil, sys, importlib
+import {daemon} as package
+for module in pkgutil.walk_packages(package.__path__, "{daemon}."):
+    if not ("migrations" in module.name or module.name.endswith(".__main__")):
+        importlib.import_module(module.name)
+print([name for name in sys.modules if name.split(".")[0] in ("psycopg", "psycopg_binary", "psycopg2", "asyncpg")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n", done.stdout
 
 
 async def test_a_caller_that_gives_up_does_not_stop_the_writer(database: Database) -> None:
@@ -165,13 +237,21 @@ async def test_a_caller_that_gives_up_does_not_stop_the_writer(database: Databas
         await asyncio.gather(task, return_exceptions=True)
     go.set()
     assert await database.run(insert(1)) == 1
-    database.close()
 
 
-async def test_what_undoes_a_whole_batch_is_told_to_all_of_it(database: Database) -> None:
-    def undo(connection: Connection) -> None:
-        connection.execute(text("INSERT OR ROLLBACK INTO things (id) VALUES (7), (7)"))
+def roll_back(connection: Connection) -> None:
+    connection.connection.driver_connection.execute("ROLLBACK")
+    connection.execute(text("INSERT INTO things (id) VALUES (7), (7)"))
 
+
+def insert_or_roll_back(connection: Connection) -> None:
+    if connection.dialect.name != "sqlite":
+        roll_back(connection)
+    connection.execute(text("INSERT OR ROLLBACK INTO things (id) VALUES (7), (7)"))
+
+
+@pytest.mark.parametrize("undo", [roll_back, insert_or_roll_back])
+async def test_what_undoes_a_whole_batch_is_told_to_all_of_it(database: Database, undo: Any) -> None:
     gate = threading.Event()
     blocker = database.submit(lambda connection: gate.wait())
     batch = [database.submit(work) for work in (insert(1), undo, insert(2))]
@@ -180,4 +260,20 @@ async def test_what_undoes_a_whole_batch_is_told_to_all_of_it(database: Database
     assert [type(outcome) for outcome in outcomes] == [IntegrityError] * 3
     assert await database.run(ids) == []
     assert await database.run(insert(3)) == 3
-    database.close()
+
+
+async def test_a_lost_connection_is_told_to_all_and_made_again(database: Database) -> None:
+    def lose(connection: Connection) -> None:
+        if connection.dialect.name == "sqlite":
+            connection.connection.driver_connection.close()
+        else:
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    gate = threading.Event()
+    blocker = database.submit(lambda connection: gate.wait())
+    batch = [database.submit(work) for work in (insert(1), lose, insert(2))]
+    gate.set()
+    _, *outcomes = await asyncio.gather(*map(asyncio.wrap_future, [blocker, *batch]), return_exceptions=True)
+    assert all(isinstance(outcome, Exception) for outcome in outcomes), outcomes
+    assert await database.run(insert(3)) == 3
+    assert await database.run(ids) == [3]

@@ -1,0 +1,111 @@
+"""A throw-away PostgreSQL server, for tests that run on each database.
+
+Its text order is not that of bytes: a list that does not say its order comes out otherwise than from SQLite.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "40",
+    "shared_buffers": "32MB",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "log_min_messages": "log",  # the errors that a test provokes are the test's
+}
+
+
+def find_binaries() -> Path | None:
+    """Return the folder of PostgreSQL's programs, the newest version's; None if it is not installed."""
+    if (found := shutil.which("postgres")) is not None:
+        return Path(found).parent
+    installed = Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    return max((path.parent for path in installed), key=lambda folder: int(folder.parent.name), default=None)
+
+
+class Server:
+    """A server on a socket in a folder of its own; it ends with :meth:`stop`, or with the process that started it."""
+
+    def __init__(self, binaries: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="tk-pg-"))
+        self._user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+        self._as_user: list[str] = []
+        if os.getuid() == 0:  # PostgreSQL refuses to run as root
+            shutil.chown(self._folder, self._user)
+            self._as_user = ["--reuid", self._user, "--regid", self._user, "--init-groups"]
+        data = str(self._folder / "data")
+        init = ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8"]
+        order = ["--locale-provider=icu", "--icu-locale=und"]
+        self._run(binaries / "initdb", "-D", data, *init, *order)
+        import psycopg  # a process that is forked from a test has not imported it
+
+        settings = SETTINGS | {"unix_socket_directories": str(self._folder)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._process = subprocess.Popen(
+            self._command(binaries / "postgres", "-D", data, *options), stderr=subprocess.PIPE, text=True
+        )
+        self._wait_until_ready()
+        self._connection = psycopg.connect(host=str(self._folder), user="postgres", dbname="postgres", autocommit=True)
+
+    def create(self, name: str, template: str = "template0") -> str:
+        """Make a database and return its URL."""
+        self._connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy'.encode())
+        return f"postgresql://postgres@/{name}?host={quote(str(self._folder), safe='')}"
+
+    def drop(self, name: str) -> None:
+        """Delete a database, even if a test has left it open."""
+        self._connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+
+    def stop(self) -> None:
+        """End the server and delete its files."""
+        self._connection.close()
+        self._process.terminate()
+        self._process.communicate()
+        shutil.rmtree(self._folder)
+
+    def _command(self, *words: str | Path) -> list[str]:
+        return ["setpriv", *self._as_user, "--pdeathsig", "QUIT", *map(str, words)]
+
+    def _run(self, *words: str | Path) -> None:
+        done = subprocess.run(self._command(*words), cwd="/", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def _wait_until_ready(self) -> None:
+        assert self._process.stderr
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            if "ready to accept connections" in line:
+                return
+        raise AssertionError("".join(said))
+
+
+class Places:
+    """Where the stores of a test are: in files, or, with a server, each in a database of its own."""
+
+    def __init__(self, server: Server | None) -> None:
+        self._server = server
+        self._urls: dict[Path, str] = {}
+
+    def __call__(self, path: Path) -> Path | str:
+        """Return what `Database` opens in place of the file `path`: the same for the same file."""
+        if self._server is None:
+            return path
+        if path not in self._urls:
+            self._urls[path] = self._server.create(f"test_{len(self._urls)}")
+        return self._urls[path]
+
+    def forget(self) -> None:
+        """Delete the databases that a test has made."""
+        for number in range(len(self._urls)):
+            assert self._server
+            self._server.drop(f"test_{number}")
+        self._urls.clear()
