@@ -11,62 +11,73 @@ from typing import Any
 
 import sqlalchemy as sa
 
+# SQLite keeps no lengths or widths, so none are given. Text sorts by code points on both databases; rows are numbered
+# by a column that is of type INTEGER on SQLite.
+TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
 metadata = sa.MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
+
+
+def _where(condition: str) -> dict[str, Any]:
+    """Return the arguments of an index of only the rows for which a condition holds."""
+    return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
+
 
 # Facts about the file itself: `incarnation` (random, of this store) and `epoch` (counts the processes that owned it).
 meta = sa.Table(
     "meta",
     metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("key", TEXT, primary_key=True),
+    sa.Column("value", TEXT, nullable=False),
 )
 
 # One row for each turn, written in one transaction with its key before the turn starts.
 turns = sa.Table(
     "turns",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),  # in the order in which turns began
-    sa.Column("turn_id", sa.String(64), nullable=False, unique=True),
-    sa.Column("thread_id", sa.String(128), nullable=False),
-    sa.Column("channel", sa.String(128), nullable=False),
-    sa.Column("agent", sa.String(32), nullable=False),
-    sa.Column("category", sa.String(64), nullable=False),
-    sa.Column("grant_json", sa.Text, nullable=False),  # the category as it was at acceptance
-    sa.Column("trigger", sa.String(8), nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),  # in the order in which turns began
+    sa.Column("turn_id", TEXT, nullable=False, unique=True),
+    sa.Column("thread_id", TEXT, nullable=False),
+    sa.Column("channel", TEXT, nullable=False),
+    sa.Column("agent", TEXT, nullable=False),
+    sa.Column("category", TEXT, nullable=False),
+    sa.Column("grant_json", TEXT, nullable=False),  # the category as it was at acceptance
+    sa.Column("trigger", TEXT, nullable=False),
+    sa.Column("status", TEXT, nullable=False),
     sa.Column("visible", sa.Boolean, nullable=False),  # shown in the conversation; a silent turn is not
-    sa.Column("fire_id", sa.String(256), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("task_id", sa.String(128), nullable=False),
-    sa.Column("task_name", sa.String(128), nullable=False),
-    sa.Column("kind", sa.String(32), nullable=False),  # of the fire
-    sa.Column("prompt", sa.Text, nullable=False),
-    sa.Column("payload_json", sa.Text, nullable=False),
+    sa.Column("fire_id", TEXT, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("task_id", TEXT, nullable=False),
+    sa.Column("task_name", TEXT, nullable=False),
+    sa.Column("kind", TEXT, nullable=False),  # of the fire
+    sa.Column("prompt", TEXT, nullable=False),
+    sa.Column("payload_json", TEXT, nullable=False),
     sa.Column("read_only", sa.Boolean, nullable=False),
     sa.Column("nominal_at_us", sa.BigInteger),
     sa.Column("due_at_us", sa.BigInteger),
     sa.Column("fired_at_us", sa.BigInteger),
-    sa.Column("timezone", sa.String(64), nullable=False),
-    sa.Column("catch_up", sa.String(16), nullable=False),
-    sa.Column("stands_for", sa.Integer, nullable=False),
+    sa.Column("timezone", TEXT, nullable=False),
+    sa.Column("catch_up", TEXT, nullable=False),
+    sa.Column("stands_for", sa.BigInteger, nullable=False),
     sa.Column("first_nominal_at_us", sa.BigInteger),
     sa.Column("last_nominal_at_us", sa.BigInteger),
-    sa.Column("traceparent", sa.String(128), nullable=False),
+    sa.Column("traceparent", TEXT, nullable=False),
     sa.Column("started_at_us", sa.BigInteger, nullable=False),
     sa.Column("ended_at_us", sa.BigInteger),
-    sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("error", sa.Text, nullable=False),
-    sa.Column("answers_json", sa.Text, nullable=False),  # {interrupt id: value} given by the newest resume; empty: none
-    sa.Column("resumes", sa.String(64), nullable=False),  # the paused turn whose interrupt this one resumed
-    sa.Column("after_message", sa.String(128), nullable=False),  # the message after which this turn's messages begin
+    sa.Column("summary", TEXT, nullable=False),
+    sa.Column("error", TEXT, nullable=False),
+    sa.Column("answers_json", TEXT, nullable=False),  # {interrupt id: value} given by the newest resume; empty: none
+    sa.Column("resumes", TEXT, nullable=False),  # the paused turn whose interrupt this one resumed
+    sa.Column("after_message", TEXT, nullable=False),  # the message after which this turn's messages begin
     sa.Column("paused_until_us", sa.BigInteger),
     sa.Column(
-        "tries", sa.Integer, nullable=False
+        "tries", sa.BigInteger, nullable=False
     ),  # intervals begun since the last start or resume, drained ones aside
-    sa.Column("epoch", sa.Integer, nullable=False),  # of the process that ran the newest interval
-    sa.Column("tokens_in", sa.Integer, nullable=False),
-    sa.Column("tokens_out", sa.Integer, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),  # of the process that ran the newest interval
+    sa.Column("tokens_in", sa.BigInteger, nullable=False),
+    sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),  # when the graph asked to be woken, counted from the turn's end
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
@@ -80,14 +91,14 @@ turns = sa.Table(
 keys = sa.Table(
     "keys",
     metadata,
-    sa.Column("key", sa.String(256), primary_key=True),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("turn_id", sa.String(64), nullable=False, unique=True),
-    sa.Column("thread_id", sa.String(128), nullable=False),
-    sa.Column("fire_id", sa.String(256), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("became", sa.String(16), nullable=False),
-    sa.Column("into", sa.String(64), nullable=False),  # the turn that took it as its answer
+    sa.Column("key", TEXT, primary_key=True),
+    sa.Column("digest", TEXT, nullable=False),
+    sa.Column("turn_id", TEXT, nullable=False, unique=True),
+    sa.Column("thread_id", TEXT, nullable=False),
+    sa.Column("fire_id", TEXT, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("became", TEXT, nullable=False),
+    sa.Column("into", TEXT, nullable=False),  # the turn that took it as its answer
     sa.Column("released", sa.Boolean, nullable=False),  # a held fire whose thread has been released since
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("became IN ('turn', 'held', 'kept', 'answer', 'refused')", name="keys_became"),
@@ -99,10 +110,10 @@ keys = sa.Table(
 kept_messages = sa.Table(
     "kept_messages",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("key", sa.String(256), nullable=False, unique=True),
-    sa.Column("thread_id", sa.String(128), nullable=False),
-    sa.Column("trigger_json", sa.Text, nullable=False),
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("key", TEXT, nullable=False, unique=True),
+    sa.Column("thread_id", TEXT, nullable=False),
+    sa.Column("trigger_json", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Index("kept_messages_by_thread", "thread_id", "number"),
 )
@@ -111,8 +122,8 @@ kept_messages = sa.Table(
 cancels = sa.Table(
     "cancels",
     metadata,
-    sa.Column("turn_id", sa.String(64), primary_key=True),
-    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("turn_id", TEXT, primary_key=True),
+    sa.Column("reason", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
 )
 
@@ -120,19 +131,19 @@ cancels = sa.Table(
 turn_events = sa.Table(
     "turn_events",
     metadata,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("turn_id", sa.String(64), nullable=False),
-    sa.Column("fire_id", sa.String(256), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("thread_id", sa.String(128), nullable=False),
-    sa.Column("trigger", sa.String(8), nullable=False),  # fire, author, answer, agent
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("sequence", NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("turn_id", TEXT, nullable=False),
+    sa.Column("fire_id", TEXT, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("thread_id", TEXT, nullable=False),
+    sa.Column("trigger", TEXT, nullable=False),  # fire, author, answer, agent
+    sa.Column("state", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("error", sa.Text, nullable=False),
-    sa.Column("held_by_json", sa.Text, nullable=False),
-    sa.Column("tokens_in", sa.Integer, nullable=False),
-    sa.Column("tokens_out", sa.Integer, nullable=False),
+    sa.Column("summary", TEXT, nullable=False),
+    sa.Column("error", TEXT, nullable=False),
+    sa.Column("held_by_json", TEXT, nullable=False),
+    sa.Column("tokens_in", sa.BigInteger, nullable=False),
+    sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),
     sa.Index("turn_events_by_turn", "turn_id", "sequence"),
     sqlite_autoincrement=True,
@@ -142,23 +153,23 @@ turn_events = sa.Table(
 interrupts = sa.Table(
     "interrupts",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("interrupt_id", sa.String(128), nullable=False, unique=True),
-    sa.Column("turn_id", sa.String(64), nullable=False),
-    sa.Column("thread_id", sa.String(128), nullable=False),
-    sa.Column("channel", sa.String(128), nullable=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("tool", sa.String(128), nullable=False),
-    sa.Column("args_json", sa.Text, nullable=False),
-    sa.Column("args_hash", sa.String(64), nullable=False),
-    sa.Column("call_id", sa.String(128), nullable=False),
-    sa.Column("missing_scope", sa.String(256), nullable=False),
-    sa.Column("question", sa.Text, nullable=False),
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("interrupt_id", TEXT, nullable=False, unique=True),
+    sa.Column("turn_id", TEXT, nullable=False),
+    sa.Column("thread_id", TEXT, nullable=False),
+    sa.Column("channel", TEXT, nullable=False),
+    sa.Column("kind", TEXT, nullable=False),
+    sa.Column("tool", TEXT, nullable=False),
+    sa.Column("args_json", TEXT, nullable=False),
+    sa.Column("args_hash", TEXT, nullable=False),
+    sa.Column("call_id", TEXT, nullable=False),
+    sa.Column("missing_scope", TEXT, nullable=False),
+    sa.Column("question", TEXT, nullable=False),
     sa.Column("allows_text", sa.Boolean, nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("decision", sa.String(16), nullable=False),
-    sa.Column("message", sa.Text, nullable=False),  # the author's reason or answer
-    sa.Column("edited_json", sa.Text, nullable=False),  # the arguments that the author gave instead
+    sa.Column("status", TEXT, nullable=False),
+    sa.Column("decision", TEXT, nullable=False),
+    sa.Column("message", TEXT, nullable=False),  # the author's reason or answer
+    sa.Column("edited_json", TEXT, nullable=False),  # the arguments that the author gave instead
     sa.Column("applied", sa.Boolean, nullable=False),  # the graph has gone on with the decision
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("resolved_at_us", sa.BigInteger),
@@ -172,12 +183,12 @@ interrupts = sa.Table(
 messages = sa.Table(
     "messages",
     metadata,
-    sa.Column("turn_id", sa.String(64), primary_key=True),
-    sa.Column("position", sa.Integer, primary_key=True),  # 0 is the prompt; see POSITIONS_APART in turn_writes.py
-    sa.Column("role", sa.String(8), nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("tool_calls_json", sa.Text, nullable=False),  # a JSON array of {id, name, args}; empty: none
-    sa.Column("tool_call_id", sa.String(128), nullable=False),  # of the call that a tool's message answers
+    sa.Column("turn_id", TEXT, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True),  # 0 is the prompt; see POSITIONS_APART in turn_writes.py
+    sa.Column("role", TEXT, nullable=False),
+    sa.Column("text", TEXT, nullable=False),
+    sa.Column("tool_calls_json", TEXT, nullable=False),  # a JSON array of {id, name, args}; empty: none
+    sa.Column("tool_call_id", TEXT, nullable=False),  # of the call that a tool's message answers
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("role IN ('author', 'agent', 'tool', 'trigger')", name="messages_role"),
 )
@@ -187,13 +198,13 @@ messages = sa.Table(
 bridged_events = sa.Table(
     "bridged_events",
     metadata,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("key", sa.String(160), unique=True),  # null where the turn's own row changes with it: it comes once
-    sa.Column("name", sa.String(32), nullable=False),
-    sa.Column("turn_id", sa.String(64), nullable=False),
+    sa.Column("sequence", NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("key", TEXT, unique=True),  # null where the turn's own row changes with it: it comes once
+    sa.Column("name", TEXT, nullable=False),
+    sa.Column("turn_id", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("tool", sa.String(128), nullable=False),
-    sa.Column("data_json", sa.Text, nullable=False),
+    sa.Column("tool", TEXT, nullable=False),
+    sa.Column("data_json", TEXT, nullable=False),
     sqlite_autoincrement=True,
 )
 
@@ -201,7 +212,7 @@ bridged_events = sa.Table(
 token_days = sa.Table(
     "token_days",
     metadata,
-    sa.Column("day", sa.String(10), primary_key=True),  # as 2026-11-21
+    sa.Column("day", TEXT, primary_key=True),  # as 2026-11-21
     sa.Column("tokens", sa.BigInteger, nullable=False),
 )
 
@@ -209,52 +220,52 @@ token_days = sa.Table(
 delegations = sa.Table(
     "delegations",
     metadata,
-    sa.Column("turn_id", sa.String(64), primary_key=True),
-    sa.Column("sender", sa.String(32), nullable=False),
-    sa.Column("parent", sa.String(64), nullable=False),  # the sender's turn
-    sa.Column("agent", sa.String(32), nullable=False),  # whom it was sent to
-    sa.Column("hops", sa.Integer, nullable=False),  # messages since an author or a fire
+    sa.Column("turn_id", TEXT, primary_key=True),
+    sa.Column("sender", TEXT, nullable=False),
+    sa.Column("parent", TEXT, nullable=False),  # the sender's turn
+    sa.Column("agent", TEXT, nullable=False),  # whom it was sent to
+    sa.Column("hops", sa.BigInteger, nullable=False),  # messages since an author or a fire
     # none: no answer is expected; open: its turn goes on; owed: it is over; answered: its answer is on disk
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("state", TEXT, nullable=False),
     sa.CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
-    sa.Index("delegations_owed", "turn_id", sqlite_where=sa.Column("state") == "owed"),
+    sa.Index("delegations_owed", "turn_id", **_where("state = 'owed'")),
 )
 
 # Fires that wait in the inbox of an agent in a terminal, and how they ended.
 deliveries = sa.Table(
     "deliveries",
     metadata,
-    sa.Column("key", sa.String(256), primary_key=True),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("turn_id", sa.String(64), nullable=False, unique=True),  # named in the receipt; no such turn exists
-    sa.Column("thread_id", sa.String(128), nullable=False),
-    sa.Column("channel", sa.String(128), nullable=False),
-    sa.Column("agent", sa.String(32), nullable=False),
-    sa.Column("name", sa.String(256), nullable=False),  # of the envelope, as it was put
-    sa.Column("fire_id", sa.String(256), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("task_name", sa.String(128), nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("key", TEXT, primary_key=True),
+    sa.Column("digest", TEXT, nullable=False),
+    sa.Column("turn_id", TEXT, nullable=False, unique=True),  # named in the receipt; no such turn exists
+    sa.Column("thread_id", TEXT, nullable=False),
+    sa.Column("channel", TEXT, nullable=False),
+    sa.Column("agent", TEXT, nullable=False),
+    sa.Column("name", TEXT, nullable=False),  # of the envelope, as it was put
+    sa.Column("fire_id", TEXT, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    sa.Column("task_name", TEXT, nullable=False),
+    sa.Column("state", TEXT, nullable=False),
+    sa.Column("reason", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("settled_at_us", sa.BigInteger),
     sa.CheckConstraint("state IN ('waiting', 'delivered', 'cancelled', 'failed')", name="deliveries_state"),
-    sa.Index("deliveries_waiting", "agent", sqlite_where=sa.Column("state") == "waiting"),
+    sa.Index("deliveries_waiting", "agent", **_where("state = 'waiting'")),
 )
 
 # What one session of an agent leaves to the next. A row belongs to the turn that is shown it, from its begin on.
 handoffs = sa.Table(
     "handoffs",
     metadata,
-    sa.Column("key", sa.String(256), primary_key=True),  # of the envelope: what comes twice is one row
-    sa.Column("agent", sa.String(32), nullable=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("sender", sa.String(64), nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("key", TEXT, primary_key=True),  # of the envelope: what comes twice is one row
+    sa.Column("agent", TEXT, nullable=False),
+    sa.Column("kind", TEXT, nullable=False),
+    sa.Column("sender", TEXT, nullable=False),
+    sa.Column("text", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("turn_id", sa.String(64), nullable=False),  # that is shown it; empty until one is
+    sa.Column("turn_id", TEXT, nullable=False),  # that is shown it; empty until one is
     sa.CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
-    sa.Index("handoffs_waiting", "agent", sqlite_where=sa.Column("turn_id") == ""),
+    sa.Index("handoffs_waiting", "agent", **_where("turn_id = ''")),
     sa.Index("handoffs_by_turn", "turn_id"),
 )
 
@@ -267,30 +278,30 @@ _DECIDED = "(lifecycle = 'candidate') = (decided_at_us IS NULL) AND (lifecycle =
 def _decision_columns() -> list[sa.Column[Any]]:
     """Return the columns that say who proposed something in which turn, and how the author decided."""
     return [
-        sa.Column("turn_id", sa.String(128), nullable=False),
-        sa.Column("thread_id", sa.String(256), nullable=False),
-        sa.Column("agent", sa.String(32), nullable=False),
-        sa.Column("task_name", sa.String(256), nullable=False),
+        sa.Column("turn_id", TEXT, nullable=False),
+        sa.Column("thread_id", TEXT, nullable=False),
+        sa.Column("agent", TEXT, nullable=False),
+        sa.Column("task_name", TEXT, nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("decided_at_us", sa.BigInteger),
-        sa.Column("decided_by", sa.String(64), nullable=False),
-        sa.Column("note", sa.Text, nullable=False),
+        sa.Column("decided_by", TEXT, nullable=False),
+        sa.Column("note", TEXT, nullable=False),
     ]
 
 
 pages = sa.Table(
     "pages",
     metadata,
-    sa.Column("page_id", sa.String(100), primary_key=True),
-    sa.Column("title", sa.String(200), nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("tags", sa.Text, nullable=False),  # a JSON array, sorted
-    sa.Column("origin", sa.String(16), nullable=False),
-    sa.Column("lifecycle", sa.String(16), nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("turn_id", sa.String(128), nullable=False),  # of the agent that produced it; empty for an author's
-    sa.Column("candidate_id", sa.String(64), nullable=False),  # the proposal it was accepted from; empty likewise
-    sa.Column("updated_by", sa.String(64), nullable=False),
+    sa.Column("page_id", TEXT, primary_key=True),
+    sa.Column("title", TEXT, nullable=False),
+    sa.Column("body", TEXT, nullable=False),
+    sa.Column("tags", TEXT, nullable=False),  # a JSON array, sorted
+    sa.Column("origin", TEXT, nullable=False),
+    sa.Column("lifecycle", TEXT, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("turn_id", TEXT, nullable=False),  # of the agent that produced it; empty for an author's
+    sa.Column("candidate_id", TEXT, nullable=False),  # the proposal it was accepted from; empty likewise
+    sa.Column("updated_by", TEXT, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint(_ORIGINS, name="pages_origin"),
     sa.CheckConstraint("lifecycle IN ('draft', 'canonical')", name="pages_lifecycle"),
@@ -302,16 +313,16 @@ pages = sa.Table(
 page_versions = sa.Table(
     "page_versions",
     metadata,
-    sa.Column("page_id", sa.String(100), primary_key=True),
-    sa.Column("version", sa.Integer, primary_key=True),
-    sa.Column("title", sa.String(200), nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("tags", sa.Text, nullable=False),
-    sa.Column("origin", sa.String(16), nullable=False),
-    sa.Column("lifecycle", sa.String(16), nullable=False),
-    sa.Column("turn_id", sa.String(128), nullable=False),
-    sa.Column("candidate_id", sa.String(64), nullable=False),
-    sa.Column("updated_by", sa.String(64), nullable=False),
+    sa.Column("page_id", TEXT, primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True),
+    sa.Column("title", TEXT, nullable=False),
+    sa.Column("body", TEXT, nullable=False),
+    sa.Column("tags", TEXT, nullable=False),
+    sa.Column("origin", TEXT, nullable=False),
+    sa.Column("lifecycle", TEXT, nullable=False),
+    sa.Column("turn_id", TEXT, nullable=False),
+    sa.Column("candidate_id", TEXT, nullable=False),
+    sa.Column("updated_by", TEXT, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint(_ORIGINS, name="page_versions_origin"),
 )
@@ -319,16 +330,18 @@ page_versions = sa.Table(
 candidates = sa.Table(
     "candidates",
     metadata,
-    sa.Column("candidate_id", sa.String(64), primary_key=True),
-    sa.Column("kind", sa.String(32), nullable=False),
-    sa.Column("channel", sa.String(128), nullable=False),
-    sa.Column("page_id", sa.String(100), nullable=False),  # the page it would become; empty for a summary
-    sa.Column("base_version", sa.Integer, nullable=False),  # of that page when it was proposed; 0 when there was none
-    sa.Column("title", sa.String(200), nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("tags", sa.Text, nullable=False),
-    sa.Column("origin", sa.String(16), nullable=False),
-    sa.Column("lifecycle", sa.String(16), nullable=False),
+    sa.Column("candidate_id", TEXT, primary_key=True),
+    sa.Column("kind", TEXT, nullable=False),
+    sa.Column("channel", TEXT, nullable=False),
+    sa.Column("page_id", TEXT, nullable=False),  # the page it would become; empty for a summary
+    sa.Column(
+        "base_version", sa.BigInteger, nullable=False
+    ),  # of that page when it was proposed; 0 when there was none
+    sa.Column("title", TEXT, nullable=False),
+    sa.Column("body", TEXT, nullable=False),
+    sa.Column("tags", TEXT, nullable=False),
+    sa.Column("origin", TEXT, nullable=False),
+    sa.Column("lifecycle", TEXT, nullable=False),
     *_decision_columns(),
     sa.CheckConstraint("kind IN ('candidate-page', 'candidate-summary')", name="candidates_kind"),
     sa.CheckConstraint(_ORIGINS, name="candidates_origin"),
@@ -343,9 +356,9 @@ candidates = sa.Table(
 derivations = sa.Table(
     "derivations",
     metadata,
-    sa.Column("candidate_id", sa.String(64), primary_key=True),
-    sa.Column("source", sa.Text, primary_key=True),
-    sa.Column("page_version", sa.Integer, nullable=False),  # 0 for an address
+    sa.Column("candidate_id", TEXT, primary_key=True),
+    sa.Column("source", TEXT, primary_key=True),
+    sa.Column("page_version", sa.BigInteger, nullable=False),  # 0 for an address
     sa.CheckConstraint("page_version >= 0 AND (page_version = 0) = (source LIKE '%://%')", name="derivations_version"),
     sa.Index("derivations_by_source", "source", "page_version"),
 )
@@ -353,15 +366,15 @@ derivations = sa.Table(
 memory = sa.Table(
     "memory",
     metadata,
-    sa.Column("entry_id", sa.String(64), primary_key=True),
-    sa.Column("tier", sa.String(16), nullable=False),
-    sa.Column("owner", sa.String(256), nullable=False),  # thread, channel, or empty for the tiers of which there is one
-    sa.Column("key", sa.String(200), nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("form", sa.String(8), nullable=False),  # json: the text of an object that a graph stored
-    sa.Column("origin", sa.String(16), nullable=False),
-    sa.Column("written_by", sa.String(64), nullable=False),
-    sa.Column("turn_id", sa.String(128), nullable=False),  # empty for an author's
+    sa.Column("entry_id", TEXT, primary_key=True),
+    sa.Column("tier", TEXT, nullable=False),
+    sa.Column("owner", TEXT, nullable=False),  # thread, channel, or empty for the tiers of which there is one
+    sa.Column("key", TEXT, nullable=False),
+    sa.Column("text", TEXT, nullable=False),
+    sa.Column("form", TEXT, nullable=False),  # json: the text of an object that a graph stored
+    sa.Column("origin", TEXT, nullable=False),
+    sa.Column("written_by", TEXT, nullable=False),
+    sa.Column("turn_id", TEXT, nullable=False),  # empty for an author's
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
@@ -377,10 +390,10 @@ memory = sa.Table(
 effects = sa.Table(
     "effects",
     metadata,
-    sa.Column("effect_key", sa.String(512), primary_key=True),
-    sa.Column("turn_id", sa.String(128), nullable=False),
-    sa.Column("scope", sa.String(64), nullable=False),
-    sa.Column("result_json", sa.Text, nullable=False),
+    sa.Column("effect_key", TEXT, primary_key=True),
+    sa.Column("turn_id", TEXT, nullable=False),
+    sa.Column("scope", TEXT, nullable=False),
+    sa.Column("result_json", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Index("effects_by_turn", "turn_id"),
 )
@@ -391,9 +404,9 @@ effects = sa.Table(
 page_links = sa.Table(
     "page_links",
     metadata,
-    sa.Column("page_id", sa.String(100), primary_key=True),
-    sa.Column("source", sa.Text, primary_key=True),  # another page, or an address on the web
-    sa.Column("page_version", sa.Integer, nullable=False),  # 0 for an address
+    sa.Column("page_id", TEXT, primary_key=True),
+    sa.Column("source", TEXT, primary_key=True),  # another page, or an address on the web
+    sa.Column("page_version", sa.BigInteger, nullable=False),  # 0 for an address
     sa.CheckConstraint("page_version >= 0 AND (page_version = 0) = (source LIKE '%://%')", name="page_links_version"),
     sa.CheckConstraint("page_id <> source", name="page_links_other"),
     sa.Index("page_links_by_source", "source"),
@@ -403,18 +416,18 @@ page_links = sa.Table(
 deviations = sa.Table(
     "deviations",
     metadata,
-    sa.Column("deviation_id", sa.String(64), primary_key=True),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("channel", sa.String(128), nullable=False),  # whose conversation shows it
-    sa.Column("page_id", sa.String(100), nullable=False),  # the canonical page
-    sa.Column("page_version", sa.Integer, nullable=False),
-    sa.Column("says", sa.Text, nullable=False),  # the statement of that page
-    sa.Column("found", sa.Text, nullable=False),  # what contradicts it
-    sa.Column("source", sa.Text, nullable=False),  # where that stands: a page or an address; empty: in the candidate
-    sa.Column("candidate_id", sa.String(64), nullable=False),  # the proposal that it is about; empty for none
-    sa.Column("why", sa.Text, nullable=False),  # what the agent said to it
-    sa.Column("origin", sa.String(16), nullable=False),  # agent-produced: by a tool; observed: by the boundary
-    sa.Column("lifecycle", sa.String(16), nullable=False),
+    sa.Column("deviation_id", TEXT, primary_key=True),
+    sa.Column("kind", TEXT, nullable=False),
+    sa.Column("channel", TEXT, nullable=False),  # whose conversation shows it
+    sa.Column("page_id", TEXT, nullable=False),  # the canonical page
+    sa.Column("page_version", sa.BigInteger, nullable=False),
+    sa.Column("says", TEXT, nullable=False),  # the statement of that page
+    sa.Column("found", TEXT, nullable=False),  # what contradicts it
+    sa.Column("source", TEXT, nullable=False),  # where that stands: a page or an address; empty: in the candidate
+    sa.Column("candidate_id", TEXT, nullable=False),  # the proposal that it is about; empty for none
+    sa.Column("why", TEXT, nullable=False),  # what the agent said to it
+    sa.Column("origin", TEXT, nullable=False),  # agent-produced: by a tool; observed: by the boundary
+    sa.Column("lifecycle", TEXT, nullable=False),
     *_decision_columns(),
     sa.CheckConstraint("kind IN ('contradiction', 'stale-base')", name="deviations_kind"),
     sa.CheckConstraint("origin IN ('agent-produced', 'observed')", name="deviations_origin"),
@@ -432,7 +445,7 @@ deviations = sa.Table(
         "deviations_open",
         *("page_id", "says", "found", "candidate_id"),
         unique=True,
-        sqlite_where=sa.text("lifecycle = 'open'"),
+        **_where("lifecycle = 'open'"),
     ),
 )
 
@@ -441,15 +454,15 @@ deviations = sa.Table(
 revalidations = sa.Table(
     "revalidations",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("page_id", sa.String(100), nullable=False),
-    sa.Column("cause", sa.String(100), nullable=False),  # the page that changed
-    sa.Column("cause_version", sa.Integer, nullable=False),
-    sa.Column("via", sa.String(100), nullable=False),  # the page's own source on the way; the cause itself if direct
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("result", sa.String(16), nullable=False),
-    sa.Column("turn_id", sa.String(128), nullable=False),  # that settled it
-    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("page_id", TEXT, nullable=False),
+    sa.Column("cause", TEXT, nullable=False),  # the page that changed
+    sa.Column("cause_version", sa.BigInteger, nullable=False),
+    sa.Column("via", TEXT, nullable=False),  # the page's own source on the way; the cause itself if direct
+    sa.Column("state", TEXT, nullable=False),
+    sa.Column("result", TEXT, nullable=False),
+    sa.Column("turn_id", TEXT, nullable=False),  # that settled it
+    sa.Column("note", TEXT, nullable=False),
     sa.Column("queued_at_us", sa.BigInteger, nullable=False),
     sa.Column("settled_at_us", sa.BigInteger),
     sa.CheckConstraint("state IN ('waiting', 'settled', 'replaced')", name="revalidations_state"),
@@ -459,7 +472,7 @@ revalidations = sa.Table(
         "AND (state = 'settled') = (settled_at_us IS NOT NULL)",
         name="revalidations_settled",
     ),
-    sa.Index("revalidations_waiting", "page_id", "cause", unique=True, sqlite_where=sa.text("state = 'waiting'")),
+    sa.Index("revalidations_waiting", "page_id", "cause", unique=True, **_where("state = 'waiting'")),
     sqlite_autoincrement=True,
 )
 
@@ -467,15 +480,15 @@ revalidations = sa.Table(
 attachments = sa.Table(
     "attachments",
     metadata,
-    sa.Column("page_id", sa.String(100), primary_key=True),
-    sa.Column("name", sa.String(100), primary_key=True),
-    sa.Column("content_type", sa.String(100), nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("page_id", TEXT, primary_key=True),
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("content_type", TEXT, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("sha256", TEXT, nullable=False),
     sa.Column("data", sa.LargeBinary, nullable=False),
-    sa.Column("origin", sa.String(16), nullable=False),
-    sa.Column("lifecycle", sa.String(16), nullable=False),
-    sa.Column("added_by", sa.String(64), nullable=False),
+    sa.Column("origin", TEXT, nullable=False),
+    sa.Column("lifecycle", TEXT, nullable=False),
+    sa.Column("added_by", TEXT, nullable=False),
     sa.Column("added_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("origin IN ('authored', 'imported')", name="attachments_origin"),
     sa.CheckConstraint("lifecycle = 'canonical'", name="attachments_lifecycle"),

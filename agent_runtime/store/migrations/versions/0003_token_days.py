@@ -5,13 +5,13 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
+_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the table where it is missing: the baseline may have made it."""
-    if not sa.inspect(op.get_bind()).has_table("token_days"):
-        op.create_table(
-            "token_days",
-            sa.Column("day", sa.String(10), primary_key=True),
-            sa.Column("tokens", sa.BigInteger(), nullable=False),
-        )
+    """Add the table."""
+    op.create_table(
+        "token_days",
+        sa.Column("day", _TEXT, primary_key=True),
+        sa.Column("tokens", sa.BigInteger(), nullable=False),
+    )

@@ -3,13 +3,20 @@
 import sqlalchemy as sa
 from alembic import op
 
-from agent_runtime.store.schema import bridged_events
-
 revision = "0006"
 down_revision = "0005"
+_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add the table where it is missing: the baseline may have made it."""
-    if not sa.inspect(op.get_bind()).has_table(bridged_events.name):
-        bridged_events.create(op.get_bind())
+    """Add the table."""
+    op.create_table(
+        "bridged_events",
+        sa.Column("sequence", _NUMBER, primary_key=True, autoincrement=True),
+        sa.Column("key", _TEXT, unique=True),
+        *(sa.Column(name, _TEXT, nullable=False) for name in ("name", "turn_id")),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        *(sa.Column(name, _TEXT, nullable=False) for name in ("tool", "data_json")),
+        sqlite_autoincrement=True,
+    )

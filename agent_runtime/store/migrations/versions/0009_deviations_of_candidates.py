@@ -1,15 +1,20 @@
 """A deviation for each candidate that contradicts a page, also where two do so in the same words."""
 
+import sqlalchemy as sa
 from alembic import op
-
-from agent_runtime.store.schema import deviations
 
 revision = "0009"
 down_revision = "0008"
 
 
 def upgrade() -> None:
-    """Make the index of open records anew, with the candidate in it; what is there fits, for it was fewer."""
-    (index,) = (index for index in deviations.indexes if index.name == "deviations_open")
-    index.drop(op.get_bind(), checkfirst=True)
-    index.create(op.get_bind())
+    """Make the index of open records, which older stores have without the candidate; what is there fits."""
+    op.drop_index("deviations_open", "deviations", if_exists=True)
+    op.create_index(
+        "deviations_open",
+        "deviations",
+        ["page_id", "says", "found", "candidate_id"],
+        unique=True,
+        sqlite_where=sa.text("lifecycle = 'open'"),
+        postgresql_where=sa.text("lifecycle = 'open'"),
+    )
