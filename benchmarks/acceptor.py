@@ -8,7 +8,6 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from agent_runtime.daemon.assembly import PROCESS, assemble
 from agent_runtime.service.servicer import Servicer
@@ -23,8 +22,7 @@ from turnkeeper.storage.locking import ProcessLock
 async def serve(home: Home) -> None:
     async with assemble(home, Settings(), environ=os.environ) as runtime:
         server = UnixServer(home.socket(PROCESS))
-        servicer: Any = Servicer(runtime)
-        add_AgentRuntimeServicer_to_server(servicer, server.grpc)
+        server.add(add_AgentRuntimeServicer_to_server, Servicer(runtime))
         settle_heap()
         await server.start()
         await asyncio.Event().wait()

@@ -324,7 +324,8 @@ _STATUS = (
 def status(output: OutputOption = Output.TABLE) -> None:
     """Show whether the processes run, what the watchdog found, and what waits for your decision.
 
-    Exits with 6 when a process does not run or the watchdog found a problem that persists.
+    Exits with 6 when a process that is supposed to run does not run or answer, or the watchdog found a problem that
+    persists. After `turnkeeper down` nothing is supposed to run, and the exit code is 0.
 
     Example: turnkeeper status -o json
     """
@@ -332,15 +333,19 @@ def status(output: OutputOption = Output.TABLE) -> None:
     place.check()
     found = findings(place, SystemClock().now().timestamp())
     asking = import_module("constellation.inspect.status")  # it loads gRPC: other commands should not wait for that
-    rows = asking.rows(place, found, supervised=read_orders(place) is not None)
+    supervised = read_orders(place) is not None
+    rows = asking.rows(place, found, supervised=supervised)
     show_rows(rows, _STATUS, output, name_key="process", footer=asking.decisions(place))
+    found += asking.unreachable(place, rows)
     people = output in {Output.TABLE, Output.WIDE}
     for finding in found if people else ():
         note(str(finding))
     missing = any(row["state"] != "running" for row in rows)
+    idle = not supervised and all(row["state"] == "stopped" for row in rows)
     if missing and people:
-        note("some processes do not run; start them with: turnkeeper up")
-    if missing or any(finding.degraded for finding in found):
+        what = "nothing is supposed to run; start it with" if idle else "some processes do not run; start them with"
+        note(f"{what}: turnkeeper up")
+    if not idle and (missing or any(finding.degraded for finding in found)):
         raise typer.Exit(EXIT_DEGRADED)
 
 

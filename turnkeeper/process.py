@@ -15,7 +15,7 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,9 +56,12 @@ class Progress:
         fresh.write_text(json.dumps({"pid": self._pid, "count": self._count}), encoding="ascii")
         fresh.replace(self._path)
 
-    async def run(self, clock: Clock) -> None:
-        """Beat for ever. A full disk costs beats and nothing else; a watchdog allows for many."""
+    async def run(self, clock: Clock, keep: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Beat for ever, and call `keep` at each beat. A full disk costs beats and nothing else."""
         while True:
+            with contextlib.suppress(OSError):
+                if keep is not None:
+                    await keep()
             with contextlib.suppress(OSError):
                 self.beat()
             await clock.sleep(EVERY_S)

@@ -32,10 +32,10 @@ def main(argv: list[str]) -> int:
         home.check()
         home.create()
         home.check_sockets()
-        with ProcessLock(home, PROCESS):
+        with ProcessLock(home, PROCESS) as lock:
             os.environ.update(ENVIRONMENT)
             serving = import_module("agent_runtime.daemon.assembly")
-            asyncio.run(serving.serve(home))
+            asyncio.run(serving.serve(home, lock))
     except TurnkeeperError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

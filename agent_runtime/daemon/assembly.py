@@ -50,9 +50,9 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, InvalidInput
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, Progress, settle_heap
-from turnkeeper.rpc.server import UnixServer
+from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.locking import ReaderLock
+from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
 PROCESS = "agent-runtime"
 MOST_AT_ONCE = 32
@@ -113,8 +113,8 @@ async def assemble(
         yield basis.runtime(own, await Store.take_over(database, clock, entropy))
 
 
-async def serve(home: Home) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock.
+async def serve(home: Home, lock: ProcessLock) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock, which is kept.
 
     The process ends within the sum of the graces above, if need be as if by kill -9, which loses nothing.
     """
@@ -130,21 +130,26 @@ async def serve(home: Home) -> None:
         await runtime.worker.start(on_shutdown=stop.set)
         server = UnixServer(home.socket(PROCESS))
         servicer = Servicer(runtime)
-        untyped: Any = servicer
-        add_AgentRuntimeServicer_to_server(untyped, server.grpc)
-        server.announce(agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"])
+        described = agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"]
+        server.add(add_AgentRuntimeServicer_to_server, servicer, described)
         settle_heap()
         await server.start()
         runtime.log.emit("process.started")
-        progress = asyncio.create_task(Progress(home, PROCESS, os.getpid()).run(runtime.clock), name="progress")
+        kept = Progress(home, PROCESS, os.getpid()).run(
+            runtime.clock, lambda: keep_reachable(lock, server, runtime.log)
+        )
+        progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
         try:
-            await stop.wait()
+            await asyncio.wait([progress, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if progress.done():
+                progress.result()  # it only ends by an error: another process has taken over
         finally:
             _end_at_last(DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S)
-            progress.cancel()
+            stopping.cancel()
             runtime.log.emit("process.draining")
             servicer.refuse_fires()
-            await runtime.worker.stop(DRAIN_GRACE_S)
+            await runtime.worker.stop(0.0 if progress.done() else DRAIN_GRACE_S)
+            progress.cancel()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)
             runtime.mailboxes.close()

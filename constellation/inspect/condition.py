@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from constellation.supervisor import markers
-from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
+from constellation.supervisor.daemons import DAEMONS
 from constellation.supervisor.watchdog import read_orders
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
@@ -143,9 +144,12 @@ def _runs(home: Home) -> Iterator[Finding]:
             process="", what="nothing is supposed to run", fix="to start it, run: turnkeeper up", degraded=False
         )
         return
-    for daemon in (SUPERVISOR, *DAEMONS):
-        if process_of(home, daemon) is None:
-            yield Finding(process=daemon.name, what="does not run", fix="run: turnkeeper up")
+    asking = import_module("constellation.inspect.status")  # it loads gRPC: other commands should not wait for that
+    rows = asking.rows(home, [], supervised=True)
+    for row in rows:
+        if row["state"] == "stopped":
+            yield Finding(process=row["process"], what="does not run", fix="run: turnkeeper up")
+    yield from asking.unreachable(home, rows)
 
 
 def _stores(home: Home) -> Iterator[Finding]:

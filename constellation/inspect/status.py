@@ -5,7 +5,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from constellation.inspect.condition import Finding
-from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, SUPERVISOR, Daemon, log_of, process_of
+from constellation.supervisor.daemons import (
+    AGENT_RUNTIME,
+    DAEMONS,
+    SUPERVISOR,
+    Daemon,
+    is_suspended,
+    log_of,
+    obstacle,
+    process_of,
+    serves,
+)
 from protos.turnkeeper.v1.agent_runtime_pb2 import ListChannelsRequest, ListInterruptsRequest, ListTurnsRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2 import ListTasksRequest
@@ -19,8 +29,8 @@ from turnkeeper.times import rfc3339
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
     """Return a row for each process; the supervisor's only where there is meant to be one.
 
-    A process is `running` (it answers), `starting` (it holds its lock and does not answer) or `stopped`. The supervisor
-    answers nobody: it runs if it lives.
+    A process is `running` (it answers), `starting` (it does not serve yet), `not answering` (it said that it serves,
+    and cannot be called), `suspended` (by a signal) or `stopped`. The supervisor answers nobody: it runs if it lives.
     """
     daemons = (*DAEMONS, *([SUPERVISOR] if supervised else []))
     return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
@@ -30,10 +40,28 @@ def _row(place: Home, daemon: Daemon) -> dict[str, Any]:
     process, log = process_of(place, daemon), str(log_of(place, daemon))
     if process is None:
         return {"process": daemon.name, "state": "stopped", "pid": None, "since": None, "log": log}
-    running = daemon is SUPERVISOR or is_serving(place.socket(daemon.name))
     since = rfc3339(datetime.fromtimestamp(int(process.create_time()), UTC))
-    state = "running" if running else "starting"
+    state = _state(place, daemon, process)
     return {"process": daemon.name, "state": state, "pid": process.pid, "since": since, "log": log}
+
+
+def _state(place: Home, daemon: Daemon, process: Any) -> str:
+    if is_suspended(process):
+        return "suspended"
+    if daemon is SUPERVISOR or is_serving(place.socket(daemon.name)):
+        return "running"
+    return "not answering" if serves(place, daemon) else "starting"
+
+
+def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Yield a finding for each of the processes, rows of :func:`rows`, that lives and cannot be called."""
+    for row in found:
+        daemon = next(one for one in (*DAEMONS, SUPERVISOR) if one.name == row["process"])
+        if row["state"] in {"not answering", "suspended"} and (process := process_of(place, daemon)) is not None:
+            why = obstacle(place, daemon, process)
+            what = f"pid {process.pid} does not answer{f': {why}' if why else ''}"
+            fix = "" if row["state"] == "suspended" else f"if it does not within seconds, run: kill {process.pid}"
+            yield Finding(process=daemon.name, what=what, fix=fix)
 
 
 def _markers(found: list[Finding], daemon: Daemon) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +39,10 @@ class Supervisor:
         environ: Mapping[str, str],
         daemons: Sequence[Daemon] = DAEMONS,
         child: Daemon = RESTARTER,
+        keep: Callable[[], object] = list,
     ) -> None:
+        """Supervise `daemons`; `keep` is called before each tick and puts back what was removed of our own lock."""
+        self._keep = keep
         self._home = home
         self._daemons = daemons
         self._systemd = Notifier(environ)
@@ -60,6 +63,8 @@ class Supervisor:
                 # Before the tick: a daemon that dies right after it was seen alive still wakes the poll.
                 watched = self._watch(opened, {})
                 self._reap()
+                with suppress(OSError):
+                    self._keep()
                 pause_s = self._watchdog.tick()
                 if pause_s is None:
                     return
@@ -113,8 +118,8 @@ def main(argv: list[str]) -> int:
     home, foreground = Home(root=Path(argv[0])), "--foreground" in argv[1:]
     try:
         home.check()
-        with ProcessLock(home, SUPERVISOR.name):
-            Supervisor(home, clock=SystemClock(), environ=os.environ).run()
+        with ProcessLock(home, SUPERVISOR.name) as lock:
+            Supervisor(home, clock=SystemClock(), environ=os.environ, keep=lock.keep).run()
         if foreground:  # whoever ends this process means the whole constellation
             import_module("constellation.supervisor.up_down").bring_down(home, supervisor=False)
     except TurnkeeperError as error:

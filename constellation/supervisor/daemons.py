@@ -5,6 +5,7 @@ The supervisor uses it, so it imports neither gRPC nor anything else that is slo
 
 import os
 import signal
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,11 +67,45 @@ def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
         return None
 
 
+def process_on(home: Home, pid: int, daemon: Daemon) -> psutil.Process | None:
+    """Return the process `pid` if it lives and is this home's daemon, whoever holds the lock."""
+    process = process_with(pid, daemon)
+    try:
+        return process if process is not None and str(home.root) in process.cmdline() else None
+    except psutil.Error:
+        return None
+
+
 def serves(home: Home, daemon: Daemon) -> bool:
     """Tell whether the lock's holder has said that it serves. Asks nobody, so it costs next to nothing."""
     process = process_of(home, daemon)
     beat = last_beat(home, daemon.name) if process is not None else None
     return process is not None and beat is not None and beat.pid == process.pid
+
+
+def is_suspended(process: psutil.Process) -> bool:
+    """Tell whether a signal, such as SIGSTOP, keeps the process from running."""
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
+    """Return what keeps a live daemon from being called, as far as the kernel and its socket's file tell; or nothing.
+
+    A daemon looks after its socket at every beat, so what is wrong with the file is put right within seconds.
+    """
+    if is_suspended(process):
+        return f"it is suspended by a signal; to let it go on, run: kill -CONT {process.pid}"
+    path = home.socket(daemon.name)
+    try:
+        mode = path.lstat().st_mode
+    except OSError as error:
+        return f"its socket {path} cannot be found: {error.strerror}"
+    if not stat.S_ISSOCK(mode):
+        return f"{path} is not its socket but another file, which has to be removed"
+    return "" if mode & 0o600 == 0o600 else f"its socket {path} has mode {stat.S_IMODE(mode):04o}"
 
 
 def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:

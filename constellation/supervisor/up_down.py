@@ -18,6 +18,7 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 20.0  # from the moment at which a daemon has said that it serves: four of its beats
 
 
 def prepare(home: Home, settings: Settings) -> list[str]:
@@ -87,9 +88,14 @@ def orders_of(settings: Settings) -> Orders:
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
+    clock, serving_since = SystemClock(), None
+
     def up() -> bool:
+        nonlocal serving_since
         if _serves(home, daemon):
             return True
+        serving_since = (serving_since or clock.monotonic()) if daemons.serves(home, daemon) else None
+        _raise_if_unreachable(home, daemon, 0.0 if serving_since is None else clock.monotonic() - serving_since)
         _raise_if_failed(home, daemon)
         ended = supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] != 0
         if ended and not is_held(home, daemons.SUPERVISOR.name):
@@ -97,7 +103,7 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
             raise TurnkeeperError("the supervisor ended", where=str(log), hint="read its log")
         return False
 
-    if not SystemClock().poll(up, timeout_s=START_TIMEOUT_S, every_s=daemons.POLL_S):
+    if not clock.poll(up, timeout_s=START_TIMEOUT_S, every_s=daemons.POLL_S):
         what = f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s"
         raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)))
 
@@ -107,6 +113,17 @@ def _serves(home: Home, daemon: daemons.Daemon) -> bool:
     if not daemons.serves(home, daemon):
         return False
     return bool(import_module("turnkeeper.rpc.channel").is_serving(home.socket(daemon.name)))
+
+
+def _raise_if_unreachable(home: Home, daemon: daemons.Daemon, silent_s: float) -> None:
+    """Raise TurnkeeperError for a daemon that is suspended, or that serves and has not answered for too long."""
+    process = daemons.process_of(home, daemon)
+    if process is None:
+        return
+    if daemons.is_suspended(process) or silent_s > ANSWER_TIMEOUT_S:
+        why = daemons.obstacle(home, daemon, process)
+        what = f"{daemon.name} (pid {process.pid}) does not answer{f': {why}' if why else ''}"
+        raise TurnkeeperError(what, where=str(home.socket(daemon.name)), hint="see: turnkeeper doctor")
 
 
 def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:

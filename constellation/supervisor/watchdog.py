@@ -125,7 +125,7 @@ class Watchdog:
 
     def _sight(self, daemon: daemons.Daemon, memory: Memory) -> policy.Sight:
         held = is_held(self._home, daemon.name)
-        process = daemons.process_of(self._home, daemon) if held else None
+        process = daemons.process_of(self._home, daemon) or self._unlocked(daemon, memory)
         if process is not None:
             beat = last_beat(self._home, daemon.name)
             if beat is not None and beat.pid == process.pid:
@@ -138,6 +138,15 @@ class Watchdog:
         if held:  # whose it is cannot be told: somebody is there
             return policy.Sight(state="starting")
         return policy.Sight(state="absent", error=self._last_words(daemon, memory))
+
+    def _unlocked(self, daemon: daemons.Daemon, memory: Memory) -> Any:
+        """Return the process that was last seen to serve, if it lives: somebody removed its lock or pid file.
+
+        It puts them back at its next beat; a second process must not be started beside it.
+        """
+        if not isinstance(memory.stall, Stall):
+            return None
+        return daemons.process_on(self._home, memory.stall.pid, daemon)
 
     def _act(self, daemon: daemons.Daemon, memory: Memory, action: policy.Action, error: str) -> None:
         match action:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +20,38 @@ from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Progress, settle_heap
-from turnkeeper.rpc.server import UnixServer
+from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.storage.locking import ProcessLock
 
 _STOP_GRACE_S = 2.0
 
 
-async def serve(home: Home) -> None:
-    """Serve until SIGTERM or SIGINT. The caller holds the process's lock."""
+async def serve(home: Home, lock: ProcessLock) -> None:
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     log = EventLog(home.logs, PROCESS, SystemClock())
     async with assemble(home, daemon=True) as runner:
         server = UnixServer(home.socket(PROCESS))
-        servicer: Any = Servicer(runner.service)
-        add_SchedulesServicer_to_server(servicer, server.grpc)
-        server.announce(schedules_pb2.DESCRIPTOR.services_by_name["Schedules"])
+        described = schedules_pb2.DESCRIPTOR.services_by_name["Schedules"]
+        server.add(add_SchedulesServicer_to_server, Servicer(runner.service), described)
         await runner.service.end_ephemeral()
         await runner.warm_up()
         settle_heap()
         await server.start()
         log.emit("process.started")
         try:
-            await _work_until(stop, runner, Progress(home, PROCESS, os.getpid()))
+            progress = Progress(home, PROCESS, os.getpid())
+            kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log))
+            await _work_until(stop, runner, kept)
         finally:
             await server.stop(_STOP_GRACE_S)
             await runner.service.end_ephemeral()
             log.emit("process.stopped", durable=True)
 
 
-async def _work_until(stop: asyncio.Event, runner: Runner, progress: Progress) -> None:
+async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None]) -> None:
     """Run the parts until `stop` is set; a part that fails ends the process, which its supervisor starts again."""
     parts = [
         asyncio.create_task(part.run(), name=type(part).__name__)
@@ -57,7 +59,7 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Progress) -
             runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
         )
     ]  # fmt: skip
-    parts.append(asyncio.create_task(progress.run(SystemClock()), name="Progress"))
+    parts.append(asyncio.create_task(progress, name="Progress"))
     stopping = asyncio.create_task(stop.wait())
     done, rest = await asyncio.wait([*parts, stopping], return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
@@ -74,8 +76,8 @@ def main(argv: list[str]) -> int:
         home.check()
         home.create()
         home.check_sockets()
-        with ProcessLock(home, PROCESS):
-            asyncio.run(serve(home))
+        with ProcessLock(home, PROCESS) as lock:
+            asyncio.run(serve(home, lock))
     except TurnkeeperError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -16,5 +16,7 @@ SUPERVISED = Daemon(name="supervisor", package="tests.support.supervised", comma
 
 if __name__ == "__main__":
     home = Home(root=Path(sys.argv[1]))
-    with ProcessLock(home, SUPERVISED.name):
-        Supervisor(home, clock=SystemClock(), environ=os.environ, daemons=STANDINS, child=RESTARTER).run()
+    with ProcessLock(home, SUPERVISED.name) as lock:
+        Supervisor(
+            home, clock=SystemClock(), environ=os.environ, daemons=STANDINS, child=RESTARTER, keep=lock.keep
+        ).run()

@@ -1,7 +1,8 @@
 """Serving gRPC on a Unix socket that only its owner can reach."""
 
-import os
-from collections.abc import Sequence
+import asyncio
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,48 +12,123 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.errors import ErrorInterceptor
+from turnkeeper.storage.locking import ProcessLock
 
 OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", LARGEST_BYTES),
     ("grpc.max_send_message_length", 16 * LARGEST_BYTES),
 )
+_MODE = 0o600
+_OLD_GRACE_S = 2.0  # for calls that came in before the socket was bound again
 
 
 class UnixServer:
     """A gRPC server on one socket, with the standard health and reflection services beside ours.
 
-    The caller must hold the process's lock: gRPC binds over an existing socket without a word, and the loser's stop
-    would delete the winner's socket.
+    It binds a name of its own and renames that to `path`, over whatever lies there: gRPC removes the name that it has
+    bound when it stops, and must not remove the socket of a server that came later. So the caller must hold the
+    process's lock.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=list(OPTIONS))
         self._health = HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._services: list[tuple[Callable[[Any, Any], None], Any]] = [
+            (health_pb2_grpc.add_HealthServicer_to_server, self._health)
+        ]
         self._names: list[str] = [health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
+        self._server: Any = None
+        self._bound = (0, 0)
+        self._times_bound = 0
+        self._ending: set[asyncio.Task[None]] = set()
 
-    @property
-    def grpc(self) -> Any:
-        """The server to add servicers to."""
-        return self._server
-
-    def announce(self, service: Any) -> None:
-        """Name a service (its descriptor) for reflection and health."""
-        self._names.append(service.full_name)
+    def add(self, register: Callable[[Any, Any], None], servicer: Any, service: Any = None) -> None:
+        """Serve `servicer`, which `register` adds to a server; name its `service` (a descriptor) for reflection."""
+        self._services.append((register, servicer))
+        if service is not None:
+            self._names.append(service.full_name)
 
     async def start(self) -> None:
         """Bind, mode 0600, and report SERVING."""
-        reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME], self._server)
-        self._path.unlink(missing_ok=True)
-        self._server.add_insecure_port(f"unix:{self._path}")
-        await self._server.start()
-        os.chmod(self._path, 0o600)  # noqa: PTH101  a socket, made under the caller's umask
+        self._server = await self._bind()
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def keep(self) -> list[str]:
+        """Bind again where the socket's file was removed or replaced, and set its mode right; return what was wrong.
+
+        Connections that stand are served to the end of their calls. Raises OSError where it cannot be bound.
+        """
+        try:
+            found = self._path.lstat()
+        except FileNotFoundError:
+            wrong = "was removed"
+        else:
+            if (found.st_dev, found.st_ino) == self._bound:
+                if stat.S_IMODE(found.st_mode) == _MODE:
+                    return []
+                self._path.chmod(_MODE)
+                return [f"{self._path} had mode {stat.S_IMODE(found.st_mode):04o}"]
+            wrong = "was replaced"
+        before, self._server = self._server, await self._bind()
+        ending = asyncio.create_task(before.stop(_OLD_GRACE_S))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return [f"{self._path} {wrong}"]
 
     async def stop(self, grace_s: float) -> None:
         """Report NOT_SERVING, let calls end for `grace_s` seconds, then close."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+        await asyncio.gather(*self._ending)
+        if _identity(self._path) == self._bound:
+            self._path.unlink(missing_ok=True)
+
+    async def _bind(self) -> Any:
+        server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=list(OPTIONS))
+        for register, servicer in self._services:
+            register(servicer, server)
+        reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME], server)
+        # No longer than the name that it is renamed to: a socket's path must be short.
+        own = self._path.with_name(f".{self._path.name[0]}{self._times_bound}")
+        self._times_bound += 1
+        own.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{own}")
+        await server.start()
+        try:
+            own.chmod(_MODE)
+            bound = _identity(own)
+            own.rename(self._path)
+        except OSError:
+            await server.stop(None)
+            raise
+        self._bound = bound
+        return server
+
+
+async def keep_reachable(lock: ProcessLock, server: UnixServer, log: EventLog) -> None:
+    """Put back what others removed or changed of what makes a daemon found: lock, pid file, folder, socket.
+
+    What was wrong is logged as `run.repaired`, and what cannot be put back, until it can, as `run.unreachable`.
+
+    Raises:
+        Conflict: another process has taken the lock meanwhile: this one must end.
+    """
+    repaired: list[str] = []
+    try:
+        repaired += lock.keep()
+        repaired += await server.keep()
+    except (OSError, RuntimeError) as error:
+        log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
+    for what in repaired:
+        log.emit("run.repaired", what=what)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.lstat()
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)

@@ -7,6 +7,7 @@ close-on-exec, so that a child never keeps a lock.
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +32,39 @@ class ProcessLock:
 
     def __enter__(self) -> Self:
         """Take the lock and write the pid file. Raises Conflict if another process holds it."""
+        self._descriptor = self._take()
+        self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
+        return self
+
+    def keep(self) -> list[str]:
+        """Put back what others removed or changed: the folder and its mode, the lock, the pid file; return what.
+
+        Raises:
+            Conflict: another process has taken the lock, whose file was removed; this one must end.
+            OSError: it cannot be put back now.
+        """
+        repaired = _keep_private(self._lock_path.parent)
+        if self._descriptor is not None and not _is_file_of(self._lock_path, self._descriptor):
+            before, self._descriptor = self._descriptor, self._take()
+            os.close(before)
+            repaired.append(f"{self._lock_path} was removed")
+        if _read_pid(self._pid_path) != os.getpid():
+            self._pid_path.unlink(missing_ok=True)
+            self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
+            repaired.append(f"{self._pid_path} was removed or changed")
+        return repaired
+
+    def __exit__(self, *_error: object) -> None:
+        if self._descriptor is not None:
+            if _read_pid(self._pid_path) == os.getpid():
+                self._pid_path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _take(self) -> int:
+        """Open the lock's file and lock it; the folder is made where it was removed."""
+        with contextlib.suppress(FileExistsError):
+            self._lock_path.parent.mkdir(mode=0o700)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _taken(descriptor):
             os.close(descriptor)
@@ -39,15 +73,27 @@ class ProcessLock:
                 where=str(self._lock_path),
                 hint="stop it with: turnkeeper down",
             )
-        self._descriptor = descriptor
-        self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
-        return self
+        return descriptor
 
-    def __exit__(self, *_error: object) -> None:
-        if self._descriptor is not None:
-            self._pid_path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
+
+def _keep_private(folder: Path) -> list[str]:
+    try:
+        mode = stat.S_IMODE(folder.lstat().st_mode)
+    except FileNotFoundError:
+        folder.mkdir(mode=0o700)
+        return [f"{folder} was removed"]
+    if mode == 0o700 or folder.is_symlink():
+        return []
+    folder.chmod(0o700)
+    return [f"{folder} had mode {mode:04o}"]
+
+
+def _is_file_of(path: Path, descriptor: int) -> bool:
+    try:
+        found, ours = path.lstat(), os.fstat(descriptor)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
 
 def _taken(descriptor: int) -> bool:

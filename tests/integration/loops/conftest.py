@@ -1,7 +1,6 @@
 """A runtime with a scripted model, and the real runner behind its socket, in one process."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest_asyncio
 
@@ -26,8 +25,7 @@ async def runner(home: Home) -> AsyncIterator[Runner]:
     """The runner's service, answering; nothing fires."""
     async with assemble(home, daemon=True) as made:
         server = UnixServer(home.socket(PROCESS))
-        servicer: Any = Servicer(made.service)
-        add_SchedulesServicer_to_server(servicer, server.grpc)
+        server.add(add_SchedulesServicer_to_server, Servicer(made.service))
         await server.start()
         yield made
         await server.stop(0.0)

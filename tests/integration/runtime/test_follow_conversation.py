@@ -243,7 +243,7 @@ async def test_threads_tell_where_they_stand_and_what_they_cost(desk: Desk) -> N
 async def served(desk: Desk) -> AsyncIterator[None]:
     desk.service = Servicer(desk.runtime)
     server = UnixServer(desk.home.socket("agent-runtime"))
-    add_AgentRuntimeServicer_to_server(desk.service, server.grpc)  # type: ignore[no-untyped-call]
+    server.add(add_AgentRuntimeServicer_to_server, desk.service)
     await server.start()
     try:
         yield

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -55,3 +56,35 @@ def test_a_second_process_is_refused_and_told_who_holds_the_lock(home: Home) -> 
     assert holder_pid(home, "task-runner") is None, "and nobody believes it"
     with ProcessLock(home, "task-runner"):
         pass
+
+
+def test_what_others_remove_of_a_lock_is_put_back(home: Home) -> None:
+    lock, pid = home.lock("task-runner"), home.pid("task-runner")
+    with ProcessLock(home, "task-runner") as held:
+        assert held.keep() == []
+        lock.unlink()
+        assert held.keep() == [f"{lock} was removed"]
+        pid.unlink()
+        assert held.keep() == [f"{pid} was removed or changed"]
+        pid.write_text("1\n")
+        assert len(held.keep()) == 1
+        assert holder_pid(home, "task-runner") == os.getpid()
+        home.run.chmod(0o755)
+        assert held.keep() == [f"{home.run} had mode 0755"]
+        shutil.rmtree(home.run)
+        assert len(held.keep()) == 3
+        assert holder_pid(home, "task-runner") == os.getpid()
+        assert home.run.stat().st_mode & 0o777 == 0o700
+    assert not pid.exists()
+
+
+def test_who_lost_its_lock_to_another_is_told_and_takes_nothing_from_it(home: Home) -> None:
+    with ProcessLock(home, "task-runner") as lost:
+        home.lock("task-runner").unlink()
+        with ProcessLock(home, "task-runner"):
+            home.pid("task-runner").write_text("1\n")
+            with pytest.raises(Conflict):
+                lost.keep()
+            lost.__exit__()
+            assert home.pid("task-runner").exists()
+            assert is_held(home, "task-runner")

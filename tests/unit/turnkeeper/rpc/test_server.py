@@ -1,0 +1,86 @@
+"""A server on a Unix socket that others remove, replace and change."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from turnkeeper.config.home import Home
+from turnkeeper.rpc.channel import is_serving
+from turnkeeper.rpc.server import UnixServer
+
+
+@pytest_asyncio.fixture
+async def server(home: Home) -> AsyncIterator[UnixServer]:
+    made = UnixServer(home.socket("task-runner"))
+    await made.start()
+    yield made
+    await made.stop(0.0)
+
+
+def bind_another(path: Path) -> None:
+    path.unlink()
+    other = socket.socket(socket.AF_UNIX)
+    other.bind(str(path))
+    other.detach()
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "replaced by a file": lambda path: (path.unlink(), path.write_text("not a socket")),
+    "replaced by a link": lambda path: (path.unlink(), path.symlink_to("/nowhere")),
+    "replaced by another process's socket": bind_another,
+    "without permission": lambda path: path.chmod(0),
+    "open to others": lambda path: path.chmod(0o666),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+async def test_a_damaged_socket_is_bound_again(home: Home, server: UnixServer, damage: Callable[[Path], object]):
+    path = home.socket("task-runner")
+    assert await server.keep() == [], "there is nothing to do"
+    damage(path)
+    (wrong,) = await server.keep()
+    assert wrong.startswith(f"{path} ")
+    assert await asyncio.to_thread(is_serving, path)
+    assert path.lstat().st_mode & 0o777 == 0o600
+    assert await server.keep() == []
+
+
+async def test_the_server_of_before_takes_nothing_from_the_one_of_now(home: Home, server: UnixServer):
+    path = home.socket("task-runner")
+    for _ in range(3):
+        path.unlink()
+        await server.keep()
+    await asyncio.gather(*server._ending)
+    assert await asyncio.to_thread(is_serving, path)
+    assert [name for name in os.listdir(home.run) if name.startswith(".")] == []
+
+
+async def test_a_folder_in_place_of_the_socket_is_an_error_that_leaves_nothing_behind(home: Home, server: UnixServer):
+    path = home.socket("task-runner")
+    path.unlink()
+    path.mkdir()
+    (path / "precious").touch()
+    with pytest.raises(OSError, match=r"directory"):
+        await server.keep()
+    assert os.listdir(home.run) == [path.name]
+    (path / "precious").unlink()
+    path.rmdir()
+    await server.keep()
+    assert await asyncio.to_thread(is_serving, path), "and it goes on as soon as it can"
+
+
+async def test_what_it_stops_is_its_own_socket(home: Home):
+    path = home.socket("task-runner")
+    old, new = UnixServer(path), UnixServer(path)
+    await old.start()
+    await new.start()
+    await old.stop(0.0)
+    assert await asyncio.to_thread(is_serving, path)
+    await new.stop(0.0)
+    assert not path.exists()
