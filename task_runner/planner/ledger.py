@@ -64,6 +64,7 @@ def accepted(fire: Fire, at: datetime, *, attempt: int, turn_id: str) -> Fire:
         outcome=outcome,
         ready_at=None,
         refusals=0,
+        fired_at=fire.fired_at or at,  # it was taken for refused, or its sending was forgotten by a restored store
         accepted_at=fire.accepted_at or at,
         turn_id=fire.turn_id or turn_id,
     )
@@ -96,7 +97,13 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     if state is TurnState.RELEASED:
         return _released(fire, at) if fire.outcome is Outcome.HELD else fire
     known = replace(
-        fire, ready_at=None, reason="", accepted_at=fire.accepted_at or at, turn_id=fire.turn_id or turn_id, refusals=0
+        fire,
+        ready_at=None,
+        reason="",
+        refusals=0,
+        fired_at=fire.fired_at or at,
+        accepted_at=fire.accepted_at or at,
+        turn_id=fire.turn_id or turn_id,
     )
     if state in _OPEN_STATES:
         started = fire.started_at if state is TurnState.HELD else fire.started_at or at

@@ -240,6 +240,7 @@ def acceptance_of(fire: Fire) -> dict[str, Any]:
         "outcome": fire.outcome.value,
         "ready_us": _us(fire.ready_at),
         "refusals": fire.refusals,
+        "fired_us": _us(fire.fired_at),
         "accepted_us": _us(fire.accepted_at),
         "turn_id": fire.turn_id,
     }

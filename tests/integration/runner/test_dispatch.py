@@ -123,6 +123,19 @@ async def test_a_definite_refusal_is_tried_again_after_a_pause_on_the_same_strea
     assert await rig.history() == [("accepted", "", 1)]
 
 
+async def test_a_fire_that_ran_though_it_was_refused_has_a_time_of_sending(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    peer.answer = refuse(code_pb2.RESOURCE_EXHAUSTED, message="no room")
+    async with rig.running():
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.refused")
+        await peer.play(peer.received[-1].fire_id, State.SUCCEEDED)
+        await rig.trail.saw("fire.settled")
+    (entry,) = (await rig.service.list_fires(wire.ListFiresRequest(name="digest", limit=9))).fires
+    assert entry.outcome == "succeeded"
+    assert entry.HasField("fired_at")
+
+
 async def test_a_refused_fire_that_is_late_is_planned_again_under_the_policy(rig: Rig, peer: Peer) -> None:
     await rig.create(catch_up="skip", grace="10s")
     peer.answer = refuse(code_pb2.RESOURCE_EXHAUSTED)

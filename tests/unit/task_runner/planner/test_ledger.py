@@ -40,6 +40,15 @@ def test_each_event_means_one_outcome(state, outcome, reason) -> None:
     assert moved.accepted_at == at(70), "an event says that the fire was accepted, also when its receipt was lost"
 
 
+@pytest.mark.parametrize("state", [TurnState.STARTED, TurnState.HELD, TurnState.SUCCEEDED, TurnState.FAILED])
+def test_what_ran_was_sent_though_its_sending_was_taken_for_refused(state) -> None:
+    refused = ledger.refused(SENT, at(62), attempt=1, why="no room")
+    assert ledger.accepted(refused, at(63), attempt=1, turn_id="turn").fired_at == at(63)
+    for unsent in (refused, FIRE):  # as a runner's store that was restored to before the sending knows it
+        assert ledger.turned(unsent, state, at(64), attempt=1).fired_at == at(64)
+    assert ledger.turned(SENT, state, at(64), attempt=1).fired_at == at(61)
+
+
 def test_a_receipt_after_the_outcome_changes_no_outcome() -> None:
     running = ledger.turned(SENT, TurnState.STARTED, at(62), attempt=1)
     assert ledger.accepted(running, at(63), attempt=1, turn_id="turn").outcome is Outcome.RUNNING
