@@ -1,5 +1,9 @@
-"""Checkpoints, configs and small graphs for tests of checkpointers."""
+"""Checkpoints, configs and connections for tests of checkpointers."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -21,3 +25,16 @@ def checkpoint(checkpoint_id: str, **values: Any) -> Checkpoint:
         versions_seen={},
         updated_channels=None,
     )
+
+
+@contextmanager
+def another(place: Path | str) -> Iterator[Any]:
+    """A connection of another program's, to the file or the database where a saver is; parameters are as `?1`."""
+    if isinstance(place, Path):
+        connection: Any = sqlite3.connect(place, isolation_level=None)
+    else:
+        from agent_runtime.graph.checkpointer import postgres
+
+        connection = postgres._Connection(place)
+    yield connection
+    connection.close()

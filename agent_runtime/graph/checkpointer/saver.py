@@ -26,6 +26,7 @@ from turnkeeper.storage.database import WorkerThread
 P = ParamSpec("P")
 R = TypeVar("R")
 _PAGE = 16  # checkpoints that a listing holds at a time
+_MOST_BYTES = 2_500  # of all names in a key: an index of PostgreSQL takes little more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,26 +57,26 @@ def _both(
 
 
 class GroupedSaver(base.BaseCheckpointSaver[str]):
-    """Keeps checkpoints in one SQLite file, at full durability, for any number of threads and event loops.
+    """Keeps checkpoints in a SQLite file or a PostgreSQL database, for any number of threads and event loops.
 
     What `put` and `put_writes` were given is on disk when they return, and whoever reads after that reads it. The
     methods without `a` are for threads that run no event loop; on one that does they raise
     :class:`asyncio.InvalidStateError`, as they would hold it up.
     """
 
-    def __init__(self, kept: Path | Checkpoints) -> None:
-        """Open or make the file, or take what is open already. Raises Corrupt if the file is not one of ours."""
+    def __init__(self, place: Path | str) -> None:
+        """Open or make the file, or the tables of the database at a URL. Raises Corrupt if they are not ours."""
         # Strict whatever the environment says: a crafted row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        self._file: Checkpoints = CheckpointFile(kept) if isinstance(kept, Path) else kept
+        self._file = _open(place)
         self._entropy = SystemEntropy()
 
     def close(self) -> None:
-        """Finish what is queued, then close the file."""
+        """Finish what is queued, then close it."""
         self._file.close()
 
     async def aclose(self) -> None:
-        """Finish what is queued, then close the file, without blocking the loop."""
+        """Finish what is queued, then close it, without blocking the loop."""
         await asyncio.to_thread(self.close)
 
     # Reading
@@ -144,6 +145,8 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     ) -> _Plan[RunnableConfig]:
         """Store a checkpoint behind the one that `config` names; return the config that names it."""
         thread_id, namespace, parent = _place(config)
+        _refuse_nul(checkpoint["id"])
+        _refuse_long(thread_id, namespace, checkpoint["id"])
         kind, blob = self.serde.dumps_typed(checkpoint)
         known = _json(base.get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore")
         row = (thread_id, namespace, checkpoint["id"], parent or None, kind, blob, known)
@@ -157,6 +160,8 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     ) -> _Plan[None]:
         """Store what a task wrote, with the checkpoint that it ran from."""
         place, fixed = _place(config), base.WRITES_IDX_MAP
+        _refuse_nul(task_id, task_path, *(channel for channel, _ in writes))
+        _refuse_long(*place, task_id)
         encoded = [
             (*place, task_id, task_path, fixed.get(channel, index), channel, *self.serde.dumps_typed(value))
             for index, (channel, value) in enumerate(writes)
@@ -168,7 +173,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     put_writes, aput_writes = _both(_put_writes)
 
     def _delete_thread(self, thread_id: str) -> _Plan[None]:
-        return self._writing(lambda c: rows.drop_threads(c, [str(thread_id)]))
+        return self._prune([str(thread_id)], strategy="delete")
 
     delete_thread, adelete_thread = _both(_delete_thread)
 
@@ -180,12 +185,15 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> _Plan[None]:
         """Copy every checkpoint and write of a thread to another."""
+        _refuse_nul(str(source_thread_id), str(target_thread_id))
+        _refuse_long(str(target_thread_id))
         return self._writing(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))
 
     copy_thread, acopy_thread = _both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> _Plan[None]:
         """Keep of each thread what going on needs (`keep_latest`), or nothing (`delete`)."""
+        _refuse_nul(*thread_ids)
         if strategy == "delete":
             return self._writing(lambda c: rows.drop_threads(c, thread_ids))
         if strategy != "keep_latest":
@@ -256,7 +264,20 @@ def _json(metadata: Any) -> str:
 def _place(config: RunnableConfig) -> tuple[str, str, str]:
     """Return thread, namespace and checkpoint id; the last is empty where the newest is meant."""
     given = config["configurable"]
-    return str(given["thread_id"]), given.get("checkpoint_ns") or "", str(get_checkpoint_id(config) or "")
+    place = str(given["thread_id"]), given.get("checkpoint_ns") or "", str(get_checkpoint_id(config) or "")
+    _refuse_nul(*place)
+    return place
+
+
+def _refuse_nul(*names: str) -> None:
+    if any("\0" in name for name in names):
+        raise ValueError("a name of a thread, namespace, checkpoint, task or channel holds a NUL character")
+
+
+def _refuse_long(*key: str) -> None:
+    text = "".join(key)
+    if len(text) > _MOST_BYTES // 4 and len(text.encode(errors="replace")) > _MOST_BYTES:
+        raise ValueError(f"the names of thread, namespace, checkpoint and task together exceed {_MOST_BYTES:,} bytes")
 
 
 def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
@@ -265,7 +286,9 @@ def _config(thread_id: str, namespace: str, checkpoint_id: str) -> RunnableConfi
 
 def _matching(config: RunnableConfig | None, before: RunnableConfig | None, wanted: Any) -> rows.Wanted:
     limit = None if before is None else get_checkpoint_id(before) or ""
-    return rows.matching(config["configurable"] if config is not None else None, limit, wanted)
+    matching = rows.matching(config["configurable"] if config is not None else None, limit, wanted)
+    _refuse_nul(*matching.columns.values())
+    return matching
 
 
 def _pages(found: Sequence[tuple[str, str, str]]) -> Iterator[Sequence[tuple[str, str, str]]]:
@@ -276,6 +299,14 @@ def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequenc
     return [rows.get(connection, *place) for place in places]
 
 
-async def open_saver(path: Path) -> GroupedSaver:
-    """Open or make the file, mode 0600. Raises Corrupt if it is not one of ours."""
-    return await asyncio.to_thread(GroupedSaver, path)
+def _open(place: Path | str) -> Checkpoints:
+    if isinstance(place, Path):
+        return CheckpointFile(place)
+    from agent_runtime.graph.checkpointer.postgres import CheckpointDatabase  # noqa: PLC0415  psycopg, where it is asked for
+
+    return CheckpointDatabase(place)
+
+
+async def open_saver(place: Path | str) -> GroupedSaver:
+    """Open or make the file, mode 0600, or the tables of a database. Raises Corrupt if they are not ours."""
+    return await asyncio.to_thread(GroupedSaver, place)

@@ -1,7 +1,6 @@
 """Whatever sequence of calls: ours answers as LangGraph's own SQLite saver does, and each reads the other's file."""
 
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
+from tests.support.postgres import Places
 from tests.support.saving import at, checkpoint
 
 Saver = BaseCheckpointSaver[Any]
@@ -75,14 +75,13 @@ def flat(found: CheckpointTuple | None) -> Any:
     return None if found is None else tuple(found)
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[Saver, Saver]]:
-    with tempfile.TemporaryDirectory() as folder:
-        connection = sqlite3.connect(":memory:", check_same_thread=False)
-        ours = GroupedSaver(Path(folder) / "checkpoints.db")
-        yield ours, SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        ours.close()
-        connection.close()
+@pytest.fixture
+def pair(tmp_path: Path, place_of: Places) -> Iterator[tuple[Saver, Saver]]:
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    ours = GroupedSaver(place_of(tmp_path / "checkpoints.db"))
+    yield ours, SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    ours.close()
+    connection.close()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import id as ids
 from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from tests.integration.runtime.harness import STATES, Bench
+from tests.support.postgres import Places
 from tests.support.saving import at, checkpoint
 from tests.support.scripted import calls
 from turnkeeper.errors import Corrupt
@@ -47,9 +48,10 @@ async def test_turns_after_a_clock_was_set_back_stand_behind_those_before(
 
 
 async def test_an_opened_file_numbers_what_comes_after_all_that_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place_of: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saver = GroupedSaver(tmp_path / "checkpoints.db")
+    place = place_of(tmp_path / "checkpoints.db")
+    saver = GroupedSaver(place)
     before = [empty_checkpoint()["id"] for _ in range(3)]
     for number, thread in enumerate(("a", "b", "c")):
         await saver.aput(at(thread), checkpoint(before[2 - number]), META, {})
@@ -57,15 +59,18 @@ async def test_an_opened_file_numbers_what_comes_after_all_that_is_in_it(
     saver.close()
     set_back(monkeypatch)
     assert empty_checkpoint()["id"] < before[0], "without the file this process would number from where the clock is"
-    GroupedSaver(tmp_path / "checkpoints.db").close()
+    GroupedSaver(place).close()
     assert empty_checkpoint()["id"] > before[2]
 
 
-async def test_a_file_whose_order_cannot_be_kept_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_whose_order_cannot_be_kept_is_not_opened(
+    tmp_path: Path, place_of: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     behind = ids.uuid6()
-    saver = GroupedSaver(tmp_path / "checkpoints.db")
+    place = place_of(tmp_path / "checkpoints.db")
+    saver = GroupedSaver(place)
     await saver.aput(at(), checkpoint(empty_checkpoint()["id"]), META, {})
     saver.close()
     monkeypatch.setattr(rows, "uuid6", lambda: behind)
     with pytest.raises(Corrupt, match="still to come"):
-        GroupedSaver(tmp_path / "checkpoints.db")
+        GroupedSaver(place)

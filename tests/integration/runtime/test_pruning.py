@@ -14,8 +14,10 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
+from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from agent_runtime.graph.engine.inputs import OF_FIRE, Window, outgrown
 from tests.integration.runtime.harness import STATES, Bench
+from tests.support.postgres import Places
 from tests.support.saving import at
 from tests.support.scripted import calls
 
@@ -70,13 +72,13 @@ async def rows_of(checkpoints: GroupedSaver, table: str = "checkpoints") -> list
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def place(tmp_path: Path, place_of: Places) -> Path | str:
     RAN.clear()
-    return tmp_path / "checkpoints.db"
+    return place_of(tmp_path / "checkpoints.db")
 
 
-async def test_a_question_in_a_nested_subgraph_is_answered_after_pruning_and_a_restart(path: Path) -> None:
-    checkpoints = await open_saver(path)
+async def test_a_question_in_a_nested_subgraph_is_answered_after_pruning_and_a_restart(place: Path | str) -> None:
+    checkpoints = await open_saver(place)
     await nested(checkpoints).ainvoke({"notes": []}, at(), durability="sync")
     before = len(await rows_of(checkpoints))
     await checkpoints.aprune(["t"])
@@ -84,7 +86,7 @@ async def test_a_question_in_a_nested_subgraph_is_answered_after_pruning_and_a_r
     assert len(spaces) == len(set(spaces)) == 3 < before  # one of the graph, one of each graph in it
     await checkpoints.aclose()
 
-    checkpoints = await open_saver(path)
+    checkpoints = await open_saver(place)
     graph = nested(checkpoints)
     (pending,) = (await graph.aget_state(at())).interrupts
     done = await graph.ainvoke(Command(resume={pending.id: "yes"}), at(), durability="sync")
@@ -96,8 +98,8 @@ async def test_a_question_in_a_nested_subgraph_is_answered_after_pruning_and_a_r
     assert done == await unpruned.ainvoke(Command(resume={asked.id: "yes"}), at())
 
 
-async def test_at_its_end_a_thread_keeps_one_checkpoint_whatever_ran_in_it(path: Path) -> None:
-    checkpoints = await open_saver(path)
+async def test_at_its_end_a_thread_keeps_one_checkpoint_whatever_ran_in_it(place: Path | str) -> None:
+    checkpoints = await open_saver(place)
     graph = nested(checkpoints)
     for _ in range(3):
         await graph.ainvoke({"notes": []}, at())
@@ -110,8 +112,8 @@ async def test_at_its_end_a_thread_keeps_one_checkpoint_whatever_ran_in_it(path:
     await checkpoints.aclose()
 
 
-async def test_a_subgraph_that_remembers_still_does(path: Path) -> None:
-    checkpoints = await open_saver(path)
+async def test_a_subgraph_that_remembers_still_does(place: Path | str) -> None:
+    checkpoints = await open_saver(place)
     inner = chain(("count", lambda state: {"notes": [f"seen {len(state['notes'])}"]}), checkpointer=True)
 
     async def node(_state: Notes) -> Notes:
@@ -134,8 +136,8 @@ class Changes(TypedDict):
     notes: Annotated[list[str], DeltaChannel(joined, snapshot_frequency=5)]
 
 
-async def test_a_channel_that_is_kept_as_changes_keeps_them_back_to_its_last_whole_value(path: Path) -> None:
-    checkpoints = await open_saver(path)
+async def test_a_channel_that_is_kept_as_changes_keeps_them_back_to_its_last_whole_value(place: Path | str) -> None:
+    checkpoints = await open_saver(place)
     nodes = [(f"n{number}", note(f"n{number}")) for number in range(2)]
     graph = chain(*nodes, state=Changes, checkpointer=checkpoints)
     for turn in range(8):
@@ -147,8 +149,8 @@ async def test_a_channel_that_is_kept_as_changes_keeps_them_back_to_its_last_who
     await checkpoints.aclose()
 
 
-async def test_a_thread_of_another_run_is_left_alone(path: Path) -> None:
-    checkpoints = await open_saver(path)
+async def test_a_thread_of_another_run_is_left_alone(place: Path | str) -> None:
+    checkpoints = await open_saver(place)
     graph = nested(checkpoints)
     await graph.ainvoke({"notes": []}, at("other"))
     before = await rows_of(checkpoints)
@@ -157,29 +159,35 @@ async def test_a_thread_of_another_run_is_left_alone(path: Path) -> None:
     await checkpoints.aclose()
 
 
-async def test_a_long_thread_grows_by_what_was_said(path: Path) -> None:
+async def test_a_long_thread_grows_by_what_was_said(place: Path | str) -> None:
     sizes: list[int] = []
-    checkpoints = await open_saver(path)
+    checkpoints = await open_saver(place)
     answers = [(name, lambda _state: {"messages": [AIMessage("so much was said " * 10)]}) for name in ("a", "b", "c")]
     graph = chain(*answers, state=MessagesState, checkpointer=checkpoints)
     for turn in range(1, 41):
         await graph.ainvoke({"messages": [HumanMessage("go")]}, at(), durability="sync")
         await checkpoints.aprune_ended("t")
         if turn in {20, 40}:
-            sizes.append(await pages(checkpoints))
+            sizes.append(await size(checkpoints))
     await checkpoints.aclose()
     assert sizes[1] <= 1.3 * 2 * sizes[0]
     assert sizes[1] / 40 <= 20_000
 
 
-async def pages(checkpoints: GroupedSaver) -> int:
-    """Return the file's size in bytes, as it will be once the log is written back."""
+async def size(checkpoints: GroupedSaver) -> int:
+    """Return how many bytes a file has, once the log is written back, or the rows of a database."""
 
-    def work(connection: Any) -> int:
+    def of_file(connection: Any) -> int:
         counted, each = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         return int(counted * each)
 
-    return int(await checkpoints._file.reader.run(work))
+    def of_rows(connection: Any) -> int:  # a database keeps the room of deleted rows until it is cleaned up
+        return int(
+            connection.execute("SELECT sum(length(checkpoint) + length(metadata)) FROM checkpoints").fetchone()[0]
+        )
+
+    in_file = isinstance(checkpoints._file, CheckpointFile)
+    return int(await checkpoints._file.reader.run(of_file if in_file else of_rows))
 
 
 async def test_a_turn_is_given_the_newest_turns_and_the_conversation_keeps_all(bench: Bench) -> None:
