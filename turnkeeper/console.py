@@ -152,7 +152,7 @@ OutputOption = Annotated[
     Output,
     typer.Option("-o", "--output", help="table and wide are for people; json, jsonl and name are stable, for scripts."),
 ]
-LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many.")]
+LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, max=2**31 - 1, help="Show at most this many.")]
 
 
 Row = Mapping[str, Any]

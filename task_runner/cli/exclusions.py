@@ -6,9 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dateutil.rrule import rrulestr
 from icalendar import Calendar
 
+from task_runner.timetable import LEAST, MOST_EXCLUDED, parse_rrule, zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput
@@ -31,7 +31,8 @@ def read_exclusions(texts: Iterable[str], folder: Path) -> list[str]:
     found: list[str] = []
     for text in texts:
         for item in (part.strip() for part in text.split(",")):
-            found += _events(folder / item) if item.lower().endswith(CALENDAR) else [item]
+            # One more than a task can have: enough to be told so.
+            found += islice(_events(folder / item), MOST_EXCLUDED + 1) if item.lower().endswith(CALENDAR) else [item]
     return list(dict.fromkeys(found))
 
 
@@ -39,11 +40,10 @@ def _events(path: Path) -> Iterator[str]:
     text = read_text(path)
     try:
         calendar = Calendar.from_ical(text)
-        events = [_written(event) for event in calendar.walk("VEVENT")]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        for event in calendar.walk("VEVENT"):
+            yield from _written(event)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, InvalidInput) as error:
         raise InvalidInput(f"cannot be read as a calendar: {error}", where=str(path)) from error
-    for event in events:
-        yield from event
 
 
 def _written(event: Any) -> list[str]:
@@ -78,10 +78,11 @@ def _repeated(event: Any, start: date) -> Iterator[date]:
     limits = rule.pop("UNTIL", [])
     last = min([SystemClock().now().replace(tzinfo=None) + HORIZON, *(_naive(limit, at) for limit in limits)])
     without = {_naive(day.dt, at) for day in _listed(event.get("EXDATE"))}
-    for each in islice(rrulestr(rule.to_ical().decode(), dtstart=naive), _MOST_REPEATED):
-        if each > last:
-            return
-        if each not in without:
+    # Read as times of UTC, which skips and repeats none: these are times of the event's own wall clock.
+    first = naive.replace(tzinfo=UTC)
+    table = parse_rrule(rule.to_ical().decode(), zone=zone("UTC"), anchor=first)
+    for each in table.upcoming(first - LEAST, _MOST_REPEATED, until=last.replace(tzinfo=UTC)):
+        if each.replace(tzinfo=None) not in without:
             yield each.replace(tzinfo=at.tzinfo)
 
 

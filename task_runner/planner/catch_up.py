@@ -15,6 +15,8 @@ from task_runner.timetable import LEAST, Timetable
 MISSED = "missed"
 TOO_OLD = "catch_up_window"
 CAPPED = "max_catch_up"
+# Of one task in one plan, whatever a home of an earlier version says: they are written in one transaction.
+MOST_FIRES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +138,7 @@ def _run_all(task: Task, timetable: Timetable, due: entries.Due, _late: tuple[Fi
     if due.missed is None:
         return CaughtUp(fires=_on_time(task, due))
     before, last = due.missed.first_at - LEAST, due.missed.last_at
-    kept = timetable.last_n(before, last, task.definition.max_catch_up)
+    kept = timetable.last_n(before, last, min(task.definition.max_catch_up, MOST_FIRES))
     fires = tuple(entries.fresh(task, nominal_at, caught_up=True) for nominal_at in kept)
     cut = due.missed.count - len(kept)
     skips: tuple[Fire, ...] = ()

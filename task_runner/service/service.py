@@ -12,7 +12,7 @@ from typing import Any
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.fields import parse_instant
-from task_runner.model.task import UNDER_WAY, Task, TaskState, check_request_id
+from task_runner.model.task import UNDER_WAY, Definition, Task, TaskState, check_request_id
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
 from task_runner.scheduler.events import emit, read_emitted
@@ -33,6 +33,7 @@ from turnkeeper.event_log import EventLog
 _PREVIEW = 3
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
 _MOST_PREVIEWED = 1000
+_PREVIEWED_AT_ONCE = 10
 _LATENESS_OF = 100
 _LATENESS_UP_TO = 100
 _DECISIONS_DEADLINE_S = 0.3
@@ -260,13 +261,27 @@ class Service:
             definition = parse_spec(spec, self._defaults, now)
         after = getattr(request, "from")
         start = after.ToDatetime(tzinfo=UTC) if request.HasField("from") else now
-        count = min(request.count or 5, _MOST_PREVIEWED)
         return wire.PreviewScheduleResponse(
-            nominals=previewed(definition, start, count, of),
+            nominals=await self._upcoming(definition, start, min(request.count or 5, _MOST_PREVIEWED), of),
             timezone=definition.timezone,
             schedule=describe(definition),
             on=definition.on.event if definition.on else None,
         )
+
+    async def _upcoming(
+        self, definition: Definition, start: datetime, count: int, task: Task | None
+    ) -> list[wire.Nominal]:
+        """Return the next times, giving way to the runner's own work between a few and a few."""
+        found: list[wire.Nominal] = []
+        while len(found) < count:
+            asked = min(_PREVIEWED_AT_ONCE, count - len(found))
+            more = previewed(definition, start, asked, task)
+            found += more
+            if len(more) < asked:
+                break
+            start = more[-1].nominal_at.ToDatetime(tzinfo=UTC)
+            await self._clock.sleep(0)
+        return found
 
     async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:
         """Return what tasks would do over a span of time, with declared outages."""

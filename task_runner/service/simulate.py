@@ -12,7 +12,7 @@ Bounded, and giving way to the runner's own work between rows: simulating must n
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain
 from typing import NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -79,7 +79,7 @@ class Span:
 
 def simulated(task_id: str, definition: Definition, span: Span) -> Iterator[Row]:
     """Yield what one task would do, in the order in which it is settled; what is still open comes last."""
-    yield from _Life.begin(task_id, definition, span).rows()
+    return (row for row in _Life.begin(task_id, definition, span).rows() if row is not None)
 
 
 @dataclass(kw_only=True)
@@ -108,9 +108,11 @@ class _Life:
         )
         return cls(task=task, timetable=timetable, span=span)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row | None]:
+        """Yield the rows, and None after each round of planning, also after one that settles nothing."""
         at, rounds = self._next(), 0
         while at is not None and (now := self.span.up(at)) < self.span.end:
+            yield None
             assert rounds <= self.task.definition.max_catch_up + _FEW, "each round of one moment ends something"
             yield from self._settle(now)
             snapshot = Snapshot(task=self.task, open=tuple(self._in_order()), tail=self.tail)
@@ -201,7 +203,7 @@ class _Life:
 
 MOST_ROWS = 10_000
 _USUAL_ROWS = 1000
-_AT_ONCE = 50
+MOST_ROUNDS = 100_000
 
 
 def span_of(request: wire.SimulateRequest) -> Span:
@@ -218,20 +220,23 @@ def span_of(request: wire.SimulateRequest) -> Span:
 
 
 async def simulate(tasks: Iterable[Task], span: Span, limit: int, clock: Clock) -> wire.SimulateResponse:
-    """Return the first rows of what `tasks` would do, at most `limit` (0: 1,000), by time."""
-    rows = _rows(tasks, span)
+    """Return the first rows of what `tasks` would do, at most `limit` (0: 1,000), by time.
+
+    At most 100,000 rounds of planning are made; what is left out then counts as truncated.
+    """
     room = min(limit, MOST_ROWS) if limit > 0 else _USUAL_ROWS
     found: list[Row] = []
-    while len(found) <= room and (more := list(islice(rows, _AT_ONCE))):
-        found += more
-        await clock.sleep(0)
+    rounds = 0
+    for row in chain.from_iterable(_Life.begin(task.id, task.definition, span).rows() for task in tasks):
+        if row is not None:
+            found.append(row)
+        else:
+            rounds += 1
+            await clock.sleep(0)
+        if len(found) > room or rounds > MOST_ROUNDS:
+            break
     kept = sorted(found[:room], key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
-    return wire.SimulateResponse(rows=map(_shown, kept), truncated=len(found) > room)
-
-
-def _rows(tasks: Iterable[Task], span: Span) -> Iterator[Row]:
-    for task in tasks:
-        yield from simulated(task.id, task.definition, span)
+    return wire.SimulateResponse(rows=map(_shown, kept), truncated=len(found) > room or rounds > MOST_ROUNDS)
 
 
 def _instant(at: Timestamp, field: str) -> datetime:

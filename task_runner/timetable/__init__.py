@@ -4,13 +4,14 @@ Nothing here reads a clock or does I/O of its own; time is an argument. Schedule
 """
 
 from task_runner.timetable.cron import CronTimetable, InvalidCron, parse_cron
-from task_runner.timetable.exclusions import check_excluded, excluding
+from task_runner.timetable.exclusions import MOST_EXCLUDED, check_excluded, excluding
 from task_runner.timetable.rrule import RruleTimetable, parse_rrule
 from task_runner.timetable.timetable import LEAST, Bounded, EveryTimetable, Never, Once, Timetable, parse_every
 from task_runner.timetable.zones import zone
 
 __all__ = [
     "LEAST",
+    "MOST_EXCLUDED",
     "Bounded",
     "CronTimetable",
     "EveryTimetable",

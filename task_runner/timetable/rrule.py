@@ -4,6 +4,10 @@ A rule is days and times of day, as cron is, so it shares cron's search and its 
 gap skips fires when the gap ends, one that is shown twice fires the first time. A rule that names times by `HOURLY` or
 `MINUTELY` names wall-clock times too; real time through a clock change is what `every` is for.
 
+The work is bounded whatever a rule says, because rules come from agents too. The days of a year that pass the filter
+depend on the shape of the year, of which there are 28, so each shape is filtered once. Nothing lists the times that a
+COUNT allows: times are counted up to the one that is asked for, and the next question goes on from there.
+
 Source: RFC 5545, sections 3.3.10 and 3.8.5.3.
 """
 
@@ -16,7 +20,7 @@ from enum import StrEnum
 from typing import NoReturn
 from zoneinfo import ZoneInfo
 
-from task_runner.timetable.timetable import EPOCH, SECONDS_PER_DAY, Bounded, Timetable
+from task_runner.timetable.timetable import EPOCH, LEAST, SECONDS_PER_DAY, Bounded, from_seconds, to_seconds
 from task_runner.timetable.wall_clock import DayTimes, LocalPattern, WallClock, first_shown
 from task_runner.timetable.zones import ZoneOffsets, offsets_of
 from turnkeeper.errors import InvalidInput
@@ -24,6 +28,9 @@ from turnkeeper.errors import InvalidInput
 _EPOCH_ORDINAL = 719_163
 _LAST = date(9990, 1, 1)
 _MOST_KEPT = 64
+_FEW_DAYS = 7  # up to this interval, days are filtered one by one; above it each period is looked up
+# A rule with a COUNT ends that long after its start, however few of its times have come by then.
+COUNTED_FOR = timedelta(days=73_200)
 _WEEK = 7
 LONGEST = 1024
 MOST_COUNTED = 10_000
@@ -138,6 +145,7 @@ class RuleDays:
     start: date
     filter: DayFilter
     _windows: dict[int, tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _shapes: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def first_from(self, day: int, last: int) -> int | None:
         """Return the first such day from `day` on; it may lie behind `last`, up to which windows are searched."""
@@ -180,19 +188,45 @@ class RuleDays:
         if known is None:
             if len(self._windows) >= _MOST_KEPT:
                 self._windows.clear()
-            periods = _PERIODS[self.frequency]
-            first = number * periods
-            found = (day for period in range(first, first + periods) for day in self._days_of(period))
             start = _numbered(self.start)
-            known = self._windows[number] = tuple(day for day in found if day >= start)
+            known = self._windows[number] = tuple(day for day in self._days_of(number) if day >= start)
         return known
 
-    def _days_of(self, period: int) -> Iterator[int]:
-        begin = self._period(period * self.interval)
-        end = begin + 1 if self.frequency is Frequency.DAILY else self._period(period * self.interval + 1)
-        takes = self.filter.takes
-        days = [day for day in range(begin, end) if takes(date.fromordinal(day + _EPOCH_ORDINAL))]
-        yield from self.filter.chosen(days)
+    def _days_of(self, window: int) -> Iterator[int]:
+        daily, chosen = self.frequency is Frequency.DAILY, self.filter.chosen
+        if daily and not chosen([0]):
+            return
+        if daily and self.interval <= _FEW_DAYS:
+            start = self._period(0)
+            candidates = self._between(self._begin(window), self._begin(window + 1))
+            yield from (day for day in candidates if (day - start) % self.interval == 0)
+            return
+        periods = _PERIODS[self.frequency]
+        for period in range(window * periods, (window + 1) * periods):
+            begin = self._period(period * self.interval)
+            yield from chosen(self._between(begin, begin + 1 if daily else self._period(period * self.interval + 1)))
+
+    def _between(self, low: int, high: int) -> list[int]:
+        """Return the days in [low, high) that pass the filter."""
+        found: list[int] = []
+        while low < high:
+            year = date.fromordinal(low + _EPOCH_ORDINAL).year
+            first = _numbered(date(year, 1, 1))
+            days, end = self._of_year(year), min(high, first + _year_length(year))
+            found += [first + day for day in days[bisect_left(days, low - first) : bisect_left(days, end - first)]]
+            low = end
+        return found
+
+    def _of_year(self, year: int) -> tuple[int, ...]:
+        """Return the days of a year that pass the filter, from 0; the years beside it count for the first week."""
+        first = date(year, 1, 1)
+        shape = (first.weekday(), *map(_year_length, (year - 1, year, year + 1)))
+        known = self._shapes.get(shape)
+        if known is None:
+            every = range(_year_length(year))
+            known = tuple(day for day in every if self.filter.takes(date.fromordinal(first.toordinal() + day)))
+            self._shapes[shape] = known
+        return known
 
     def _window_of(self, day: int) -> int:
         """Return the number of the window that holds a day; the one that holds `start` is 0."""
@@ -252,13 +286,59 @@ class RruleTimetable(Bounded):
     Attributes:
         text: the rule, written one way.
         has_start: the rule says itself when it starts.
+        most: how many times it has; None for no limit.
     """
 
     text: str = field(kw_only=True)
     has_start: bool = field(kw_only=True)
+    most: int | None = field(kw_only=True, default=None)
+    # The latest instant up to which times were counted, and how many they are; and the last time, once it is known.
+    _counted: list[tuple[datetime, int]] = field(kw_only=True, default_factory=list, compare=False, repr=False)
+    _last: list[datetime] = field(kw_only=True, default_factory=list, compare=False, repr=False)
+
+    def next_after(self, after: datetime) -> datetime | None:
+        found = Bounded.next_after(self, after)
+        return None if found is None or self._is_over(found) else found
+
+    def last_at_or_before(self, at: datetime) -> datetime | None:
+        return Bounded.last_at_or_before(self, self._end() if self._is_over(at) else at)
+
+    def count(self, after: datetime, until: datetime) -> int:
+        if self._is_over(until):
+            until = self._end()
+        return Bounded.count(self, after, until)
 
     def describe(self) -> str:
         return self.text
+
+    def _is_over(self, at: datetime) -> bool:
+        """Return whether more times than the rule has lie up to an instant."""
+        if self.most is None or (self._last and at <= self._last[0]):
+            return False
+        return bool(self._last) or self._number(at) > self.most
+
+    def _number(self, at: datetime) -> int:
+        """Return how many times lie up to an instant, were there no limit; counted on from the instant before."""
+        assert self.start_at is not None
+        before, number = next(reversed(self._counted), (self.start_at - LEAST, 0))
+        if at < before:
+            return Bounded.count(self, self.start_at - LEAST, at)
+        number += Bounded.count(self, before, at)
+        self._counted[:] = [(at, number)]
+        return number
+
+    def _end(self) -> datetime:
+        """Return the last time of a rule that is known to be over; halves the span in which it lies."""
+        if not self._last:
+            assert self.start_at is not None
+            assert self.most is not None
+            low, high, left = to_seconds(self.start_at) - 1, to_seconds(self._counted[0][0]), self.most
+            while high - low > 1:
+                middle = (low + high) // 2
+                number = Bounded.count(self, from_seconds(low), from_seconds(middle))
+                low, high, left = (low, middle, left) if number >= left else (middle, high, left - number)
+            self._last[:] = [from_seconds(high)]
+        return self._last[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,14 +380,14 @@ def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetabl
     rule, offsets = _parsed(rule_text), offsets_of(zone)
     pattern = LocalPattern(days=_days(rule, start.date()), times=_times(rule, start), fixed=True)
     start_at = first_shown(offsets, _seconds(start))
-    table: Timetable = Bounded(WallClock(zone=zone, pattern=pattern, offsets=offsets), start_at)
+    table = WallClock(zone=zone, pattern=pattern, offsets=offsets)
     if table.next_after(start_at - _ONE_SECOND) is None:
         _refuse("it never fires within a hundred years")
     end_at = _until(rule.until, zone, offsets) if rule.until else None
     if rule.count is not None:
-        end_at = table.upcoming(start_at - _ONE_SECOND, rule.count)[-1]
+        end_at = start_at + COUNTED_FOR
     prefix = f"DTSTART:{start:%Y%m%dT%H%M%S} RRULE:" if start_text else ""
-    return RruleTimetable(table, None, end_at, text=prefix + rule_text, has_start=bool(start_text))
+    return RruleTimetable(table, start_at, end_at, text=prefix + rule_text, has_start=bool(start_text), most=rule.count)
 
 
 def _split(text: str) -> tuple[str, str]:

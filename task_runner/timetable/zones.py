@@ -20,6 +20,7 @@ from turnkeeper.errors import InvalidInput
 _NO_ZONES = frozenset({"localtime", "posixrules", "Factory", "leapseconds", "tzdata.zi"})
 _NO_FOLDERS = ("posix/", "right/", "SystemV/")
 _BLOCK_BITS = 25  # 2**25 s are 388 days
+_MOST_BLOCKS = 512
 PROBE_S = 3 * SECONDS_PER_DAY
 _SECOND = timedelta(seconds=1)
 # No zone has ever set its clock by more than a day at once.
@@ -79,6 +80,8 @@ class ZoneOffsets:
         number = second >> _BLOCK_BITS
         block = self._blocks.get(number)
         if block is None:
+            if len(self._blocks) >= _MOST_BLOCKS:
+                self._blocks.clear()
             block = self._blocks[number] = tuple(self._block(number))
         for stretch in block:
             if second < stretch.end:

@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-# A slash may be one of its look-alikes, which NFKC leaves as they are; a prefix may stand before the name.
-_TOKEN = re.compile(r"<\s*[/\\\u2044\u2215\u29f8]?\s*(?:[\w.-]+:)?channel\b", re.IGNORECASE)
+# A slash may be one of its look-alikes, which NFKC leaves as they are; a prefix may stand before the name. Whoever sends a
+# text chooses how long this takes: what was matched is never tried another way (`++`), so it is one pass.
+_TOKEN = re.compile(r"<\s*+(?:[/\\\u2044\u2215\u29f8]\s*+)?(?:[\w.-]++:)?channel\b", re.IGNORECASE)
 # Shown as nothing: format, control, combining marks, unassigned (among them the reserved default-ignorables).
 _UNSEEN_CATEGORIES = frozenset({"Cf", "Cc", "Cn", "Co", "Mn", "Me"})
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0")  # Hangul fillers are letters that show as nothing

@@ -186,3 +186,8 @@ def test_what_is_no_plain_file(refused, tmp_path: Path) -> None:
     link.symlink_to(plain)
     for path in (fifo, link):
         assert str(path) in refused("apply", str(path))
+
+
+def test_a_preview_of_more_times_than_a_number_can_hold(refused) -> None:
+    for count in ("0", "-1", str(2**31), str(10**12), HUGE):
+        assert "limit" in refused("next", "--every", "1h", "-n", count), count
