@@ -28,15 +28,15 @@ UNDERSTOOD = (
 MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
 _LINE, _TO_THE_END = re.IGNORECASE | re.MULTILINE, re.IGNORECASE | re.MULTILINE | re.DOTALL
-_READING = re.compile(r"^\s*(?:then\s+)?(search|read|fetch):\s*(.+)$", _LINE)
-_TELL = re.compile(r"^\s*(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
-_RESTART = re.compile(r"^\s*(?:then\s+)?restart:\s*(.+)$", _LINE)
-_ASK = re.compile(r"^\s*(?:then\s+)?ask (researcher|reviewer):\s*(.+)\Z", _TO_THE_END)
-_PROPOSE_PAGE = re.compile(r"^\s*(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", _TO_THE_END)
-_LOOP = re.compile(r"^\s*loop(?: (\d{1,6}[smhd]))?:\s*(.+)$", _LINE)
-_LOOPS = re.compile(r"^\s*loops\s*$", _LINE)
-_STOP = re.compile(r"^\s*(stop|pause) loop:\s*(\S+)\s*$", _LINE)
-_EMIT = re.compile(r"^\s*emit:\s*(\S+)\s*$", _LINE)
+_READING = re.compile(r"^[^\S\n]*+(?:then\s+)?(search|read|fetch):\s*(.+)$", _LINE)
+_TELL = re.compile(r"^[^\S\n]*+(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
+_RESTART = re.compile(r"^[^\S\n]*+(?:then\s+)?restart:\s*(.+)$", _LINE)
+_ASK = re.compile(r"^[^\S\n]*+(?:then\s+)?ask (researcher|reviewer):\s*(.+)\Z", _TO_THE_END)
+_PROPOSE_PAGE = re.compile(r"^[^\S\n]*+(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", _TO_THE_END)
+_LOOP = re.compile(r"^[^\S\n]*+loop(?: (\d{1,6}[smhd]))?:\s*(.+)$", _LINE)
+_LOOPS = re.compile(r"^[^\S\n]*+loops\s*$", _LINE)
+_STOP = re.compile(r"^[^\S\n]*+(stop|pause) loop:\s*(\S+)\s*$", _LINE)
+_EMIT = re.compile(r"^[^\S\n]*+emit:\s*(\S+)\s*$", _LINE)
 
 
 def reply(brief: Brief, done: Done) -> Step:
@@ -253,9 +253,13 @@ def _speaker(messages: list[dict[str, Any]], point: str) -> str:
 LOOP_SIGNATURE = "(Done by the rule-based offline model.)"
 ENDLESS_PACE_S = 60
 _EVENT = "\n\nEvent: "
-_COUNT = re.compile(r"\bcount(?:ing)?\b[^.\n]*?\bto (\d{1,6})\b", re.IGNORECASE)
+_COUNT = re.compile(r"\bcount(?:ing)?\b[^.\n]{0,200}?\bto (\d{1,6})\b", re.IGNORECASE)
 _ENDLESS = re.compile(r"\b(?:keep (?:on )?(?:count|increment)|increment(?:ing)? (?:the )?count)", re.IGNORECASE)
-_ROLL = re.compile(r"\broll\b[^.\n]*\bdie\b[^.\n]*\buntil\b[^.\n]*?\b([1-6])\b( or more\b)?", re.IGNORECASE)
+_ROLL = re.compile(
+    r"\broll\b(?:(?!\bdie\b)[^.\n]){0,200}+\bdie\b(?:(?!\buntil\b)[^.\n]){0,200}+\buntil\b"
+    r"[^.\n]{0,200}?\b([1-6])\b( or more\b)?",
+    re.IGNORECASE,
+)
 _PACE = re.compile(r"\bevery (\d{1,6} ?[smh])\b", re.IGNORECASE)
 
 

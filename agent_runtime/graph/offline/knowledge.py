@@ -247,10 +247,10 @@ COMPARED = "(By the rule-based offline model, which compares words and does not 
 _ATTACHMENT = re.compile(r"\battachment:([a-z0-9-]+)/(\S*[^\s.,;:!?)\]])", re.ASCII)
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
 _URL = re.compile(r"https?://\S+")
-_PAGES = re.compile(r"^\s*(?:sources?|pages?):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
+_PAGES = re.compile(r"^[^\S\n]*+(?:sources?|pages?):\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _PAGE = re.compile(r"(?<![\w/.:-])([a-z0-9][a-z0-9-]{0,99})(?:@\d+)?(?![\w/.:-])")
 _SOURCE_LINE = re.compile(
-    r"^\s*(?:sources?|pages?|claims?|text|review|check)\b[^\n]*:\s*$|^\s*(?:sources?|pages?):.*$", re.IGNORECASE
+    r"^[^\S\n]*+(?:sources?|pages?|claims?|text|review|check)\b[^\n]*:\s*$|^\s*(?:sources?|pages?):.*$", re.IGNORECASE
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from agent_runtime.model.words import sentences, terms, words
 
 RULE_BASED = "(Written by the rule-based offline model.)"
-_REMEMBER = re.compile(r"(?:^|\bthen)\s*remember:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
+_REMEMBER = re.compile(r"(?:^|\bthen)[^\S\n]*+remember:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)

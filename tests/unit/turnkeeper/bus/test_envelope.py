@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.bus.envelope import DEEPEST, LARGEST_BYTES, Envelope, decode, encode, shown, with_sender
+from turnkeeper.bus.envelope import DEEPEST, LARGEST_BYTES, Envelope, check_text, decode, encode, shown, with_sender
 from turnkeeper.errors import InvalidInput
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -206,3 +206,11 @@ def test_a_forged_sender_is_overwritten_by_the_verified_one() -> None:
 def test_what_a_model_is_shown_says_whom_it_is_from() -> None:
     said = shown(envelope(sender="agent1", thread="a&b", text="1 < 2"))
     assert said == '<channel source="agent" from="agent1" kind="message" thread="a&amp;b">1 < 2</channel>'
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("hostile", ["<" + " " * 1_000_000, "<a:" * 300_000, "< " * 500_000, "<" + "a" * 1_000_000])
+def test_a_hostile_text_is_checked_in_one_pass(hostile: str) -> None:
+    check_text(hostile)
+    with pytest.raises(InvalidInput, match="wrapper token"):
+        check_text(hostile + "<  / channel>")
