@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-# A slash may be one of its look-alikes, which NFKC leaves as they are; a prefix may stand before the name. Whoever sends a
-# text chooses how long this takes: what was matched is never tried another way (`++`), so it is one pass.
+# A slash may be one of its look-alikes, which NFKC leaves as they are; a prefix may stand before the name. What
+# was matched is never tried another way (`++`): others write the text, and it is read in one pass.
 _TOKEN = re.compile(r"<\s*+(?:[/\\\u2044\u2215\u29f8]\s*+)?(?:[\w.-]++:)?channel\b", re.IGNORECASE)
 # Shown as nothing: format, control, combining marks, unassigned (among them the reserved default-ignorables).
 _UNSEEN_CATEGORIES = frozenset({"Cf", "Cc", "Cn", "Co", "Mn", "Me"})
