@@ -51,6 +51,7 @@ from turnkeeper.errors import EXIT_FAILURE, InvalidInput
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, Progress, settle_heap
 from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
@@ -123,7 +124,11 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     settings = staffed(load_settings(home), home)
-    async with _reading(home, settings), assemble(home, settings, environ=os.environ) as runtime:
+    log = EventLog(home.logs, PROCESS, SystemClock())
+    watch = StoreWatch(
+        home.agent_db, home.checkpoints_db, report=lambda error: log.emit("store.damaged", reason=str(error))
+    )
+    async with _reading(home, settings), _entered(watch), assemble(home, settings, environ=os.environ) as runtime:
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
@@ -181,6 +186,12 @@ async def _reading(home: Home, settings: Settings) -> AsyncIterator[None]:
     with ExitStack() as locks:
         for agent in hosted(settings):
             locks.enter_context(ReaderLock(home.inbox(agent), PROCESS))
+        yield
+
+
+@asynccontextmanager
+async def _entered(watch: StoreWatch) -> AsyncIterator[None]:
+    with watch:
         yield
 
 

@@ -9,12 +9,10 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from constellation.supervisor import markers
@@ -23,6 +21,7 @@ from constellation.supervisor.watchdog import read_orders
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.storage import damage
 from turnkeeper.storage.schema_revision import check_revision
 from turnkeeper.times import rfc3339
 
@@ -154,8 +153,8 @@ def _runs(home: Home) -> Iterator[Finding]:
 
 def _stores(home: Home) -> Iterator[Finding]:
     for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
-        if path.exists() and (trouble := damage(path)):
-            yield Finding(process="", what=f"{path}: {trouble}", fix="run: turnkeeper down && turnkeeper restore DIR")
+        if path.exists() and (trouble := damage.trouble_of(path)):
+            yield Finding(process="", what=f"{path}: {trouble}", fix=damage.HINT)
 
 
 def _keys(home: Home) -> Iterator[Finding]:
@@ -173,19 +172,8 @@ def _inboxes(home: Home) -> Iterator[Finding]:
             yield Finding(process="", what=what, fix=f"agent-runtime inbox list {agent.name}", degraded=False)
 
 
-def damage(path: Path) -> str:
-    """Read a store completely; return the first thing that is wrong with it, or nothing."""
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
-            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as error:
-        return str(error)
-    return "" if said == "ok" else str(said).splitlines()[0]
-
-
 LEAST_FREE_BYTES = 64 << 20
 _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "constellation.supervisor")
-_SQLITE = b"SQLite format 3\0"
 
 
 def preflight(home: Home) -> list[TurnkeeperError]:
@@ -217,9 +205,8 @@ def _file_errors(home: Home) -> Iterator[TurnkeeperError]:
 
 def _store_errors(home: Home) -> Iterator[TurnkeeperError]:
     for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
-        if path.exists() and (reason := unreadable(path)):
-            hint = "restore a backup: turnkeeper restore DIR"
-            yield TurnkeeperError(f"cannot be read as a store: {reason}", where=str(path), hint=hint)
+        if path.exists() and (found := damage.trouble_of(path, within_s=damage.START_S)):
+            yield damage.corrupt(path, found)
     yield from newer_stores(home)
 
 
@@ -235,17 +222,3 @@ def newer_stores(home: Home) -> Iterator[Conflict]:
             yield error
         except sqlite3.Error:
             continue  # whoever opens it says what is wrong
-
-
-def unreadable(path: Path) -> str:
-    """Return why a file cannot be opened as a SQLite store; empty if it can. It looks at no page but the first."""
-    with path.open("rb") as file:
-        head = file.read(len(_SQLITE))
-    if head and head != _SQLITE:
-        return "file is not a database"
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
-        return str(error)
-    return ""

@@ -19,11 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from constellation.inspect.condition import damage, newer_stores
+from constellation.inspect.condition import newer_stores
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.storage.damage import trouble_of
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
@@ -108,7 +109,7 @@ def check_backup(source: Path) -> dict[str, Any]:
             state = "missing" if name not in found else "not in the manifest" if name not in files else "changed"
             raise Corrupt(f"is {state}", where=str(source / name), hint="use another backup")
     for store in (source / "state").glob("*.db"):
-        if trouble := damage(store):
+        if trouble := trouble_of(store):
             raise Corrupt(f"cannot be read as a store: {trouble}", where=str(store), hint="use another backup")
     for newer in newer_stores(Home(root=source)):
         raise newer
@@ -143,7 +144,7 @@ def _copy_stores(stores: dict[Path, sqlite3.Connection], home: Home, copy: Home)
         with closing(sqlite3.connect(target, isolation_level=None)) as written:
             reader.backup(written)
             written.execute("PRAGMA journal_mode=DELETE")
-        if trouble := damage(target):
+        if trouble := trouble_of(target):
             raise Corrupt(f"its copy cannot be read as a store: {trouble}", where=str(path), hint="turnkeeper doctor")
 
 

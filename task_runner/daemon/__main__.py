@@ -21,6 +21,7 @@ from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Progress, settle_heap
 from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
 
 _STOP_GRACE_S = 2.0
@@ -32,6 +33,11 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     log = EventLog(home.logs, PROCESS, SystemClock())
+    with StoreWatch(home.schedules_db, report=lambda error: log.emit("store.damaged", reason=str(error))):
+        await _serve(home, lock, stop, log)
+
+
+async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventLog) -> None:
     async with assemble(home, daemon=True) as runner:
         server = UnixServer(home.socket(PROCESS))
         described = schedules_pb2.DESCRIPTOR.services_by_name["Schedules"]

@@ -25,6 +25,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, Unreachable
+from turnkeeper.storage.damage import judged
 from turnkeeper.storage.schema_revision import check_revision, refuse_newer
 
 T = TypeVar("T")
@@ -77,7 +78,9 @@ class WorkerThread:
     `serve` sets the result or the error of each call of its batch.
     """
 
-    def __init__(self, name: str, serve: Callable[[Sequence[Call]], None]) -> None:
+    def __init__(self, name: str, serve: Callable[[Sequence[Call]], None], *, where: str = "") -> None:
+        """Start the thread. `where` is the file that it reads and writes."""
+        self._where = where
         self._serve = serve
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._open = True
@@ -126,6 +129,9 @@ class WorkerThread:
             except BaseException as error:  # noqa: BLE001  every caller of the batch gets it; the thread goes on
                 for call in batch:
                     call.error = error
+            for call in batch:
+                if call.error is not None:
+                    call.error = judged(call.error, self._where)
             _answer(batch)
 
     def _next(self) -> tuple[list[Call], bool]:
@@ -213,7 +219,9 @@ class Database:
             raise
         self._connection = self._engine.connect()
         name = place.stem if isinstance(place, Path) else make_url(place).database
-        self._thread = WorkerThread(f"db-{name}", lambda batch: _run_batch(self._connection, batch))
+        self._thread = WorkerThread(
+            f"db-{name}", lambda batch: _run_batch(self._connection, batch), where=str(self.path)
+        )
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.

@@ -1,0 +1,173 @@
+"""Damaged SQLite files: what is found, how soon, and who is told."""
+
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from turnkeeper.errors import Corrupt
+from turnkeeper.storage import damage
+from turnkeeper.storage.damage import StoreWatch, damage_of, is_malformed, judged, refuse_damaged
+
+PAGE = 4096
+
+
+def make(path: Path, rows: int = 400) -> Path:
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("PRAGMA journal_mode=WAL")
+        store.execute("CREATE TABLE notes (number INTEGER PRIMARY KEY, name TEXT NOT NULL, body BLOB NOT NULL)")
+        store.execute("CREATE INDEX by_name ON notes (name)")
+        given = ((f"name {number:06}", bytes(500)) for number in range(rows))
+        store.executemany("INSERT INTO notes (name, body) VALUES (?, ?)", given)
+        store.commit()
+    return path
+
+
+def garble(path: Path, page: int, seed: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(page * PAGE)
+        file.write(hashlib.shake_256(bytes([seed])).digest(PAGE))
+
+
+class Ended(Exception):
+    """The process would have ended."""
+
+
+def watching(*paths: Path) -> tuple[StoreWatch, list[Corrupt]]:
+    told: list[Corrupt] = []
+
+    def end(error: Corrupt) -> None:
+        raise Ended(str(error))
+
+    return StoreWatch(*paths, report=told.append, end=end), told
+
+
+def malformed(path: Path) -> sqlite3.DatabaseError:
+    """Touch the damage, as a daemon does that has opened the store before."""
+    with closing(sqlite3.connect(path)) as store, pytest.raises(sqlite3.DatabaseError) as caught:
+        store.execute("SELECT count(body), sum(length(name)) FROM notes WHERE body IS NOT NULL").fetchone()
+    return caught.value
+
+
+def test_every_page_of_a_store_counts(tmp_path: Path):
+    whole = make(tmp_path / "whole.db").read_bytes()
+    for page in range(len(whole) // PAGE):
+        path = tmp_path / "damaged.db"
+        path.write_bytes(whole)
+        garble(path, page, seed=page)
+        with pytest.raises(Corrupt) as caught:
+            refuse_damaged(path)
+        assert caught.value.where == str(path)
+        assert "restore" in caught.value.hint
+
+
+def test_a_sound_store_one_that_is_not_there_and_an_empty_one_are_taken(tmp_path: Path):
+    assert refuse_damaged(make(tmp_path / "sound.db"))
+    assert refuse_damaged(tmp_path / "absent.db")
+    (tmp_path / "empty.db").touch()
+    assert refuse_damaged(tmp_path / "empty.db")
+
+
+def test_a_store_too_large_to_read_at_once_is_read_on_behind_the_daemons_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = make(tmp_path / "large.db")
+    garble(path, path.stat().st_size // PAGE // 2)
+    monkeypatch.setattr(damage, "damage_of", lambda path, within_s=None, **how: None if within_s else damage_of(path))
+    watch, told = watching(path)
+    ended = monkeypatch.setattr(watch, "_end", told.append)
+    assert ended is None
+    with watch:
+        while len(told) < 2:  # reported, then ended
+            pass
+    assert told[0].where == str(path)
+    assert (tmp_path / "large.db.damaged").exists()
+
+
+def test_reading_ends_when_its_time_is_over(tmp_path: Path):
+    path = make(tmp_path / "store.db", rows=50_000)
+    assert damage_of(path, within_s=0.0) is None
+    assert damage_of(path) == ""
+
+
+def test_damage_that_shows_later_ends_the_process_and_leaves_a_note(tmp_path: Path):
+    path = make(tmp_path / "store.db")
+    watch, told = watching(path)
+    with watch:
+        garble(path, 5)
+        error = malformed(path)
+        assert is_malformed(error)
+        with pytest.raises(Ended, match=str(path)):
+            judged(error, str(path))
+    assert [one.where for one in told] == [str(path)]
+    assert (tmp_path / "store.db.damaged").read_text()
+
+
+def test_an_index_that_contradicts_its_table_is_damage_too(tmp_path: Path):
+    path = make(tmp_path / "store.db")
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("PRAGMA writable_schema=ON")
+        store.execute("CREATE TABLE other (number INTEGER PRIMARY KEY, name TEXT NOT NULL, body BLOB NOT NULL)")
+        store.execute("CREATE INDEX other_name ON other (name)")
+        root = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (empty,) = store.execute(root, ("other_name",)).fetchone()
+        store.execute("UPDATE sqlite_master SET rootpage = ? WHERE name = 'by_name'", (empty,))
+        store.commit()
+    watch, _ = watching(path)
+    StoreWatch.active = watch
+    try:
+        with pytest.raises(Ended):
+            watch.look()
+    finally:
+        StoreWatch.active = None
+
+
+@pytest.mark.parametrize(
+    "error", [sqlite3.OperationalError("disk I/O error"), ValueError("malformed")], ids=["machine", "other"]
+)
+def test_an_error_that_says_nothing_of_damage_is_not_looked_into(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    path = make(tmp_path / "store.db")
+    watch, told = watching(path)
+    with watch:
+        garble(path, 5)
+        assert judged(error, str(path)) is error
+    assert told == []
+
+
+def test_a_store_that_is_whole_is_believed_and_not_the_error(tmp_path: Path):
+    damaged, whole = make(tmp_path / "damaged.db"), make(tmp_path / "whole.db")
+    garble(damaged, 5)
+    watch, told = watching(whole)
+    with watch:
+        judged(malformed(damaged), str(damaged))
+    assert told == []
+
+
+def test_after_damage_the_next_start_reads_everything_and_forgets_the_note_of_a_sound_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = make(tmp_path / "store.db")
+    note = tmp_path / "store.db.damaged"
+    note.write_text("found before\n")
+    asked: list[float | None] = []
+
+    def read(path: Path, *, within_s: float | None = None) -> str | None:
+        asked.append(within_s)
+        return damage_of(path)
+
+    monkeypatch.setattr(damage, "damage_of", read)
+    assert refuse_damaged(path)
+    assert not note.exists()
+    assert asked == [None]
+
+
+def test_a_command_which_has_no_watch_is_told_of_the_file(tmp_path: Path):
+    path = make(tmp_path / "store.db")
+    garble(path, 5)
+    told = judged(malformed(path), str(path))
+    assert isinstance(told, Corrupt)
+    assert told.where == str(path)

@@ -1,0 +1,202 @@
+"""Damage of SQLite files: found as a daemon starts, behind its back, or when a damaged page is first touched.
+
+A daemon reads its stores when it starts: all of a small one, as much of a large one as a short time allows. A thread of
+its own reads the rest. An error that says that a file is malformed is not believed at once, since a failing disk raises
+it too: the file is read again. Damage that is certain ends the process as kill -9 would, which loses nothing that was
+acknowledged. A note beside the file, `<file>.damaged`, then lets the next start read all of it before anything else.
+"""
+
+import contextlib
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Self
+
+from turnkeeper.errors import EXIT_FAILURE, Corrupt
+
+START_S = 2.0  # how long a start reads one store
+HINT = "restore a backup: turnkeeper down && turnkeeper restore DIR"
+_MALFORMED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_AGAIN_S = 0.01
+_FAILED_READ = "error code="  # what a check says of a page that the disk did not give
+
+
+def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = False) -> str | None:
+    """Read a store; return the first thing that is wrong with it, empty for nothing.
+
+    Args:
+        path: the file. One that is not there or is empty has no damage.
+        within_s: read for so long at most; None for as long as it takes.
+        indexes: compare every index with its table, too, which takes several times as long.
+
+    Returns:
+        None where the time was too short.
+
+    Raises:
+        sqlite3.Error: the machine cannot read the file at present.
+    """
+    check = "integrity_check" if indexes else "quick_check"
+    try:
+        store = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10, check_same_thread=False)
+        with closing(store), _limited(store, within_s):
+            (said,) = store.execute(f"PRAGMA {check}(1)").fetchone()
+    except sqlite3.Error as error:
+        if is_malformed(error):
+            return str(error)
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_INTERRUPT:
+            return None
+        raise
+    if _FAILED_READ in said:
+        raise sqlite3.OperationalError(said)
+    return "" if said == "ok" else str(said).splitlines()[-1]
+
+
+@contextlib.contextmanager
+def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None]:
+    """Interrupt what the store does in the block once the time is over."""
+    over = threading.Event()
+
+    def interrupt() -> None:
+        over.wait(within_s)
+        while not over.wait(_AGAIN_S):  # one that comes before the statement has begun has no effect
+            store.interrupt()
+
+    if within_s is None:
+        yield
+        return
+    limit = threading.Thread(target=interrupt, name="store-check-limit", daemon=True)
+    limit.start()
+    try:
+        yield
+    finally:
+        over.set()
+        limit.join()
+
+
+def trouble_of(path: Path, *, within_s: float | None = None) -> str:
+    """Return what is wrong with a store, or why it cannot be read at present; empty for nothing that was found."""
+    try:
+        return damage_of(path, within_s=within_s) or ""
+    except sqlite3.Error as error:
+        return str(error)
+
+
+def is_malformed(error: object) -> bool:
+    """Tell whether an error, SQLite's own or SQLAlchemy's around it, says that a file is damaged."""
+    found = getattr(error, "orig", error)
+    return isinstance(found, sqlite3.Error) and getattr(found, "sqlite_errorcode", 0) & 0xFF in _MALFORMED
+
+
+def corrupt(path: Path, what: str) -> Corrupt:
+    """Return the error that names a damaged store and says what to do."""
+    return Corrupt(f"cannot be read as a store: {what}", where=str(path), hint=HINT)
+
+
+def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
+    """Read a store before it is used; return whether all of it was read.
+
+    A store beside which a note lies is read completely, however long that takes; the note of a sound one is removed.
+
+    Raises:
+        Corrupt: it is damaged.
+    """
+    note = _note(path)
+    if not path.exists() or not path.stat().st_size:
+        note.unlink(missing_ok=True)
+        return True
+    found = None
+    with contextlib.suppress(sqlite3.Error):  # whoever opens it says what the machine cannot do
+        found = damage_of(path, within_s=None if note.exists() else within_s)
+    if found:
+        raise corrupt(path, found)
+    if found == "":
+        note.unlink(missing_ok=True)
+    return found is not None
+
+
+class StoreWatch:
+    """Keeps a daemon from starting on a damaged store, and ends it when damage shows later.
+
+    Attributes:
+        active: the process's one watch, while it is entered.
+
+    Args:
+        paths: the stores.
+        report: is told of damage before the process ends, on any thread.
+        end: ends the process.
+    """
+
+    active: "StoreWatch | None" = None
+
+    def __init__(
+        self, *paths: Path, report: Callable[[Corrupt], None], end: Callable[[Corrupt], None] | None = None
+    ) -> None:
+        self._paths = paths
+        self._report = report
+        self._end = end or _end_process
+        self._once = threading.Lock()
+
+    def __enter__(self) -> Self:
+        """Read the stores for a short while each, and what is left of them in the background. Raises Corrupt."""
+        unread = [path for path in self._paths if not refuse_damaged(path)]
+        StoreWatch.active = self
+        if unread:
+            threading.Thread(target=self._read_on, args=(unread,), name="store-check", daemon=True).start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        StoreWatch.active = None
+
+    def _read_on(self, paths: list[Path]) -> None:
+        for path in paths:
+            with contextlib.suppress(sqlite3.Error):
+                if found := damage_of(path):
+                    self._stop(path, found)
+
+    def look(self) -> None:
+        """Read the stores, one of which was said to be malformed. If it is, the process ends; its caller waits."""
+        with self._once:
+            for path in self._paths:
+                with contextlib.suppress(sqlite3.Error):
+                    if path.exists() and (found := damage_of(path, indexes=True)):
+                        self._stop(path, found)
+
+    def _stop(self, path: Path, found: str) -> None:
+        error = corrupt(path, found)
+        with contextlib.suppress(OSError):  # without the note, the next start reads for a short while only
+            _note(path).write_text(f"{found}\n", encoding="utf-8")
+        with contextlib.suppress(OSError):
+            self._report(error)
+        self._end(error)
+
+
+def judged(error: BaseException, where: str) -> BaseException:
+    """Look into an error that may come from damage of the file `where`; return what to tell the caller.
+
+    A process with a watch ends here if a store of its own is damaged. A command is told by Corrupt. An error that does
+    not come from damage is returned as it is.
+    """
+    if not is_malformed(error):
+        return error
+    if StoreWatch.active is not None:
+        StoreWatch.active.look()
+    elif where:
+        with contextlib.suppress(sqlite3.Error):
+            if found := damage_of(Path(where)):
+                return corrupt(Path(where), found)
+    return error
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}.damaged")
+
+
+def _end_process(error: Corrupt) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.flush()
+    os._exit(EXIT_FAILURE)
