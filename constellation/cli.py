@@ -28,7 +28,8 @@ from turnkeeper.console import Column, Output, OutputOption, home, note, plain, 
 from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
-from turnkeeper.times import parse_duration, rfc3339, to_us
+from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
+from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
 
 
 def init(
@@ -116,6 +117,57 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "(none)"
     return str(value) if value != "" else "(empty)"
+
+
+keys = typer.Typer(help="The home's own keys.", no_args_is_help=True, rich_markup_mode=None)
+
+_KEYS = (
+    Column("PURPOSE", lambda row: str(row["purpose"])),
+    Column("KEY", lambda row: str(row["key"])),
+    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"]))),
+    Column("RETIRED", lambda row: when(parse_rfc3339(row["retired_at"])) if row["retired_at"] else "-"),
+)
+
+
+@keys.command("list")
+def list_keys(output: OutputOption = Output.TABLE) -> None:
+    """List the home's keys, never their secrets. A retired key still opens what it sealed, until nothing is left.
+
+    Example: turnkeeper keys list
+    """
+    place = home()
+    place.check()
+    rows = [
+        {"purpose": name, "key": key.id, "created_at": key.created_at, "retired_at": key.retired_at or None}
+        for name in PURPOSES
+        for key in KeyFile(place, name).read()
+    ]
+    footer = "" if rows else "no key yet; agent-runtime makes it at its first start: turnkeeper up"
+    show_rows(rows, _KEYS, output, name_key="key", footer=footer)
+
+
+@keys.command()
+def rotate(
+    purpose: Annotated[str, typer.Argument(metavar="[PURPOSE]", help="What the key is for.")] = ENVELOPES,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="The key is missing and no backup has it: go on without it.")
+    ] = False,
+) -> None:
+    """Put a new key into use, also while the daemons run. What the old one sealed is still taken, until it is drained.
+
+    With --lost there is no old one: what it sealed goes to quarantine when it is claimed.
+
+    Example: turnkeeper keys rotate envelopes
+    """
+    place = home()
+    place.check()
+    if purpose not in PURPOSES:
+        raise InvalidInput(f"no key for {purpose[:40]!r}", where="PURPOSE", hint=f"there are: {', '.join(PURPOSES)}")
+    made = KeyFile(place, purpose).rotate(SystemClock().now(), SystemEntropy(), lost=lost)
+    note(f"key {made.id} is in use for {purpose}")
+    if lost:
+        note("what waits was sealed with the lost key; after the start, read it and put it back:")
+        note("  agent-runtime inbox quarantine && agent-runtime inbox requeue AGENT NAME --seal")
 
 
 _Folder = Annotated[Path, typer.Argument(help="A directory.", metavar="DIR")]
@@ -512,6 +564,7 @@ app.command("quiet", hidden=True)(suspend)
 app.add_typer(service, name="service")
 app.add_typer(watchdog, name="watchdog")
 app.add_typer(config, name="config")
+app.add_typer(keys, name="keys")
 
 
 def main() -> None:

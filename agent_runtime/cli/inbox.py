@@ -139,17 +139,23 @@ def requeue(
     agent: Agent,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The envelope, or the beginning of its name.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Put back all that are valid.")] = False,
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Trust it as it is, although no program of this home sealed it.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put an envelope from quarantine back into the inbox. It is checked again first.
 
-    A fire that is recorded as failed stays failed and goes back to quarantine: run its task again instead.
+    A fire that is recorded as failed stays failed and goes back to quarantine: run its task again instead. Read an
+    envelope before you seal it: agent0 takes it for what it says it is.
 
     Example: agent-runtime inbox requeue agent0 0177
     """
     place = _home()
     if bool(name) == everything:
         raise InvalidInput("give the name of one envelope, or --all", where="NAME")
+    if everything and seal:
+        raise InvalidInput("goes with the name of one envelope that you have read", where="--seal")
     mailbox.existing(place, agent)
     rows = mailbox.quarantine_rows(place, agent)
     wanted = rows if everything else [_pick(rows, name)]
@@ -157,9 +163,8 @@ def requeue(
     done, refused = [], []
     for row in wanted:
         try:
-            done.append(
-                {"agent": agent, "name": inbox.requeue(row["name"]).name, "reason": row["reason"], "at": row["at"]}
-            )
+            put = inbox.requeue(row["name"], vouched=seal)
+            done.append({"agent": agent, "name": put.name, "reason": row["reason"], "at": row["at"]})
         except InvalidInput as error:
             refused.append(error)
             if not everything:

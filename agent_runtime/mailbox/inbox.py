@@ -18,9 +18,11 @@ from typing import Any
 from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
 from turnkeeper.bus.durable_writes import GroupingFiles, ns_of
-from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode
+from turnkeeper.bus.envelope import Envelope, decode
 from turnkeeper.bus.folders import REASON
 from turnkeeper.bus.inbox import Claimed, Inbox, Put, Quarantine
+from turnkeeper.bus.inbox import open_inbox as open_folders
+from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, check_agent
 from turnkeeper.console import plain
@@ -67,7 +69,7 @@ def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
                 return rows
             # What is no envelope is set aside, with its reason, when it is claimed; what is gone was.
             with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
-                envelope = decode(SystemFiles().read(folder / place / name, LARGEST_BYTES))
+                envelope = decode(unsealed(SystemFiles().read(folder / place / name, LARGEST_FILE)))
                 rows.append({"place": place, **envelope_row(name, envelope)})
     return rows
 
@@ -189,8 +191,8 @@ def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:
 
     Such an agent has no rows for keys, so its files decide which envelope owns one.
     """
-    settles = check_agent(agent) != FIRST_AGENT and agent not in hosted_on(home)
-    return Inbox(home.inbox(agent), files=GroupingFiles(), clock=clock, entropy=entropy, settles_keys=settles)
+    hosted = check_agent(agent) == FIRST_AGENT or agent in hosted_on(home)
+    return open_folders(home, agent, hosted=hosted, files=GroupingFiles(), clock=clock, entropy=entropy)
 
 
 PATIENCE_S = 30.0

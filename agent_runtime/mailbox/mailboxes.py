@@ -6,23 +6,25 @@ fire is settled by :class:`agent_runtime.mailbox.acceptor.TerminalDeliveries`.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agent_runtime.mailbox.inbox import agents_with_inboxes
 from agent_runtime.model.trigger import NOT_AGENTS, Trigger, TriggerHeader, from_envelope, header_of
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
-from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.bus.folders import EnvelopeState, envelope_states
-from turnkeeper.bus.inbox import Claimed, Encoded, Inbox, Put
+from turnkeeper.bus.inbox import Claimed, Encoded, Inbox, Put, open_inbox
+from turnkeeper.bus.seals import make_first_key
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, TurnkeeperError
 from turnkeeper.storage.files import machine_errors
+from turnkeeper.storage.keys import KeyFile
 
 T = TypeVar("T")
 
@@ -48,7 +50,8 @@ class Mailboxes:
         self._entropy = entropy
         self._files = GroupingFiles()
         self._ledger = AckLedger(home.logs, process, clock)
-        self._inboxes = {agent: self._open(agent, settles_keys=False) for agent in agents}
+        self._keys = KeyFile(home)
+        self._inboxes = {agent: self._open(agent, hosted=True) for agent in agents}
         self._others: dict[str, Inbox] = {}
         self._unwritten: list[Claimed] = []
         self._queued: dict[str, TriggerHeader] = {}
@@ -57,10 +60,12 @@ class Mailboxes:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inbox")
 
     async def open(self) -> list[tuple[Trigger, str]]:
-        """Read what waits in the inboxes already, and sync it to disk.
+        """Read what waits in the inboxes already, and sync it to disk; make the home's key if it has none.
 
         Return the fires in the inboxes of agents that the runtime does not host, each with its envelope's name.
+        Raises Corrupt if the key was lost.
         """
+        await self._run(self._make_first_key)
         self._queued = await self._run(self._read_all)
         return await self._run(self._read_others)
 
@@ -108,6 +113,13 @@ class Mailboxes:
     async def claim(self, limit: int) -> list[Delivery]:
         """Take up to `limit` envelopes that wait, agent by agent, each agent's in order. Raises Exhausted, OSError."""
         return await self._run(lambda: self._claim(limit))
+
+    def set_aside(self) -> list[tuple[str, str, str]]:
+        """Return what claims have quarantined since the last call: agent, name, reason."""
+        found = [(agent, *item) for agent, inbox in self._inboxes.items() for item in inbox.set_aside]
+        for inbox in self._inboxes.values() if found else ():
+            inbox.set_aside = []
+        return found
 
     async def adopt(self) -> list[Delivery]:
         """Return what an earlier process claimed and never archived."""
@@ -189,17 +201,15 @@ class Mailboxes:
 
     def _other(self, agent: str) -> Inbox:
         if agent not in self._others:
-            self._others[agent] = self._open(agent, settles_keys=True)  # their reader has no rows for keys
+            self._others[agent] = self._open(agent, hosted=False)
         return self._others[agent]
 
-    def _open(self, agent: str, *, settles_keys: bool) -> Inbox:
-        return Inbox(
-            self._home.inbox(agent),
-            files=self._files,
-            clock=self._clock,
-            entropy=self._entropy,
-            settles_keys=settles_keys,
-        )
+    def _open(self, agent: str, *, hosted: bool) -> Inbox:
+        own: dict[str, Any] = {"files": self._files, "clock": self._clock, "entropy": self._entropy, "keys": self._keys}
+        return open_inbox(self._home, agent, hosted=hosted, **own)
+
+    def _make_first_key(self) -> None:
+        make_first_key(self._home, self._inboxes.keys(), at=self._clock.now(), entropy=self._entropy)
 
     def _adopt(self) -> list[Delivery]:
         own = self._inboxes.items()
@@ -210,12 +220,20 @@ class Mailboxes:
         for agent, inbox in self._inboxes.items():
             if left := limit - len(taken):
                 taken += [Delivery(agent=agent, claimed=item) for item in inbox.claim(left)]
+        if not taken and any(key.retired_at for key in self._keys.read()):
+            self._drop_retired_keys()
         return self._received(taken)
+
+    def _drop_retired_keys(self) -> None:
+        """Forget retired keys once nothing that they sealed can be left: no inbox holds anything."""
+        folders = (inbox.folder / place for inbox in self._inboxes.values() for place in ("inbox", "claimed"))
+        if not any(self._files.names(folder) for folder in folders):
+            self._keys.drop_retired(self._clock.now())
 
     def _read_all(self) -> dict[str, TriggerHeader]:
         found: dict[str, TriggerHeader] = {}
         for inbox in self._inboxes.values():
-            found |= {trigger.key: header_of(trigger) for trigger, _ in self._read(inbox)}
+            found |= {trigger.key: header_of(trigger) for trigger, _ in _read(inbox)}
             # A crash may have come between a link and its sync; "duplicate" is answered only for what is on disk.
             self._files.sync_folder(inbox.folder / "inbox")
         return found
@@ -226,18 +244,18 @@ class Mailboxes:
             if agent in self._inboxes:
                 continue
             with contextlib.suppress(InvalidInput):  # a folder that is not ours alone: its fires are refused one by one
-                found += self._read(self._other(agent))
+                found += _read(self._other(agent))
                 self._files.sync_folder(self._other(agent).folder / "inbox")
         return [(trigger, name) for trigger, name in found if trigger.source == "fire"]
 
-    def _read(self, inbox: Inbox) -> list[tuple[Trigger, str]]:
-        found = []
-        for place in ("claimed", "inbox"):
-            for name in self._files.names(inbox.folder / place):
-                if name.startswith("."):
-                    continue  # a writer's temporary file: it was never put, and is swept away if its writer is dead
-                # What cannot be read is quarantined, with its reason, when it is claimed.
-                with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
-                    envelope = decode(self._files.read(inbox.folder / place / name, LARGEST_BYTES))
-                    found.append((from_envelope(envelope), name))
-        return found
+
+def _read(inbox: Inbox) -> list[tuple[Trigger, str]]:
+    found = []
+    for place in ("claimed", "inbox"):
+        for name in sorted(os.listdir(inbox.folder / place)):
+            if name.startswith("."):
+                continue  # a writer's temporary file: it was never put, and is swept away if its writer is dead
+            # What cannot be read is quarantined, with its reason, when it is claimed.
+            with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
+                found.append((from_envelope(inbox.read(place, name)), name))
+    return found

@@ -190,6 +190,8 @@ class Worker:
             news = self._arrived.next()
             room = min(MOST_TAKEN - self._lanes.depth, LARGEST_CLAIM)
             taken = await self._claim_some(room) if room > 0 else []
+            if aside := self._mailboxes.set_aside():
+                self._log.emit_all(_quarantined(aside))
             await self._try_stuck()
             await self._route_all(taken)
             if taken:
@@ -227,6 +229,9 @@ class Worker:
 
     async def _route(self, delivery: Delivery) -> None:
         envelope = delivery.claimed.envelope
+        if delivery.claimed.fault:
+            await self._set_aside(delivery, delivery.claimed.fault)
+            return
         if envelope.kind == "ack":
             self._log.emit("ack.received", agent=delivery.agent, sender=envelope.sender, id=envelope.id)
             await self._mailboxes.archive(delivery)
@@ -303,6 +308,13 @@ class Worker:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _quarantined(found: list[tuple[str, str, str]]) -> list[tuple[str, dict[str, object]]]:
+    return [
+        ("envelope.quarantined", {"agent": agent, "name": name.encode("utf-8", "replace").decode(), "reason": reason})
+        for agent, name, reason in found
+    ]
 
 
 def _sentence(error: Exception) -> str:

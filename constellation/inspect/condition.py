@@ -22,6 +22,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import Conflict, TurnkeeperError
 from turnkeeper.storage import damage
+from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
 from turnkeeper.storage.schema_revision import check_revision
 from turnkeeper.times import rfc3339
 
@@ -161,6 +162,13 @@ def _keys(home: Home) -> Iterator[Finding]:
     if home.environment.exists() and stat.S_IMODE(home.environment.stat().st_mode) & 0o077:
         what = f"{home.environment}: other users can read your keys"
         yield Finding(process="", what=what, fix=f"chmod 600 {home.environment}")
+    for path, wanted in permission_faults(home):
+        yield Finding(process="", what=f"{path}: other users can use your keys", fix=f"chmod {wanted:o} {path}")
+    for purpose in PURPOSES:
+        try:
+            KeyFile(home, purpose).read()
+        except TurnkeeperError as error:
+            yield _finding(error)
 
 
 def _inboxes(home: Home) -> Iterator[Finding]:
@@ -192,7 +200,7 @@ def _program_errors() -> Iterator[TurnkeeperError]:
 
 
 def _file_errors(home: Home) -> Iterator[TurnkeeperError]:
-    for check in (home.check, home.check_sockets, lambda: load_settings(home)):
+    for check in (home.check, home.check_sockets, lambda: load_settings(home), KeyFile(home).read):
         try:
             check()
         except TurnkeeperError as error:

@@ -14,7 +14,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage.damage import trouble_of
+from turnkeeper.storage.keys import KeyFile
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
@@ -53,10 +54,12 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     try:
         copy = Home(root=fresh)
         (fresh / "state").mkdir(mode=0o700)
-        _copy_files(home, fresh)
-        with snapshots([home.schedules_db]) as runner:
-            _copy_stores(runner, home, copy)
-        _copy_bus(home, fresh)
+        # A key is forgotten when nothing that it sealed is left: not between the copies of the keys and of the bus.
+        with KeyFile(home).locked(shared=True) if home.keys.is_dir() else nullcontext():
+            _copy_files(home, fresh)
+            with snapshots([home.schedules_db]) as runner:
+                _copy_stores(runner, home, copy)
+            _copy_bus(home, fresh)
         with snapshots([home.agent_db, home.checkpoints_db]) as runtime:
             _copy_stores(runtime, home, copy)
         manifest = {"version": VERSION, "at": rfc3339(at), "files": _digests(fresh)}

@@ -23,7 +23,7 @@ from constellation.supervisor.markers import Memory, Revive, Stall, recall, reme
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Exhausted
+from turnkeeper.errors import Conflict, Corrupt, Exhausted
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, last_beat
 from turnkeeper.storage.locking import ProcessLock, is_held
@@ -115,7 +115,7 @@ class Watchdog:
             try:
                 for id_ in deliverer.deliver_all():
                     self._log.emit("handoff.delivered", id=id_)
-            except Exhausted as error:
+            except (Exhausted, Corrupt) as error:  # no room, or the key that seals it cannot be read
                 self._log.emit("handoff.waits", reason=str(error))
 
     def _settle(self, daemon: daemons.Daemon, before: Memory, step: policy.Step) -> None:

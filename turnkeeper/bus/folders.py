@@ -19,7 +19,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from turnkeeper.bus.durable_writes import ns_of, writer_of
-from turnkeeper.bus.envelope import LARGEST_BYTES, decode
+from turnkeeper.bus.envelope import decode
+from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput
 from turnkeeper.storage.files import Files
@@ -92,7 +93,7 @@ class KeyLinks:
 
     def _link_again(self, path: Path) -> None:
         with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError, FileExistsError):
-            key = decode(self._files.read(path, LARGEST_BYTES)).idempotency_key
+            key = decode(unsealed(self._files.read(path, LARGEST_FILE))).idempotency_key
             if key:
                 self._files.link(path, self._link(key))
 

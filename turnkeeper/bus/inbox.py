@@ -18,19 +18,21 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from turnkeeper.bus.durable_writes import Names, link_all
-from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
+from turnkeeper.bus.envelope import Envelope, decode, encode
 from turnkeeper.bus.folders import REASON, Capacity, KeyLinks, Quota, Retention, prune, sweep
+from turnkeeper.bus.seals import LARGEST_FILE, Damaged, Seals, unsealed
 from turnkeeper.clock import Clock
-from turnkeeper.config.home import make_private
+from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import Files, machine_errors
+from turnkeeper.storage.keys import KeyFile
 from turnkeeper.times import parse_rfc3339, rfc3339
 
 __all__ = ["FOLDERS", "MOST_WAITING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
@@ -66,10 +68,12 @@ class Claimed:
     Attributes:
         name: its name on the bus.
         envelope: what it says, checked.
+        fault: why it must not be acted on, though it can be read: it was changed after it was put. Empty otherwise.
     """
 
     name: str
     envelope: Envelope
+    fault: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,7 @@ class Inbox:
         clock: Clock,
         entropy: Entropy,
         settles_keys: bool = False,
+        seals: Seals | None = None,
         quota: Quota | None = None,
         retention: Retention | None = None,
     ) -> None:
@@ -116,6 +121,7 @@ class Inbox:
             entropy: makes names unique.
             settles_keys: the reader has no unique row for keys, so the files decide which envelope owns one. Every
                 process that claims from this folder must say the same.
+            seals: seals what is put here and says what may be read; without it nothing is sealed or asked for.
             quota: what may wait here.
             retention: how long delivered envelopes are kept.
         """
@@ -129,11 +135,13 @@ class Inbox:
         self._names = Names(folder, clock=clock, entropy=entropy)
         self._capacity = Capacity(folder / "inbox", quota or Quota())
         self._links = KeyLinks(folder, files) if settles_keys else None
+        self._seals = seals
         self._quarantine = Quarantine(folder, files=files, clock=clock)
         self._hints: dict[str, str] | None = None
         self._listed: deque[str] = deque()
         self._unread: deque[str] = deque()
         self._archived = 0
+        self.set_aside: list[tuple[str, str]] = []  # what a claim quarantined, with its reason; its reader empties it
 
     def waiting(self) -> int:
         """Return how many envelopes wait in `inbox/`."""
@@ -144,8 +152,18 @@ class Inbox:
         name = self._hinted(key)
         for folder in ("inbox", "claimed") if name else ():
             with contextlib.suppress(FileNotFoundError, InvalidInput, Corrupt):
-                return decode(self._files.read(self._places[folder] / name, LARGEST_BYTES))
+                return self.read(folder, name)
         return None
+
+    def read(self, place: str, name: str) -> Envelope:
+        """Return the envelope of this name in one of the four folders.
+
+        Raises FileNotFoundError; InvalidInput and Corrupt for what is none, or is not sealed as it must be; Exhausted.
+        """
+        return self._opened(self._files.read(self._places[place] / name, LARGEST_FILE))
+
+    def _opened(self, data: bytes) -> Envelope:
+        return self._seals.opened(data) if self._seals is not None else decode(unsealed(data))
 
     def put(self, envelope: Envelope) -> Put:
         """Put one envelope; when this returns it is on disk.
@@ -229,9 +247,17 @@ class Inbox:
         """Return what was set aside, in order."""
         return self._quarantine.items()
 
-    def requeue(self, name: str) -> Put:
-        """Let a quarantined envelope wait again, once it is valid. Raises NotFound, InvalidInput or Exhausted."""
-        data = self._quarantine.checked(name)
+    def requeue(self, name: str, *, vouched: bool = False) -> Put:
+        """Let a quarantined envelope wait again, once it is valid. Raises NotFound, InvalidInput or Exhausted.
+
+        One that is not sealed as it must be is refused, unless it is `vouched` for: then it is sealed now.
+        """
+        data = self._quarantine.read(name)
+        decode(unsealed(data))
+        if vouched and self._seals is not None:
+            self._seals.seal_file(self._quarantine.path(name))
+        else:
+            self._opened(data)
         with machine_errors(self.folder):
             self._capacity.reserve(len(data))
         released = Put(name=self._quarantine.release(name), fresh=True)
@@ -256,7 +282,7 @@ class Inbox:
                 if key:
                     first[key] = place
             decided.append(place)
-        written = self._write(fresh) if fresh else []
+        written = self._write_or_refuse(fresh) if fresh else []
         self._capacity.settle()
         answered: set[int] = set()
         return [item if not isinstance(item, int) else _once(written[item], item, answered) for item in decided]
@@ -284,18 +310,25 @@ class Inbox:
             return Put(name=self._links.name_of(key), fresh=False)
         return None
 
-    def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
+    def _write_or_refuse(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
         try:
-            with machine_errors(self.folder):
-                names = self._names.draw([envelope.sender for envelope, _ in fresh], lying=self._lying())
-        except Exhausted as error:
+            return self._write(fresh)
+        except TurnkeeperError as error:  # no room for a name, or the key for seals cannot be read
             return [error] * len(fresh)
-        written = [(name, data) for name, (_, data) in zip(names, fresh, strict=True)]
-        failures = link_all(self._files, self._places["inbox"], written)
+
+    def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
+        with machine_errors(self.folder):
+            names = self._names.draw([envelope.sender for envelope, _ in fresh], lying=self._lying())
+        with self._sealing() as sealed:
+            written = [(name, sealed(data)) for name, (_, data) in zip(names, fresh, strict=True)]
+            failures = link_all(self._files, self._places["inbox"], written)
         for name, (envelope, _), failure in zip(names, fresh, failures, strict=True):
             if failure is None and envelope.idempotency_key:
                 self._hint(envelope.idempotency_key, name)
         return [failure or Put(name=name, fresh=True) for name, failure in zip(names, failures, strict=True)]
+
+    def _sealing(self) -> contextlib.AbstractContextManager[Callable[[bytes], bytes]]:
+        return self._seals.sealing() if self._seals is not None else contextlib.nullcontext(bytes)
 
     def _take(self, limit: int) -> list[Claimed]:
         taken: list[Claimed] = []
@@ -325,11 +358,16 @@ class Inbox:
 
     def _read_claimed(self, name: str) -> list[Claimed]:
         try:
-            envelope = decode(self._files.read(self._places["claimed"] / name, LARGEST_BYTES))
+            envelope = self.read("claimed", name)
         except FileNotFoundError:
             return []
         except (InvalidInput, Corrupt, OSError) as error:
+            # Its reader may know what it was, and record that it came to nothing, before it sets it aside.
+            with contextlib.suppress(InvalidInput):
+                if isinstance(error, Damaged):
+                    return [Claimed(name=name, envelope=decode(error.content), fault=str(error))]
             self._quarantine.put(name, str(error))
+            self.set_aside.append((name, str(error)))
             return []
         key = envelope.idempotency_key
         with machine_errors(self.folder):
@@ -388,7 +426,7 @@ class Inbox:
                 for name in self._visible(folder):
                     # What cannot be read is quarantined, with its reason, when it is claimed.
                     with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
-                        envelope = decode(self._files.read(self._places[folder] / name, LARGEST_BYTES))
+                        envelope = self.read(folder, name)
                         if envelope.idempotency_key:
                             self._hint(envelope.idempotency_key, name)
         return self._hints.get(key, "")
@@ -399,6 +437,15 @@ class Inbox:
         self._hints[key] = name
         if len(self._hints) > _MOST_HINTS:
             del self._hints[next(iter(self._hints))]
+
+
+def open_inbox(
+    home: Home, agent: str, *, hosted: bool, files: Files, clock: Clock, entropy: Entropy, keys: KeyFile | None = None
+) -> Inbox:
+    """Return an agent's inbox. One that the runtime hosts takes only what is sealed, and has rows for keys."""
+    seals = Seals(home, agent, required=hosted, keys=keys)
+    folder = home.inbox(agent)
+    return Inbox(folder, files=files, clock=clock, entropy=entropy, settles_keys=not hosted, seals=seals)
 
 
 def _encoded(envelope: Envelope) -> Encoded | InvalidInput:
@@ -448,16 +495,18 @@ class Quarantine:
         names = [name for name in self._files.names(self._folder) if not name.startswith(".")]
         return [self._item(name) for name in names if not name.endswith(REASON) or f"{name}{REASON}" in names]
 
-    def checked(self, name: str) -> bytes:
-        """Return the bytes of a valid envelope that lies here. Raises NotFound or InvalidInput."""
-        if not name or "/" in name or name.startswith(".") or not os.path.lexists(self._folder / name):
-            raise NotFound("no such quarantined envelope", where=name[:80], hint="list them: inbox quarantine")
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file that lies here. Raises NotFound or InvalidInput."""
         try:
-            data = self._files.read(self._folder / name, LARGEST_BYTES)
+            return self._files.read(self.path(name), LARGEST_FILE)
         except Corrupt as error:
             raise InvalidInput(error.what, where=name) from error
-        decode(data)
-        return data
+
+    def path(self, name: str) -> Path:
+        """Return where a file that lies here is. Raises NotFound."""
+        if not name or "/" in name or name.startswith(".") or not os.path.lexists(self._folder / name):
+            raise NotFound("no such quarantined envelope", where=name[:80], hint="list them: inbox quarantine")
+        return self._folder / name
 
     def release(self, name: str) -> str:
         """Move an envelope back into the inbox and remove its reason; return its name there."""

@@ -5,7 +5,8 @@ Layout (`docs/contract.md` documents it for people and scripts)::
     config.toml  .env  categories/*.toml  tasks/*.toml
     state/schedules.db  state/agent.db  state/checkpoints.db
     state/run/{task-runner,agent-runtime}.{sock,lock,pid}  state/workers
-    channels/agent/<agent>/{inbox,claimed,delivered,quarantine}/
+    keys/envelopes.json
+    channels/agent/<agent>/{inbox,claimed,delivered,quarantine}/  channels/agent/<agent>/{outbox,taken,refused}/
     logs/events-<process>-<date>.jsonl
 """
 
@@ -77,6 +78,15 @@ class Home:
     def workers(self) -> Path:
         """How many workers `turnkeeper up N` asked for; absent until it does."""
         return self.root / "state" / "workers"
+
+    @property
+    def keys(self) -> Path:
+        """The home's own keys, mode 0700; outside `channels/`."""
+        return self.root / "keys"
+
+    def keys_made(self, purpose: str) -> Path:
+        """Return the file that says that a key for this purpose was made, so that its loss is noticed."""
+        return self.root / "state" / f"key-made-{purpose}"
 
     @property
     def logs(self) -> Path:

@@ -16,10 +16,14 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Runtime, Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel
+from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.inbox import open_inbox
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.event_log import read_events
+from turnkeeper.storage.files import SystemFiles
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
@@ -79,6 +83,11 @@ class Bench:
         self._left.append(self.runtime)
         self.blocked, self.go = asyncio.Event(), asyncio.Event()
         await self.open()
+
+    def post(self, envelope: Envelope) -> str:
+        """Put an envelope with the home's seal, as another process of the home does; return its name."""
+        own = {"files": SystemFiles(), "clock": self.runtime.clock, "entropy": SystemEntropy()}
+        return open_inbox(self.home, envelope.to, hosted=True, **own).put(envelope).name
 
     async def rest(self) -> None:
         """Wait until nothing is under way."""

@@ -25,11 +25,8 @@ from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.integration.runtime.test_foreign_graphs import AuthorsBench
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.bus.envelope import Envelope
-from turnkeeper.bus.inbox import Inbox
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings
-from turnkeeper.entropy import SystemEntropy
-from turnkeeper.storage.files import SystemFiles
 
 WORKERS = {"agents": {"agent0": AgentSettings(workers=1)}}
 TEXT = "the runtime died at 04:00; task digest waits for you"
@@ -86,9 +83,8 @@ async def put(bench: Bench, kind: str = "handoff", *, key: str = "handoff:one", 
     """Put an envelope of the watchdog's as its own process does, and wait until the runtime has dealt with it."""
     clock = bench.runtime.clock
     given: dict[str, Any] = {"id": key, "sender": "watchdog", "to": "agent0", "text": TEXT, "at": clock.now()} | changes
-    inbox = Inbox(bench.home.inbox("agent0"), files=SystemFiles(), clock=clock, entropy=SystemEntropy())
     before = len(bench.lying("delivered")) + len(bench.lying("quarantine"))
-    inbox.put(Envelope(kind=kind, idempotency_key=key, **given))
+    bench.post(Envelope(kind=kind, idempotency_key=key, **given))
     worker: Any = bench.runtime.worker
     worker._arrived.notify()  # another process's put is found by a look each second; a test need not wait for that
     async with asyncio.timeout(PATIENCE_S):

@@ -12,7 +12,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
-from turnkeeper.bus.envelope import Envelope, encode
+from turnkeeper.bus.envelope import Envelope
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NotifySettings, Settings
@@ -176,7 +176,7 @@ async def test_an_envelope_that_cannot_be_moved_aside_holds_up_nothing_and_is_tr
     over = asyncio.Event()
     quarantine, mailboxes.quarantine = mailboxes.quarantine, broken(10_000, None, over)
     forged = Envelope(id="1", sender="author", to="agent0", kind="fire", text="go", at=bench.runtime.clock.now())
-    (bench.home.inbox("agent0") / "inbox" / "00-forged.json").write_bytes(encode(forged))
+    name = bench.post(forged)
     assert (await bench.run()).state == STATES.SUCCEEDED
     for _ in range(400):
         clock.advance(1.0)
@@ -189,7 +189,7 @@ async def test_an_envelope_that_cannot_be_moved_aside_holds_up_nothing_and_is_tr
         while not bench.lying("quarantine"):
             clock.advance(1.0)
             await asyncio.to_thread(lambda: None)
-    assert bench.lying("quarantine") == ["00-forged.json"]
+    assert bench.lying("quarantine") == [name]
     await bench.close()
 
 

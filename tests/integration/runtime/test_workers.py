@@ -16,7 +16,7 @@ from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import calls
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.acks import read_acks
-from turnkeeper.bus.envelope import Envelope, decode, encode, with_sender
+from turnkeeper.bus.envelope import Envelope, decode, with_sender
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import InvalidInput
@@ -200,7 +200,7 @@ async def test_a_forged_message_between_workers_is_set_aside(staffed: Bench) -> 
         at=bench.runtime.clock.now(),
         meta={"source": "agent"},
     )
-    (bench.home.inbox("agent2") / "inbox" / "0-forged.json").write_bytes(encode(forged))
+    bench.post(forged)
     await bench.run()
     await bench.rest()
     (path,) = (bench.home.inbox("agent2") / "quarantine").glob("*.reason")
@@ -224,7 +224,7 @@ async def test_who_asks_for_an_ack_gets_one_from_the_runtime_too(staffed: Bench)
         source="agent", key=key, turn_id=turn_id_of("agent", key), thread_id=THREAD, agent="agent1", sender="agent0", **told
     ).sealed()  # fmt: skip
     envelope = replace(to_envelope(message, envelope_id="by-hand", at=now), requires_ack=True)
-    (bench.home.inbox("agent1") / "inbox" / "0-by-hand.json").write_bytes(encode(envelope))
+    bench.post(envelope)
     await until_at_rest(bench, 3)
     receipts = [record for record in read_acks(bench.home.logs) if record["envelope"] == "by-hand"]
     assert [record["requires_ack"] for record in receipts] == [True]

@@ -1,0 +1,77 @@
+"""The home's keys from the command line: listed, rotated while work goes on, checked, backed up, and lost."""
+
+import stat
+
+import pytest
+
+from tests.support.constellation import Constellation
+from turnkeeper.config.home import Home
+
+pytestmark = pytest.mark.process
+
+
+def doctor(constellation: Constellation) -> str:
+    done = constellation.attempt("turnkeeper", "doctor")
+    return done.stdout + done.stderr
+
+
+def says(constellation: Constellation, text: str) -> str:
+    """Send a message to agent0; return how its turn ended."""
+    return constellation.command("agent-runtime", "send", "general", text, "--wait")
+
+
+def test_a_key_is_rotated_while_the_daemons_run_and_its_secret_is_shown_nowhere(constellation: Constellation) -> None:
+    (first,) = constellation.ask("turnkeeper", "keys", "list")
+    folder = constellation.home.keys
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "envelopes.json").stat().st_mode) == 0o600
+    assert (first["purpose"], first["retired_at"]) == ("envelopes", None)
+    constellation.command("turnkeeper", "keys", "rotate")
+    second, retired = constellation.ask("turnkeeper", "keys", "list")
+    assert (retired["key"], second["retired_at"]) == (first["key"], None)
+    assert retired["retired_at"]
+    assert says(constellation, "hello")
+    table = constellation.command("turnkeeper", "keys", "list")
+    assert second["key"] in table
+    assert "secret" not in table
+
+
+def test_the_doctor_names_a_key_that_others_can_read_and_one_that_is_missing(constellation: Constellation) -> None:
+    path = constellation.home.keys / "envelopes.json"
+    path.chmod(0o640)
+    assert f"chmod 600 {path}" in doctor(constellation)
+    path.chmod(0o600)
+    constellation.home.keys.chmod(0o755)
+    assert f"chmod 700 {path.parent}" in doctor(constellation)
+    constellation.home.keys.chmod(0o700)
+    assert str(path) not in doctor(constellation)
+    path.unlink()
+    assert f"{path}: the key for envelopes is missing" in doctor(constellation)
+
+
+def test_a_lost_key_is_restored_from_a_backup_or_given_up_by_the_author(constellation: Constellation) -> None:
+    home, backup = constellation.home, constellation.home.root.parent / "backup"
+    constellation.command("turnkeeper", "backup", str(backup))
+    held = (home.keys / "envelopes.json").read_bytes()
+    assert (Home(root=backup).keys / "envelopes.json").read_bytes() == held
+    constellation.stop()
+    (home.keys / "envelopes.json").unlink()
+    refused = constellation.attempt("agent-runtime", "serve")
+    assert refused.returncode == 1
+    assert "make another: turnkeeper keys rotate envelopes --lost" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    for argv, code in (
+        (("rotate",), 1),
+        (("rotate", "audit"), 2),
+        (("rotate", "--lost"), 0),
+        (("rotate", "--lost"), 4),
+    ):
+        done = constellation.attempt("turnkeeper", "keys", *argv)
+        assert done.returncode == code, done.stderr
+    constellation.start()
+    assert says(constellation, "hello")
+    constellation.stop()
+    constellation.command("turnkeeper", "restore", str(backup))
+    assert (home.keys / "envelopes.json").read_bytes() == held
+    constellation.start()
+    assert says(constellation, "hello again")

@@ -1,0 +1,154 @@
+"""Seals: only this home's programs put envelopes into the inboxes of the agents that the runtime hosts.
+
+A seal is an HMAC-SHA-256 with the home's key over the bytes that `encode` made, so over sender, recipient, kind, id and
+everything else. It stands at the end of the file, as the last member of `meta`, where readers that know nothing of
+seals find one more field for programs. It is taken out before anything else is read: digests, and what is handed out,
+are the same with a seal and without.
+
+Every envelope is sealed when it is put, whoever hosts its agent. Only readers of hosted agents ask for the seal.
+"""
+
+import hmac
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
+from turnkeeper.config.home import Home
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Corrupt, Exhausted, InvalidInput
+from turnkeeper.storage.files import SystemFiles, create, machine_errors
+from turnkeeper.storage.keys import Key, KeyFile
+
+LARGEST_FILE = LARGEST_BYTES + 256  # an envelope with its seal
+_CONTEXT = b"turnkeeper envelope 1\0"  # what this key signs apart from anything else that it may ever sign
+_EMPTY = b'"meta":{}}'
+_SEAL = re.compile(rb',?"seal":"([0-9a-f]{1,32}):([0-9a-f]{64})"\}\}\Z')
+_LONGEST = 128  # bytes of a seal in its file
+REQUEUE = "if you trust it: agent-runtime inbox requeue AGENT NAME --seal"
+
+
+def seal(data: bytes, key: Key) -> bytes:
+    """Return an encoded envelope with its seal."""
+    comma = b"" if data.endswith(_EMPTY) else b","
+    return b'%s%s"seal":"%s:%s"}}' % (data[:-2], comma, key.id.encode(), _mac(data, key).encode())
+
+
+def unsealed(data: bytes) -> bytes:
+    """Return an envelope's bytes without its seal, which is not looked at."""
+    found = _SEAL.search(data, max(0, len(data) - _LONGEST))
+    return data[: found.start()] + b"}}" if found else data
+
+
+def key_id_of(data: bytes) -> str:
+    """Return the id of the key that a seal names; empty where there is none."""
+    found = _SEAL.search(data, max(0, len(data) - _LONGEST))
+    return found[1].decode() if found else ""
+
+
+def _mac(data: bytes, key: Key) -> str:
+    return hmac.digest(bytes.fromhex(key.secret), _CONTEXT + data, "sha256").hex()
+
+
+class Damaged(InvalidInput):
+    """An envelope with a seal of a key that this home has, and other content than was sealed."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__("does not belong to this content: the envelope was changed", where="seal")
+        self.content = content
+
+
+class Seals:
+    """Seals what is put into one inbox, and opens what is read from it."""
+
+    def __init__(self, home: Home, agent: str, *, required: bool, keys: KeyFile | None = None) -> None:
+        """Take the agent whose inbox it is; with `required`, only what was sealed for that agent is opened."""
+        self._agent = agent
+        self._required = required
+        self._keys = keys or KeyFile(home)
+
+    @contextmanager
+    def sealing(self) -> Iterator[Callable[[bytes], bytes]]:
+        """Give what seals; put what it returns before leaving. Raises Corrupt if the key is lost.
+
+        Before the home has its first key nothing is sealed. Whoever makes the key waits until such puts are over, and
+        seals what they left.
+        """
+        keys = self._keys.read()
+        if keys:
+            yield lambda data: seal(data, keys[0])
+            return
+        with self._keys.locked(shared=True):
+            made = self._keys.read()
+            yield lambda data: seal(data, made[0]) if made else data
+
+    def opened(self, data: bytes) -> Envelope:
+        """Return the envelope in a file's bytes.
+
+        Raises:
+            InvalidInput: it is no envelope, or is not sealed as it must be; Damaged if it was changed since.
+            Exhausted: the key cannot be read now, which says nothing about the envelope.
+        """
+        content = unsealed(data)
+        if self._required:
+            self._check(data, content)
+        envelope = decode(content)
+        if self._required and envelope.to != self._agent:
+            raise InvalidInput(f"is sealed for {envelope.to}, and lies in the inbox of {self._agent}", where="to")
+        return envelope
+
+    def seal_file(self, path: Path) -> None:
+        """Seal an envelope that lies in a file already. Raises InvalidInput, Corrupt, Exhausted."""
+        with suppress(IndexError):  # no key yet: nothing is sealed
+            _seal_file(path, self._keys.read()[0])
+
+    def _check(self, data: bytes, content: bytes) -> None:
+        key_id = key_id_of(data)
+        try:
+            key = self._keys.get(key_id)
+            if not key_id and not self._keys.read():
+                return  # the home has no key yet, and whoever makes the first seals what lies here
+        except Corrupt as error:
+            raise Exhausted(error.what, where=error.where, hint=error.hint) from error
+        if not key_id:
+            raise InvalidInput("has none: no program of this home put it here", where="seal", hint=REQUEUE)
+        if key is None:
+            raise InvalidInput("was made with a key that this home does not have", where="seal", hint=REQUEUE)
+        if not hmac.compare_digest(seal(content, key), data):
+            raise Damaged(content)
+
+
+def make_first_key(home: Home, hosted: Iterable[str], *, at: datetime, entropy: Entropy) -> bool:
+    """Make the home's key for envelopes if it has none; return whether it was made.
+
+    What lies in the inboxes of the hosted agents at that moment is sealed, once: it was put by a version without seals.
+    Only for the process that reads these inboxes, before it reads them.
+
+    Raises:
+        Corrupt: the key was lost.
+        Exhausted: no room; do it again.
+    """
+    folders = [home.inbox(agent) / place for agent in hosted for place in ("inbox", "claimed")]
+
+    def seal_all(key: Key) -> None:
+        for folder in folders:
+            for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+                if not name.startswith("."):
+                    with suppress(InvalidInput, Corrupt, FileNotFoundError):  # it is set aside when it is claimed
+                        _seal_file(folder / name, key)
+            if folder.is_dir():
+                SystemFiles().sync_folder(folder)
+
+    return KeyFile(home).create(at, entropy, seal_all)
+
+
+def _seal_file(path: Path, key: Key) -> None:
+    data = SystemFiles().read(path, LARGEST_FILE)
+    fresh = path.with_name(f".{path.name}.tmp")
+    with machine_errors(path):
+        fresh.unlink(missing_ok=True)
+        create(fresh, seal(encode(decode(unsealed(data))), key), sync=True)
+        fresh.replace(path)

@@ -1,0 +1,212 @@
+"""The home's own keys: one file for each purpose in `keys/`, which is outside `channels/` and its owner's alone.
+
+A file holds the key that is in use, first, and those that were retired and still have something to open. It is
+replaced whole, under a lock, so a reader sees one state or the next. A second file in `state/` says that the key was
+made: where that stands and the key is gone, the key was lost, and no other is made in silence.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from turnkeeper.config.home import Home, make_private
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, Corrupt
+from turnkeeper.storage.files import SystemFiles, create, machine_errors
+from turnkeeper.times import parse_rfc3339, rfc3339
+
+ENVELOPES = "envelopes"
+PURPOSES = (ENVELOPES,)
+VERSION = 1
+SECRET_DIGITS = 64  # hexadecimal: 256 bits
+GRACE_S = 60.0  # a process that read the key file before a rotation has put its envelope long before this is over
+_ID_DIGITS = 12
+_LARGEST_BYTES = 1 << 16
+_LOST = "restore it from a backup, or make another: turnkeeper keys rotate {} --lost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One key.
+
+    Attributes:
+        id: names the key without telling it.
+        secret: 64 hexadecimal digits.
+        created_at: RFC 3339.
+        retired_at: when another took its place, RFC 3339; empty for the key in use.
+    """
+
+    id: str
+    secret: str
+    created_at: str
+    retired_at: str = ""
+
+    def __repr__(self) -> str:
+        """Return what may be logged."""
+        return f"Key({self.id})"
+
+
+class KeyFile:
+    """The keys of one purpose."""
+
+    def __init__(self, home: Home, purpose: str = ENVELOPES) -> None:
+        self.purpose = purpose
+        self.path = home.keys / f"{purpose}.json"
+        self._made = home.keys_made(purpose)
+        self._folder = home.keys
+        self._draft = home.keys / f".{purpose}.draft"
+        self._read_at: tuple[int, int, int] | None = None
+        self._keys: tuple[Key, ...] = ()
+        self._by_id: dict[str, Key] = {}
+
+    def read(self) -> tuple[Key, ...]:
+        """Return the keys, the one in use first; none if none was ever made.
+
+        Keys that were read once are kept if their file goes while the process runs.
+
+        Raises:
+            Corrupt: the file is lost, cannot be read, or can be read by other users.
+        """
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            if not self._keys and os.path.lexists(self._made):
+                raise self._lost() from None
+            return self._keys
+        read_at = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if read_at != self._read_at:
+            self._take(_parsed(self.path))
+            self._read_at = read_at
+        return self._keys
+
+    def get(self, key_id: str) -> Key | None:
+        """Return a key by its id. Raises Corrupt."""
+        self.read()
+        return self._by_id.get(key_id)
+
+    def create(self, at: datetime, entropy: Entropy, before: Callable[[Key], None]) -> bool:
+        """Make the first key, once; return whether this call made it. Raises Corrupt, Exhausted.
+
+        `before` is called with the key before any process can use it. After a crash in there it is called again, with
+        the same key.
+        """
+        with self.locked():
+            if fresh := not self.path.exists():
+                if os.path.lexists(self._made):
+                    raise self._lost()
+                if not self._draft.exists():
+                    self._write((_new(at, entropy),), self._draft)
+                before(_parsed(self._draft)[0])
+                with machine_errors(self.path):
+                    self._draft.replace(self.path)
+                    SystemFiles().sync_folder(self._folder)
+            self.read()
+            self._note_made()
+        return fresh
+
+    def rotate(self, at: datetime, entropy: Entropy, *, lost: bool = False) -> Key:
+        """Put a new key into use and retire the one before; return the new one.
+
+        Raises:
+            Conflict: no key was made yet; or `lost` is given and the key is there.
+            Corrupt: the key was lost, and `lost` is not given.
+        """
+        with self.locked():
+            present = self.path.exists()
+            if lost and (present or not os.path.lexists(self._made)):
+                raise Conflict("the key is not lost" if present else "no key was made yet", where=str(self.path))
+            known = () if lost else self.read()
+            if not known and not lost:
+                hint = "agent-runtime makes it at its first start: turnkeeper up"
+                raise Conflict("no key was made yet", where=str(self.path), hint=hint)
+            retired = [key if key.retired_at else replace(key, retired_at=rfc3339(at)) for key in known]
+            fresh = _new(at, entropy)
+            self._write((fresh, *retired), self.path)
+            self._note_made()
+        return fresh
+
+    def drop_retired(self, at: datetime) -> list[Key]:
+        """Forget the keys that were retired a minute ago or earlier; return them. Not now where the file is locked.
+
+        Only for a caller who knows that nothing is left which such a key sealed.
+        """
+        with contextlib.suppress(BlockingIOError), self.locked(wait=False):
+            latest = at - timedelta(seconds=GRACE_S)
+            known = self.read()
+            over = [key for key in known if key.retired_at and parse_rfc3339(key.retired_at) <= latest]
+            if over:
+                self._write(tuple(key for key in known if key not in over), self.path)
+            return over
+        return []
+
+    @contextlib.contextmanager
+    def locked(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+        """Hold the lock under which the keys change; `shared` only keeps them as they are. Raises BlockingIOError."""
+        make_private(self._folder)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with machine_errors(self._folder):
+            descriptor = os.open(self._folder / ".lock", flags, 0o600)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _take(self, keys: tuple[Key, ...]) -> None:
+        self._keys, self._by_id = keys, {key.id: key for key in keys}
+
+    def _write(self, keys: tuple[Key, ...], path: Path) -> None:
+        text = json.dumps({"v": VERSION, "purpose": self.purpose, "keys": [asdict(key) for key in keys]}, indent=1)
+        fresh = path.with_name(f".{path.name}.new")
+        with machine_errors(path):
+            fresh.unlink(missing_ok=True)
+            create(fresh, text.encode(), sync=True)
+            fresh.replace(path)
+            SystemFiles().sync_folder(self._folder)
+        if path == self.path:
+            self._read_at = None
+            self.read()
+
+    def _note_made(self) -> None:
+        if not os.path.lexists(self._made):
+            make_private(self._made.parent)
+            with machine_errors(self._made), contextlib.suppress(FileExistsError):
+                create(self._made, b"", sync=True)
+
+    def _lost(self) -> Corrupt:
+        what = f"the key for {self.purpose} is missing"
+        return Corrupt(what, where=str(self.path), hint=_LOST.format(self.purpose))
+
+
+def permission_faults(home: Home) -> Iterator[tuple[Path, int]]:
+    """Yield what in `keys/` other users may read or write, with the permission bits that it should have."""
+    if not home.keys.is_dir():
+        return
+    for path, wanted in ((home.keys, 0o700), *((path, 0o600) for path in sorted(home.keys.iterdir()))):
+        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+            yield path, wanted
+
+
+def _new(at: datetime, entropy: Entropy) -> Key:
+    return Key(id=entropy.hex(_ID_DIGITS), secret=entropy.hex(SECRET_DIGITS), created_at=rfc3339(at))
+
+
+def _parsed(path: Path) -> tuple[Key, ...]:
+    data = SystemFiles().read(path, _LARGEST_BYTES)
+    if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+        raise Corrupt("can be read by other users", where=str(path), hint=f"run: chmod 600 {path}")
+    try:
+        says = json.loads(data)
+        keys = tuple(Key(**item) for item in says["keys"])
+        good = says["v"] == VERSION and all(len(bytes.fromhex(key.secret)) >= SECRET_DIGITS // 2 for key in keys)
+    except (ValueError, KeyError, TypeError):
+        keys, good = (), False
+    if not (keys and good):
+        raise Corrupt("is not a key file of this version", where=str(path), hint="restore it from a backup")
+    return keys
