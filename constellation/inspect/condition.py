@@ -5,7 +5,6 @@ Nothing here changes the home.
 
 import os
 import shutil
-import sqlite3
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from constellation.supervisor.daemons import DAEMONS
 from constellation.supervisor.watchdog import read_orders
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.errors import Conflict, Corrupt, TurnkeeperError
 from turnkeeper.storage import damage
 from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
 from turnkeeper.storage.schema_revision import check_revision
@@ -228,5 +227,5 @@ def newer_stores(home: Home) -> Iterator[Conflict]:
             check_revision(path, migrations)
         except Conflict as error:
             yield error
-        except sqlite3.Error:
+        except Corrupt:
             continue  # whoever opens it says what is wrong

@@ -12,9 +12,7 @@ import json
 import os
 import re
 import shutil
-import sqlite3
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.storage import sqlite_files
 from turnkeeper.storage.damage import trouble_of
 from turnkeeper.storage.keys import KeyFile
 from turnkeeper.storage.locking import ProcessLock
@@ -33,7 +32,6 @@ VERSION = 1
 MANIFEST = "manifest.json"
 _PLAIN = ("config.toml", ".env", "peers.toml")
 _TREES = ("categories", "tasks", "workspace", "keys", "state/notes", "state/crash-handoffs", "state/restart-archive")
-_BUSY_S = 30.0
 _NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 
 
@@ -57,19 +55,15 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
         # A key is forgotten when nothing that it sealed is left: not between the copies of the keys and of the bus.
         with KeyFile(home).locked(shared=True) if home.keys.is_dir() else nullcontext():
             _copy_files(home, fresh)
-            with snapshots([home.schedules_db]) as runner:
-                _copy_stores(runner, home, copy)
+            _copy_stores(home, copy, home.schedules_db)
             _copy_bus(home, fresh)
-        with snapshots([home.agent_db, home.checkpoints_db]) as runtime:
-            _copy_stores(runtime, home, copy)
+        _copy_stores(home, copy, home.agent_db, home.checkpoints_db)
         manifest = {"version": VERSION, "at": rfc3339(at), "files": _digests(fresh)}
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         _settle_tree(fresh)
         if target.is_dir():
             target.rmdir()
         fresh.rename(target)
-    except sqlite3.Error as error:
-        raise Corrupt(f"a store cannot be copied: {error}", where=str(home.root), hint="turnkeeper doctor") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return manifest
@@ -119,36 +113,14 @@ def check_backup(source: Path) -> dict[str, Any]:
     return {"version": version, "at": manifest.get("at"), "files": files}
 
 
-@contextmanager
-def snapshots(paths: list[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
-    """Open one snapshot of several stores, all of the same instant: writers wait while the snapshots begin."""
-    present = [path for path in paths if path.exists()]
-    with ExitStack() as opened:
-        readers = {path: opened.enter_context(closing(_connect(path))) for path in present}
-        with ExitStack() as held:
-            for path in present:
-                writer = held.enter_context(closing(_connect(path)))
-                writer.execute("BEGIN IMMEDIATE")
-                held.callback(writer.execute, "ROLLBACK")
-            for reader in readers.values():
-                reader.execute("BEGIN")
-                reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        yield readers
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
-
-
-def _copy_stores(stores: dict[Path, sqlite3.Connection], home: Home, copy: Home) -> None:
-    for path, reader in stores.items():
-        target = copy.root / path.relative_to(home.root)
-        target.touch(mode=0o600)
-        with closing(sqlite3.connect(target, isolation_level=None)) as written:
-            reader.backup(written)
-            written.execute("PRAGMA journal_mode=DELETE")
-        if trouble := trouble_of(target):
-            raise Corrupt(f"its copy cannot be read as a store: {trouble}", where=str(path), hint="turnkeeper doctor")
+def _copy_stores(home: Home, copy: Home, *paths: Path) -> None:
+    with sqlite_files.snapshots(paths) as stores:
+        for path, store in stores.items():
+            target = copy.root / path.relative_to(home.root)
+            sqlite_files.copy(store, target)
+            if trouble := trouble_of(target):
+                what = f"its copy cannot be read as a store: {trouble}"
+                raise Corrupt(what, where=str(path), hint="turnkeeper doctor")
 
 
 def _copy_bus(home: Home, fresh: Path) -> None:
@@ -263,5 +235,4 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
 def _renew(home: Home) -> None:
     """Let the runtime draw a new incarnation when it starts."""
     if home.agent_db.exists():
-        with closing(sqlite3.connect(home.agent_db, isolation_level=None)) as store:
-            store.execute("DELETE FROM meta WHERE key = 'incarnation'")
+        sqlite_files.change(home.agent_db, "DELETE FROM meta WHERE key = 'incarnation'")

@@ -9,7 +9,6 @@ A database is a SQLite file, or a database of a PostgreSQL server. Both have one
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -201,14 +200,11 @@ class Database:
             Unreachable: the server does not answer.
         """
         self.path = place if isinstance(place, Path) else make_url(place).render_as_string()
-        try:
-            if isinstance(place, Path):
-                check_revision(place, migrations)
-                self._engine = _open_file(place, read_only=read_only)
-            else:
-                self._engine = _open_server(place, read_only=read_only)
-        except sqlite3.DatabaseError as error:
-            raise Corrupt(f"cannot be read as a store: {error}", where=str(place)) from error
+        if isinstance(place, Path):
+            check_revision(place, migrations)
+            self._engine = _open_file(place, read_only=read_only)
+        else:
+            self._engine = _open_server(place, read_only=read_only)
         try:
             _migrate(self._engine, migrations, str(self.path), read_only=read_only)
         except DatabaseError as error:

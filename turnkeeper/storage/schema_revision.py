@@ -5,7 +5,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from turnkeeper.errors import Conflict
+from turnkeeper.errors import Conflict, Corrupt
 
 
 def check_revision(path: Path, migrations: str) -> None:
@@ -18,9 +18,13 @@ def check_revision(path: Path, migrations: str) -> None:
 
     Raises:
         Conflict: the store has a revision that this program does not know.
-        sqlite3.DatabaseError: the file cannot be read as a store.
+        Corrupt: the file cannot be read as a store.
     """
-    refuse_newer(_revision_of(path), migrations, str(path))
+    try:
+        found = _revision_of(path)
+    except sqlite3.Error as error:
+        raise Corrupt(f"cannot be read as a store: {error}", where=str(path)) from error
+    refuse_newer(found, migrations, str(path))
 
 
 def refuse_newer(found: str | None, migrations: str, where: str) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from constellation.install.backup import MANIFEST, back_up, back_up_among, check_backup, restore, snapshots
+from constellation.install.backup import MANIFEST, back_up, back_up_among, check_backup, restore
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.storage import sqlite_files
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.storage.locking import ProcessLock
 
@@ -76,7 +77,7 @@ def test_the_runtimes_stores_are_of_one_instant_while_they_are_written(home: Hom
     going.wait()
     try:
         for _ in range(500):
-            with snapshots([home.agent_db, home.checkpoints_db]) as readers:
+            with sqlite_files.snapshots([home.agent_db, home.checkpoints_db]) as readers:
                 seen = [reader.execute("SELECT count(*) FROM n").fetchone()[0] for reader in readers.values()]
             assert seen[0] - seen[1] in {0, 1}, "the one is written before the other"
         back_up(home, target, AT)

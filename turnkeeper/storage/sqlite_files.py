@@ -1,0 +1,55 @@
+"""SQLite files as a backup and a restore see them: copied while a process has them open, changed while none has."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from turnkeeper.errors import Corrupt
+
+_BUSY_S = 30.0
+
+
+@contextmanager
+def snapshots(paths: Sequence[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
+    """Open one snapshot of several files, all of the same instant: writers wait while the snapshots begin.
+
+    A file that is not there is left out.
+
+    Raises:
+        Corrupt: one of them cannot be read, now or while the snapshots are open.
+    """
+    present = [path for path in paths if path.exists()]
+    try:
+        with ExitStack() as opened:
+            readers = {path: opened.enter_context(closing(_connect(path))) for path in present}
+            with ExitStack() as held:
+                for path in present:
+                    writer = held.enter_context(closing(_connect(path)))
+                    writer.execute("BEGIN IMMEDIATE")
+                    held.callback(writer.execute, "ROLLBACK")
+                for reader in readers.values():
+                    reader.execute("BEGIN")
+                    reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            yield readers
+    except sqlite3.Error as error:
+        where = str(present[0].parent)
+        raise Corrupt(f"a store cannot be copied: {error}", where=where, hint="turnkeeper doctor") from error
+
+
+def copy(snapshot: sqlite3.Connection, target: Path) -> None:
+    """Write what a snapshot shows to a new file, mode 0600, without a log beside it."""
+    target.touch(mode=0o600)
+    with closing(sqlite3.connect(target, isolation_level=None)) as written:
+        snapshot.backup(written)
+        written.execute("PRAGMA journal_mode=DELETE")
+
+
+def change(path: Path, statement: str) -> None:
+    """Run one statement on a file that no process has open, and commit it."""
+    with closing(_connect(path)) as connection:
+        connection.execute(statement)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
