@@ -200,13 +200,15 @@ def restore(folder: _Folder) -> None:
     """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.
 
     Before anything changes, every file is compared with the backup's manifest and every store is read completely.
+    Nothing runs on the restored home until `turnkeeper up --takeover`.
 
-    Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up
+    Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up --takeover
     """
     place = home()
     with spinner("restoring"):
         aside = put_back(place, folder.absolute(), SystemClock().now())
-    note(f"{place.root} is restored; start it with: turnkeeper up")
+    note(f"{place.root} is restored, and nothing runs in it: the original of the backup may still run elsewhere,")
+    note("and two homes would run the same tasks. Make sure that it does not, then run: turnkeeper up --takeover")
     if aside is not None:
         note(f"the home from before is now in {aside}")
 
@@ -234,6 +236,10 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run the supervisor in this process, for systemd and containers.")
     ] = False,
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Start a restored home. Its original must not run any more, on any machine."),
+    ] = False,
 ) -> None:
     """Start the daemons and their supervisor in the background, and return once they answer.
 
@@ -249,7 +255,11 @@ def up(
     place.check_sockets()
     for error in newer_stores(place):
         raise error
-    for text in prepare(place, load_settings(place)):
+    settings = load_settings(place)
+    if takeover:
+        markers.clear_marker(markers.RESTORED.at(place))
+    place.check_taken_over()
+    for text in prepare(place, settings):
         note(f"alert: {text}")
     if workers is not None and ask_for_workers(place, workers) and process_of(place, AGENT_RUNTIME) is not None:
         with spinner("stopping agent-runtime"):

@@ -30,6 +30,7 @@ def main(argv: list[str]) -> int:
     home = locate(parser.parse_args(argv).home, os.environ)
     try:
         home.check()
+        home.check_taken_over()
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:

@@ -17,7 +17,7 @@ from typing import Any
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS
 from constellation.supervisor.watchdog import read_orders
-from turnkeeper.config.home import Home
+from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import Conflict, Corrupt, TurnkeeperError
 from turnkeeper.storage import damage
@@ -78,6 +78,10 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
 
 
 def _of_all(home: Home, now: float) -> Iterator[Finding]:
+    restored = markers.read_marker(markers.RESTORED.at(home))
+    if restored is not None:
+        what = f"{RESTORED} ({_said(restored, 'backup')}, of {_said(restored, 'backup_at')}); nothing runs"
+        yield Finding(process="", what=what, fix=TAKE_OVER, degraded=False)
     if markers.read_marker(markers.PROCESSING.at(home)) is not None:
         yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
     for path in markers.found(home, markers.ESCALATION):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from constellation.inspect.condition import newer_stores
+from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS
 from turnkeeper.config.home import Home
@@ -30,7 +31,7 @@ from turnkeeper.times import rfc3339
 
 VERSION = 1
 MANIFEST = "manifest.json"
-_PLAIN = ("config.toml", ".env", "peers.toml")
+_PLAIN = ("config.toml", ".env", "peers.toml", "state/workers")
 _TREES = ("categories", "tasks", "workspace", "keys", "state/notes", "state/crash-handoffs", "state/restart-archive")
 _NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 
@@ -193,13 +194,14 @@ def _settle_tree(root: Path) -> None:
 def restore(home: Home, source: Path, at: datetime) -> Path | None:
     """Make the backup `source` the home; return where the earlier home lies now, None where there was none.
 
-    The runtime's store gets a new incarnation, so that the runner asks anew what became of every open fire.
+    The runtime's store gets a new incarnation, so that the runner asks anew what became of every open fire. No daemon
+    starts on the home until it is taken over: the original may still run, and two would run the same tasks.
 
     Raises:
         Conflict: something runs on the home.
         InvalidInput, Corrupt: as :func:`check_backup`; nothing was touched.
     """
-    check_backup(source)
+    manifest = check_backup(source)
     fresh = home.root.with_name(f".{home.root.name}.restoring-{os.getpid()}")
     try:
         shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST))
@@ -207,6 +209,8 @@ def restore(home: Home, source: Path, at: datetime) -> Path | None:
         restored = Home(root=fresh)
         restored.create()
         _renew(restored)
+        says = {"at": rfc3339(at), "backup": str(source), "backup_at": str(manifest["at"])}
+        markers.write_marker(markers.RESTORED.at(restored), says)
         return _swap(home, fresh, at)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -67,6 +67,13 @@ WANTED = Kind(
     consumer="supervisor, `watchdog tick`, `status`",
     ends="cleared by `turnkeeper down`",
 )
+RESTORED = Kind(
+    path="state/restored",
+    meaning="the home was restored from a backup, and its original may still run: no daemon starts",
+    writer="`turnkeeper restore`",
+    consumer="both daemons, `up`, `status`, `doctor`, `task-runner list`",
+    ends="cleared by `turnkeeper up --takeover`",
+)
 ATTEMPTS = Kind(
     path="state/<process>-restart-attempts",
     meaning="the sliding window of restarts and of starts that failed",

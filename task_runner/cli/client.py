@@ -1,6 +1,7 @@
 """The runner as commands call it: its daemon where one runs, else its store in this process."""
 
 import importlib
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper import console
-from turnkeeper.config.home import Home
+from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.errors import Conflict
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import is_held
@@ -17,7 +18,13 @@ from turnkeeper.storage.locking import is_held
 PROCESS = "task-runner"
 # Thousands of tasks in one transaction take long.
 _DEADLINES_S = {"ApplyTasks": 120.0}
-NOT_RUNNING = "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"
+
+
+def not_running(home: Home) -> str:
+    """Say that nothing fires as no daemon runs, and what to do about it."""
+    if os.path.lexists(home.restored):
+        return f"{RESTORED}, so nothing fires: {TAKE_OVER}"
+    return "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"
 
 
 class Runner:
@@ -48,7 +55,7 @@ class Runner:
     def note_unless_serving(self) -> None:
         """Warn that nothing fires while no daemon runs."""
         if not self.serving:
-            console.note(NOT_RUNNING)
+            console.note(not_running(self._home))
 
 
 def runner() -> Runner:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NOT_RUNNING, NameArgument, complete_channel, complete_name, runner
+from task_runner.cli.client import NameArgument, complete_channel, complete_name, not_running, runner
 from task_runner.cli.rows import column, fire_row, left_column, local, row_of, task_row, text_of, time, time_column
 from task_runner.cli.tasks import tags_of
 from task_runner.model.fields import FIELDS, INSTANT
@@ -130,7 +130,7 @@ def _footer(answer: wire.ListTasksResponse) -> str:
 def up_since(answer: wire.ListTasksResponse) -> str:
     """Say since when the daemon serves, or that none runs."""
     since = time(answer, "serving_since")
-    return f"task-runner up since {local(since)}" if since else NOT_RUNNING
+    return f"task-runner up since {local(since)}" if since else not_running(console.home())
 
 
 def next_(

@@ -80,6 +80,7 @@ def main(argv: list[str]) -> int:
     home = Home(root=Path(argv[0]))
     try:
         home.check()
+        home.check_taken_over()
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:

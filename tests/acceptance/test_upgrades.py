@@ -178,7 +178,7 @@ def test_a_backup_is_restored_into_a_new_home_and_opens(closed: Upgraded) -> Non
         closed.says_still(line)
     closed._environ["TURNKEEPER_HOME"] = str(closed.home.root)
     try:
-        closed.start()
+        closed.command("turnkeeper", "up", "--takeover")
         for listing in (
             "interrupts list",
             "candidates list",

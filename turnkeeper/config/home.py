@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import Conflict, InvalidInput
 
 VARIABLE = "TURNKEEPER_HOME"
+RESTORED = "this home was restored from a backup whose original may still run"
+TAKE_OVER = "make sure that the original home runs nowhere, then run: turnkeeper up --takeover"
 LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) less its terminator
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
@@ -89,6 +91,11 @@ class Home:
         return self.root / "state" / f"key-made-{purpose}"
 
     @property
+    def restored(self) -> Path:
+        """Lies there from a restore until the home is taken over: no daemon starts meanwhile."""
+        return self.root / "state" / "restored"
+
+    @property
     def logs(self) -> Path:
         """Event logs and the daemons' own output."""
         return self.root / "logs"
@@ -120,6 +127,11 @@ class Home:
         if not self.root.is_dir() and not self.root.is_symlink():
             raise InvalidInput("no such state directory", where=str(self.root), hint="create it with: turnkeeper init")
         _refuse_untrusted(self.root)
+
+    def check_taken_over(self) -> None:
+        """Raise Conflict if the home was restored from a backup and nobody has taken it over."""
+        if os.path.lexists(self.restored):
+            raise Conflict(f"{RESTORED}, and nothing runs until it is taken over", where=str(self.root), hint=TAKE_OVER)
 
     def check_sockets(self) -> None:
         """Raise InvalidInput if a socket's path would be longer than the system allows."""

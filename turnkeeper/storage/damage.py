@@ -39,9 +39,18 @@ def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = Fals
     Raises:
         sqlite3.Error: the machine cannot read the file at present.
     """
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists():
+        return _read(path, "mode=ro", within_s, indexes=indexes)
+    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
+    found = _read(path, "immutable=1", within_s, indexes=indexes)
+    return _read(path, "mode=ro", within_s, indexes=indexes) if found and log.exists() else found
+
+
+def _read(path: Path, how: str, within_s: float | None, *, indexes: bool) -> str | None:
     check = "integrity_check" if indexes else "quick_check"
     try:
-        store = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10, check_same_thread=False)
+        store = sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10, check_same_thread=False)
         with closing(store), _limited(store, within_s):
             (said,) = store.execute(f"PRAGMA {check}(1)").fetchone()
     except sqlite3.Error as error:

@@ -131,6 +131,6 @@ def test_damage_that_shows_while_it_runs_ends_the_runner_pages_and_heals_by_a_re
     assert done.stderr.startswith(f"error: {home.schedules_db}: ")
     constellation.command("turnkeeper", "down")
     constellation.command("turnkeeper", "restore", str(backup))
-    constellation.command("turnkeeper", "up")
+    constellation.command("turnkeeper", "up", "--takeover")
     assert len(constellation.ask("task-runner", "list")) == 60
     shutil.rmtree(backup)

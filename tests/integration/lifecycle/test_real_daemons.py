@@ -75,6 +75,6 @@ def test_killed_while_tasks_fire_and_put_back_from_a_backup(constellation: Const
         restore(constellation.home, target, constellation.now())
     constellation.stop()
     constellation.command("turnkeeper", "restore", str(target))
-    constellation.command("turnkeeper", "up")
+    constellation.command("turnkeeper", "up", "--takeover")
     constellation.await_outcome("digest", "succeeded", len(constellation.fires("digest")) + 1)
     settle(constellation)

@@ -15,6 +15,7 @@ from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import ask_for_workers
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import sqlite_files
 from turnkeeper.storage.files import SystemFiles
@@ -56,6 +57,7 @@ def filled(home: Home) -> Home:
             made.execute("INSERT INTO n VALUES (1)")
             made.execute("INSERT INTO meta VALUES ('incarnation', 'old')")
     home.config.write_text("[scheduler]\n")
+    ask_for_workers(home, 3)
     inbox(home).put(envelope(1))
     return home
 
@@ -119,6 +121,7 @@ def test_a_backup_becomes_a_home(home: Home, target: Path):
     with closing(sqlite3.connect(other.agent_db)) as opened:
         assert opened.execute("SELECT * FROM meta").fetchall() == [], "the runtime draws a new incarnation"
     assert not (other.root / MANIFEST).exists()
+    assert other.workers.read_text() == home.workers.read_text()
 
 
 def test_of_the_backups_that_a_timer_makes_the_newest_are_kept_and_nothing_else_goes(home: Home, target: Path):
