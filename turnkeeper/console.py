@@ -25,7 +25,7 @@ from typer.exceptions import Abort, Exit, TyperException
 
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate
-from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError
+from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError, machine_trouble
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _GAP = 2  # between columns, as kubectl and systemctl print tables
@@ -54,9 +54,7 @@ def run(app: typer.Typer, argv: Sequence[str]) -> int:
         rest = _take_common(argv)
         _declare_common(app)
         result = app(args=rest, standalone_mode=False, prog_name=Path(sys.argv[0]).name)
-    except TurnkeeperError as error:
-        complain(str(error), str(getattr(error, "caret", "")))
-        return error.exit_code
+        sys.stdout.flush()
     except Exit as stop:
         return stop.exit_code
     except TyperException as error:
@@ -68,6 +66,12 @@ def run(app: typer.Typer, argv: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing more to say
         return 0
+    except Exception as error:
+        found = error if isinstance(error, TurnkeeperError) else machine_trouble(error, ours=True)
+        if found is None:
+            raise
+        complain(str(found), str(getattr(error, "caret", "")))
+        return found.exit_code
     return result if isinstance(result, int) else 0
 
 

@@ -7,14 +7,19 @@
     ├── Unreachable              5   a peer: the daemon does not answer
     ├── Degraded                 6   the constellation: it runs, but not completely
     ├── Denied                   7   nobody: the author refused it or has not decided yet
-    ├── Exhausted                1   what there is: full disk, full inbox, no descriptors, the day's tokens
+    ├── Exhausted                1   what there is: full inbox, the day's tokens
+    │   └── MachineTrouble       1   the machine: full disk, no descriptors, a disk that fails, no right to write
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
 Each carries fields, not prose: what is wrong, where, and what to do about it. The command line prints them in one
 line and exits with the number above; the wire maps them to status codes (`turnkeeper/rpc/errors.py`).
 """
 
-from typing import ClassVar
+import contextlib
+import errno
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -87,6 +92,99 @@ class Denied(TurnkeeperError):
 
 class Exhausted(TurnkeeperError):
     """A resource is used up: disk, inbox quota, file descriptors, a day's tokens. Nothing was written or asked."""
+
+
+class MachineTrouble(Exhausted):
+    """The machine cannot read or write at the moment. It says nothing about a turn, a task or a file's content.
+
+    Whoever meets it waits and tries again: it may pass by itself.
+    """
+
+
+_PASSING = {
+    errno.ENOSPC: "free room on its disk",
+    errno.EDQUOT: "free room in your quota",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+    errno.ENOMEM: "free memory",
+    errno.EIO: "check its disk",
+    errno.EROFS: "make its file system writable again",
+}
+_DENIED = {errno.EACCES: "make it yours to write", errno.EPERM: "make it yours to write"}
+# SQLite's primary result codes. A failed read of a page is reported as a malformed file (11) while the file is intact.
+_MALFORMED = 11
+_OF_SQLITE = {
+    3: "make it yours to write",
+    5: "end the program that holds it",
+    7: "free memory",
+    8: "make it writable",
+    10: "check its disk",
+    _MALFORMED: "check it with: turnkeeper doctor",
+    13: "free room on its disk",
+    14: "free descriptors, or make its folder writable",
+}
+
+
+def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False) -> MachineTrouble | None:
+    """Return the trouble of the machine that an error reports or was caused by; None where there is none.
+
+    Args:
+        error: an OSError, an error of SQLite's, or one raised because of such an error.
+        where: the file, as far as the error does not name it.
+        ours: the file is one of the home's, so that a missing permission, too, is the machine's trouble.
+    """
+    for one in _causes(error):
+        if isinstance(one, MachineTrouble):
+            return one
+        code = getattr(one, "sqlite_errorcode", None)
+        if isinstance(code, int) and (hint := _OF_SQLITE.get(code & 0xFF)):
+            return MachineTrouble(f"cannot be read or written: {one}", where=where, hint=f"{hint}, then try again")
+        if isinstance(one, OSError) and (hint := (_PASSING | (_DENIED if ours else {})).get(one.errno or 0)):
+            named = where or str(one.filename or "")
+            what = f"cannot be read or written: {one.strerror or one}"
+            return MachineTrouble(what, where=named, hint=f"{hint}, then try again")
+    return None
+
+
+def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:
+    """Return why a store could not be opened: the machine is in trouble, or the file is not what it should be."""
+    malformed = getattr(error, "sqlite_errorcode", 0) & 0xFF == _MALFORMED
+    trouble = None if malformed else machine_trouble(error, where, ours=True)
+    return trouble or Corrupt(f"cannot be read as {what}: {error}", where=where)
+
+
+def exit_code_of(serve: Callable[[], None]) -> int:
+    """Run a daemon to its end; return its exit code. What a person is meant to read goes to stderr in one line."""
+    try:
+        serve()
+    except Exception as error:
+        members = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+        first = members[0]
+        found = first if isinstance(first, TurnkeeperError) else machine_trouble(first, ours=True)
+        if found is None and not isinstance(error, ExceptionGroup):
+            raise
+        with contextlib.suppress(OSError):  # stderr is a file that may be on the same full disk
+            sys.stderr.write(f"error: {found or first}\n")
+            sys.stderr.flush()
+        return found.exit_code if found else EXIT_FAILURE
+    return 0
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that led to it; of a group, its members."""
+    seen: set[int] = set()
+    left = [error]
+    while left:
+        one = left.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, TurnkeeperError):  # whoever raised it has said what it means
+            continue
+        members: Any = getattr(one, "exceptions", ())
+        before = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+        left += [*members, *([before] if before is not None else [])]
 
 
 class Corrupt(TurnkeeperError):

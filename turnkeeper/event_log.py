@@ -25,6 +25,9 @@ class EventLog:
 
     An event says what has happened; failing to log it undoes nothing. So `emit` raises OSError only for a durable
     event. Others that cannot be written are lost, with one warning on stderr until writing works again.
+
+    Attributes:
+        trouble: why events are lost at the moment; empty while they are written.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class EventLog:
         self._day = ""
         self._descriptor: int | None = None
         self._torn = False
-        self._silent = False
+        self.trouble = ""
 
     def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
         """Append one event; with `durable`, return only when it is on disk, or raise OSError."""
@@ -55,11 +58,13 @@ class EventLog:
         except OSError as error:
             if durable:
                 raise
-            if not self._silent:
-                sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
-            self._silent = True
+            if not self.trouble:
+                with contextlib.suppress(OSError):  # it is often on the same disk
+                    sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
+                    sys.stderr.flush()
+            self.trouble = f"{self._folder}: events cannot be written: {error.strerror}"
         else:
-            self._silent = False
+            self.trouble = ""
 
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool) -> None:
         """Append events, each a name and its fields, in order, with one time and in one write. Raises OSError.

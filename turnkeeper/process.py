@@ -1,9 +1,10 @@
-"""What a daemon needs as a process: a counter that shows its progress, failpoints, a heap settled after start-up.
+"""What a daemon needs as a process: a counter that shows its progress, parts that outlast trouble, failpoints.
 
-`state/run/<process>.progress` holds the pid and a number that rises every few seconds while the event loop turns. The
-first number is written once the daemon serves, so the file is also its session marker. It is replaced whole and never
-synced: after a power loss there is no process left to tell of. A process that is stopped, or whose event loop is
-blocked, writes nothing.
+`state/run/<process>.progress` holds the pid and a number that rises every few seconds while the event loop turns, and
+what of the machine stands in the way of the process. The first number is written once the daemon serves, so the file is
+also its session marker. It is then written in place through one open descriptor: that takes neither room nor a
+descriptor, so a full disk does not look like a hang. It is never synced: after a power loss there is no process left to
+tell of. A process that is stopped, or whose event loop is blocked, writes nothing.
 
 A failpoint is a named place at which a test makes the process die as if by kill -9:
 `TURNKEEPER_FAILPOINTS=runner.committed:2` kills it the second time it passes `runner.committed`. Unset, a failpoint
@@ -18,11 +19,16 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
+from turnkeeper.errors import machine_trouble
+from turnkeeper.event_log import EventLog
 
 EVERY_S = 5.0
+IN_TROUBLE_S = 0.5
+SHORTEST_REST_S, LONGEST_REST_S = 0.2, 5.0
 VARIABLE = "TURNKEEPER_FAILPOINTS"
 _LARGEST_BYTES = 4096
 _YOUNG = 10_000  # objects made before the youngest are looked at; Python's 700 is a pass every other fire
@@ -35,36 +41,82 @@ class Beat:
     Attributes:
         pid: the process that wrote it; a file may outlive its writer.
         count: from 1, rising as long as the event loop turns.
+        trouble: what of the machine stands in the way of the process; empty where nothing does.
     """
 
     pid: int
     count: int
+    trouble: str = ""
 
 
 class Progress:
     """Writes the counter of one process."""
 
-    def __init__(self, home: Home, process: str, pid: int) -> None:
+    def __init__(self, home: Home, process: str, pid: int, troubles: Callable[[], str] = str) -> None:
+        """Count for the process `pid`. `troubles` says what of the machine stands in its way."""
         self._path = path_of(home, process)
         self._pid = pid
+        self._troubles = troubles
         self._count = 0
+        self._descriptor: int | None = None
 
-    def beat(self) -> None:
-        """Raise the counter."""
+    def beat(self) -> str:
+        """Raise the counter; return the trouble that was written with it. Raises OSError."""
         self._count += 1
-        fresh = self._path.with_suffix(".progress.new")
-        fresh.write_text(json.dumps({"pid": self._pid, "count": self._count}), encoding="ascii")
-        fresh.replace(self._path)
+        says: dict[str, Any] = {"pid": self._pid, "count": self._count}
+        if trouble := self._troubles():
+            says["trouble"] = trouble[:1000]
+        data = json.dumps(says).encode().ljust(_LARGEST_BYTES - 1) + b"\n"
+        if self._descriptor is not None and os.fstat(self._descriptor).st_nlink:
+            os.pwrite(self._descriptor, data, 0)
+        else:
+            self._replace(data)
+        return trouble
 
     async def run(self, clock: Clock, keep: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Beat for ever, and call `keep` at each beat. A full disk costs beats and nothing else."""
+        """Beat for ever, and call `keep` at each beat; more often while there is trouble. An error costs beats only."""
         while True:
+            trouble = "it cannot be told"
             with contextlib.suppress(OSError):
                 if keep is not None:
                     await keep()
             with contextlib.suppress(OSError):
-                self.beat()
-            await clock.sleep(EVERY_S)
+                trouble = self.beat()
+            await clock.sleep(IN_TROUBLE_S if trouble else EVERY_S)
+
+    def _replace(self, data: bytes) -> None:
+        """Put a new file in the place of one that another process wrote, and keep it open."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        fresh = self._path.with_suffix(".progress.new")
+        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, data, 0)
+            fresh.replace(self._path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+
+async def keep_running(part: Callable[[], Awaitable[None]], clock: Clock, log: EventLog) -> None:
+    """Run a part of a daemon; where the machine is in trouble, begin it again after a pause that grows.
+
+    Any other error of the part is raised.
+    """
+    tries, name = 0, getattr(part, "__qualname__", str(part))
+    while True:
+        began = clock.monotonic()
+        try:
+            return await part()
+        except Exception as error:
+            trouble = machine_trouble(error)
+            if trouble is None:
+                raise
+        tries = 1 if clock.monotonic() - began > LONGEST_REST_S else tries + 1
+        log.emit("machine.trouble", part=name, tries=tries, reason=str(trouble))
+        await clock.sleep(min(SHORTEST_REST_S * 2.0 ** min(tries - 1, 10), LONGEST_REST_S))
 
 
 def path_of(home: Home, process: str) -> Path:
@@ -76,7 +128,7 @@ def last_beat(home: Home, process: str) -> Beat | None:
     """Return what was last written; None where there is nothing or it cannot be read, which proves nothing."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(path_of(home, process).read_bytes()[:_LARGEST_BYTES])
-        return Beat(pid=int(found["pid"]), count=int(found["count"]))
+        return Beat(pid=int(found["pid"]), count=int(found["count"]), trouble=str(found.get("trouble", "")))
     return None
 
 

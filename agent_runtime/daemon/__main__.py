@@ -8,11 +8,12 @@ import argparse
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 from turnkeeper.config.home import locate
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import exit_code_of
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "agent-runtime"
@@ -28,7 +29,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="agent-runtime serve")
     parser.add_argument("--home", type=Path, default=None)
     home = locate(parser.parse_args(argv).home, os.environ)
-    try:
+
+    def serve() -> None:
         home.check()
         home.check_taken_over()
         home.create()
@@ -37,14 +39,13 @@ def main(argv: list[str]) -> int:
             os.environ.update(ENVIRONMENT)
             serving = import_module("agent_runtime.daemon.assembly")
             asyncio.run(serving.serve(home, lock))
-    except TurnkeeperError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+
+    return exit_code_of(serve)
 
 
 if __name__ == "__main__":
     exit_code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(exit_code)  # the interpreter's own way out waits for every thread, and one of a graph's may hang

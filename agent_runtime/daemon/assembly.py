@@ -140,7 +140,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         settle_heap()
         await server.start()
         runtime.log.emit("process.started")
-        kept = Progress(home, PROCESS, os.getpid()).run(
+        kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
             runtime.clock, lambda: keep_reachable(lock, server, runtime.log)
         )
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
@@ -158,7 +158,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)
             runtime.mailboxes.close()
-            runtime.log.emit("process.stopped", durable=True)
+            runtime.log.emit("process.stopped")
 
 
 class Threads(ThreadPoolExecutor):
@@ -269,17 +269,18 @@ class _Basis:
             log=log,
             failpoints=failpoints,
         )
+        working = worker.Worker(
+            parts,
+            terminal_deliveries=deliveries,
+            handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
+            arrived=arrived,
+            clock=clock,
+            most_at_once=MOST_AT_ONCE,
+        )
         return Runtime(
             store=store,
             acceptor=acceptor,
-            worker=worker.Worker(
-                parts,
-                terminal_deliveries=deliveries,
-                handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
-                arrived=arrived,
-                clock=clock,
-                most_at_once=MOST_AT_ONCE,
-            ),
+            worker=working,
             mailboxes=mailboxes,
             categories=categories,
             workspace=workspace,
@@ -287,7 +288,13 @@ class _Basis:
             log=log,
             clock=clock,
             entropy=self.entropy,
+            trouble=lambda: self._trouble(working),
         )
+
+    def _trouble(self, working: worker.Worker) -> str:
+        """Say what of the machine stands in the way: of a store, of the inboxes, of what a turn calls, of the log."""
+        waits = next(iter(working.waits.values()), "")
+        return self.database.trouble or self.saver.trouble or working.unreadable or waits or self.log.trouble
 
     def _workspace(self, store: Store) -> Workspace:
         def report(event: str, fields: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES, TI
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import Location, TomlFile, read_toml
-from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import InvalidInput, MachineTrouble, NotFound, TurnkeeperError, machine_trouble
 
 MOST_FILES = 500
 Source = Literal["shipped", "author"]
@@ -166,6 +166,8 @@ class Categories:
     def _read_own(self, path: Path) -> CategoryEntry:
         try:
             return self._entry(path, _read_file(path), "author")
+        except MachineTrouble:
+            raise  # it says nothing about the file
         except TurnkeeperError as error:
             shadows = path.stem in self._shipped
             return CategoryEntry(
@@ -306,7 +308,9 @@ def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
     try:
         with os.scandir(folder) as entries:
             found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_toml(entry.name)]
-    except OSError:
+    except OSError as error:
+        if (trouble := machine_trouble(error, str(folder))) is not None:
+            raise trouble from error
         return ()
     return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found))
 

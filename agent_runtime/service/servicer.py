@@ -6,7 +6,7 @@ statuses.
 """
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +43,10 @@ from turnkeeper.times import rfc3339
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The parts that the service is made from; nothing runs until `worker` is started."""
+    """The parts that the service is made from; nothing runs until `worker` is started.
+
+    `trouble` says what of the machine stands in the way of any of them; nothing where all is well.
+    """
 
     store: Store
     acceptor: Acceptor
@@ -55,9 +58,11 @@ class Runtime:
     log: EventLog
     clock: Clock
     entropy: Entropy
+    trouble: Callable[[], str]
 
 
 LONGEST_REASON = 1000
+_UNFINISHED = ("running", "accepted")
 _WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "accepted"}
 
 
@@ -77,6 +82,8 @@ class TurnLookup:
                 raise NotFound(f"no turn {wanted[:80]!r}", where="turn_id", hint="see: agent-runtime turns list")
             found = waiting
             found.cancel_requested = await self._runtime.store.read(turn_reads.is_cancelled, wanted)
+        if found.status in _UNFINISHED and (waits := self._runtime.worker.waits.get(found.thread_id)):
+            found.error = f"waits: {waits}"
         return found
 
     async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:

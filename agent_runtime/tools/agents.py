@@ -13,7 +13,7 @@ from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.model_output import SUBAGENT_TOKENS, subagent_usage
 from agent_runtime.mailbox.agent_messages import SCOPE, AgentMessages
 from agent_runtime.tools.call import Result, Runtime, call_of, spec
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import MachineTrouble, TurnkeeperError
 
 if TYPE_CHECKING:  # a rehearsal asks for the tools only, and need not wait until agents can be built
     from agent_runtime.graph.agent.default import Subagents
@@ -50,6 +50,8 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
         call, call_id = call_of(runtime), str(runtime.tool_call_id)
         try:
             report = await subagents.run(name, brief, call_id=call_id, admitted=call.context)
+        except MachineTrouble:
+            raise
         except TurnkeeperError as error:
             # What a stopped subagent used counts as well; an exception could not carry it.
             cost = {SUBAGENT_TOKENS: list(subagent_usage().used(call_id))}

@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.turn import Effect, TurnContext
 from agent_runtime.store.idempotency import Call, Outcome
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import MachineTrouble, TurnkeeperError
 from turnkeeper.times import rfc3339
 
 Runtime = ToolRuntime[TurnContext, Any]
@@ -46,6 +46,8 @@ def spec(body: Callable[P, Awaitable[Result | Outcome]], *, scope: str, effect: 
     async def answer(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
             found = await body(*args, **kwargs)
+        except MachineTrouble:
+            raise  # nothing that a model could work around: the turn waits
         except TurnkeeperError as error:
             raise ToolException(str(error)) from error
         return json.dumps(found.result if isinstance(found, Outcome) else found, ensure_ascii=False, default=_json)

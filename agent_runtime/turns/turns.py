@@ -22,6 +22,7 @@ from agent_runtime.store.turn_store import Finished, Store, Transcript
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from turnkeeper.config.settings import NotifySettings
+from turnkeeper.errors import MachineTrouble
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 
@@ -284,7 +285,11 @@ class Turns:
 
     async def _run(self, turn: TurnRecord, order: Order, mode: str) -> bool:
         self._failpoints.reach("runtime.started")
-        ended = await self._intervals.run(turn, order, mode)
+        try:
+            ended = await self._intervals.run(turn, order, mode)
+        except MachineTrouble:  # it failed at nothing of its own: the interval does not count
+            await self._store.give_back(turn.turn_id)
+            raise
         if ended is None:
             cancelled = await self._store.read(is_cancelled, turn.turn_id)
             error = "" if cancelled else "was cancelled from within its graph"

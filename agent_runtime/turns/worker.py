@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+from agent_runtime.graph.engine.engine import CALLED
 from agent_runtime.mailbox.acceptor import TerminalDeliveries
 from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.decide import Incoming
@@ -24,7 +25,7 @@ from agent_runtime.turns.lanes import Handled, Item, Lanes
 from agent_runtime.turns.turns import Parts, Turns
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
 from turnkeeper.event_log import EventLog
 from turnkeeper.storage.files import SystemFiles
 
@@ -87,8 +88,10 @@ MOST_TAKEN = 4096  # envelopes claimed and not yet archived
 LARGEST_CLAIM = 256
 POLL_S = 1.0  # other processes put without a notification
 MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
+MOST_OUTSIDE = 20  # tries where the machine fails what a graph calls: a minute and a half; our own stores: for ever
 TROUBLE_S = 0.2  # doubled at each further try
 LONGEST_TROUBLE_S = 30.0
+LONGEST_WAIT_S = 5.0  # for the machine: it may be well again at any moment
 MAY_END = frozenset({"watchdog", "author"})  # whose shutdown envelopes are meant
 
 
@@ -130,7 +133,11 @@ class Worker:
         self._lanes = Lanes(self._handle, clock, most_at_once=most_at_once, on_done=self._on_done)
         self._turns = Turns(parts, self._lanes)
         self._trouble: dict[int, int] = {}
+        self.waits: dict[str, str] = {}
+        """What of the machine each thread's turn waits for, by thread; it is tried again until it can go on."""
         self._stuck: list[_Stuck] = []
+        self.unreadable = ""
+        """What of the machine keeps the inboxes from being read; empty where nothing does."""
         self._claiming: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._began = clock.now()
@@ -201,10 +208,13 @@ class Worker:
 
     async def _claim_some(self, room: int) -> list[Delivery]:
         try:
-            return await self._mailboxes.claim(room)
+            taken = await self._mailboxes.claim(room)
         except Exception as error:  # noqa: BLE001  recorded; tried again at the next poll, as long as the process lives
-            self._log.emit("inbox.unreadable", reason=type(error).__name__)
+            self._log.emit("inbox.unreadable", reason=_sentence(error))
+            self.unreadable = str(machine_trouble(error, "the inboxes") or "")
             return []
+        self.unreadable = ""
+        return taken
 
     async def _route_all(self, deliveries: list[Delivery]) -> None:
         """Route each; one that cannot be is tried again later, ever less often, and holds up none behind it."""
@@ -257,7 +267,7 @@ class Worker:
         envelope = delivery.claimed.envelope
         stale = envelope.at < self._began
         await self._mailboxes.archive(delivery)
-        self._log.emit("shutdown.received", sender=envelope.sender, id=envelope.id, stale=stale, durable=True)
+        self._log.emit("shutdown.received", sender=envelope.sender, id=envelope.id, stale=stale)
         if not stale:
             self._on_shutdown()
 
@@ -280,15 +290,23 @@ class Worker:
         except Exception as error:  # noqa: BLE001  counted, recorded, bounded; one trigger must not stop a lane
             return await self._in_trouble(thread_id, item, error)
         self._trouble.pop(id(item), None)
+        self.waits.pop(thread_id, None)
         return handled
 
     async def _in_trouble(self, thread_id: str, item: Item, error: Exception) -> Handled:
         tries = self._trouble[id(item)] = self._trouble.get(id(item), 0) + 1
-        reason = _sentence(error)
+        trouble = machine_trouble(error)
+        reason = str(trouble) if trouble is not None else _sentence(error)
         self._log.emit("turn.trouble", thread_id=thread_id, turn_id=item.asked.turn_id, tries=tries, reason=reason)
-        if item.trigger is None or tries < MOST_TROUBLE:
-            return Handled(done=False, rest_s=rest_after(tries))
+        most = MOST_TROUBLE
+        if trouble is not None:
+            most = MOST_OUTSIDE if trouble.where == CALLED else tries + 1
+            self.waits[thread_id] = reason
+        if item.trigger is None or tries < most:
+            rest_s = rest_after(tries)
+            return Handled(done=False, rest_s=rest_s if trouble is None else min(rest_s, LONGEST_WAIT_S))
         del self._trouble[id(item)]
+        self.waits.pop(thread_id, None)
         await self._give_up(item.trigger, item.delivery, reason)
         return Handled(done=True)
 

@@ -16,11 +16,12 @@ from typing import Any
 
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS
-from constellation.supervisor.watchdog import read_orders
+from constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import Conflict, Corrupt, TurnkeeperError
+from turnkeeper.errors import Conflict, Corrupt, MachineTrouble, TurnkeeperError
 from turnkeeper.storage import damage
+from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
 from turnkeeper.storage.schema_revision import check_revision
 from turnkeeper.times import rfc3339
@@ -51,8 +52,27 @@ class Finding:
 
 
 def findings(home: Home, now: float) -> list[Finding]:
-    """Return what the markers say, the worst first for each process."""
-    return [*(item for daemon in DAEMONS for item in _of(home, daemon.name)), *_of_all(home, now)]
+    """Return what stands in the way, and what the markers say, the worst first for each process."""
+    own = (item for daemon in DAEMONS for item in _of(home, daemon.name))
+    return [*_troubles(home), *own, *_of_all(home, now)]
+
+
+def _troubles(home: Home) -> Iterator[Finding]:
+    """Yield what of the machine stands in the way of the home, or of a daemon."""
+    for trouble in unwritable(home):
+        yield Finding(process="", what=f"{trouble.where}: {trouble.what}", fix=trouble.hint)
+    for process, what in troubles_of(home, DAEMONS).items():
+        yield Finding(process=process, what=what, fix="it tries again by itself")
+
+
+def unwritable(home: Home) -> Iterator[MachineTrouble]:
+    """Yield why the home cannot be written, for its first folder that cannot."""
+    channels = home.root / "channels" / "agent"
+    inboxes = [agent / "inbox" for agent in sorted(channels.iterdir())] if channels.is_dir() else []
+    for folder in (home.root, home.run.parent, home.run, home.logs, *inboxes):
+        if folder.is_dir() and (trouble := why_unwritable(folder)) is not None:
+            yield trouble
+            return
 
 
 def _of(home: Home, process: str) -> Iterator[Finding]:
@@ -208,6 +228,7 @@ def _file_errors(home: Home) -> Iterator[TurnkeeperError]:
             check()
         except TurnkeeperError as error:
             yield error
+    yield from unwritable(home)
     free = shutil.disk_usage(home.root).free
     if free < LEAST_FREE_BYTES:
         what = f"its disk has only {free >> 20} MiB free"

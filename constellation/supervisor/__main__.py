@@ -21,10 +21,11 @@ from constellation.supervisor.watchdog import RESTARTER, Watchdog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import exit_code_of, machine_trouble
 from turnkeeper.storage.locking import ProcessLock
 
 _SHORTEST_S = 0.05
+_TROUBLE_WAIT_S = 2.0
 _BLIND_S = 1.0  # where the kernel cannot tell of a process's end
 
 
@@ -59,18 +60,29 @@ class Supervisor:
         for number in (signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         while not self._told:
-            with ExitStack() as opened:
-                # Before the tick: a daemon that dies right after it was seen alive still wakes the poll.
-                watched = self._watch(opened, {})
-                self._reap()
-                with suppress(OSError):
-                    self._keep()
-                pause_s = self._watchdog.tick()
-                if pause_s is None:
+            try:
+                if not self._look():
                     return
-                self._systemd.notify(ready=self._settled())
-                pause_s = min(pause_s, self._systemd.longest_pause_s)
-                self._wait(self._watch(opened, watched), max(pause_s, _SHORTEST_S))
+            except OSError as error:  # no descriptor is left, or a disk fails: the next look tries again
+                if machine_trouble(error, ours=True) is None:
+                    raise
+                self._wait({}, _TROUBLE_WAIT_S)
+
+    def _look(self) -> bool:
+        """Tick once and sleep; False when nothing is meant to run."""
+        with ExitStack() as opened:
+            # Before the tick: a daemon that dies right after it was seen alive still wakes the poll.
+            watched = self._watch(opened, {})
+            self._reap()
+            with suppress(OSError):
+                self._keep()
+            pause_s = self._watchdog.tick()
+            if pause_s is None:
+                return False
+            self._systemd.notify(ready=self._settled())
+            pause_s = min(pause_s, self._systemd.longest_pause_s)
+            self._wait(self._watch(opened, watched), max(pause_s, _SHORTEST_S))
+            return True
 
     def _settled(self) -> bool:
         """Tell whether every daemon serves or has been given up."""
@@ -116,16 +128,15 @@ class Supervisor:
 def main(argv: list[str]) -> int:
     """Supervise the home that `argv` names; return the exit code."""
     home, foreground = Home(root=Path(argv[0])), "--foreground" in argv[1:]
-    try:
+
+    def serve() -> None:
         home.check()
         with ProcessLock(home, SUPERVISOR.name) as lock:
             Supervisor(home, clock=SystemClock(), environ=os.environ, keep=lock.keep).run()
         if foreground:  # whoever ends this process means the whole constellation
             import_module("constellation.supervisor.up_down").bring_down(home, supervisor=False)
-    except TurnkeeperError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    return 0
+
+    return exit_code_of(serve)
 
 
 if __name__ == "__main__":

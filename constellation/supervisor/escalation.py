@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from constellation.supervisor import markers
@@ -62,7 +61,8 @@ def send_all(
             continue
         text = str(told.get("text") or f"turnkeeper: an alert that cannot be read: {path}")
         markers.write_marker(path, told | {"text": text, "tried_at": now})
-        _send(path, text, routes, log, {name: environ[name] for name in _PASSED_ON if name in environ})
+        if send(text, routes, log, environ, marker=path.name):
+            markers.clear_marker(path)
 
 
 def take_pending(home: Home) -> list[str]:
@@ -75,17 +75,22 @@ def take_pending(home: Home) -> list[str]:
     return texts
 
 
-def _send(path: Path, text: str, routes: Routes, log: EventLog, environ: Mapping[str, str]) -> None:
+def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *, marker: str = "") -> bool:
+    """Send an alert by the first route that takes it; return whether one did, or none is set. It writes no marker."""
+    passed = {name: environ[name] for name in _PASSED_ON if name in environ}
     for route in ("command", "webhook"):
         target = str(getattr(routes, route))
         if not target:
             continue
-        failure = _by_command(target, text, environ) if route == "command" else post(target, text, LONGEST_S)
+        try:
+            failure = _by_command(target, text, passed) if route == "command" else post(target, text, LONGEST_S)
+        except OSError as error:  # no descriptor or process is left to send with
+            failure = error.strerror or str(error)
         if not failure:
-            markers.clear_marker(path)
-            log.emit("escalate.done", marker=path.name, route=route)
-            return
-        log.emit("escalate.failed", marker=path.name, route=route, reason=failure)
+            log.emit("escalate.done", marker=marker, route=route)
+            return True
+        log.emit("escalate.failed", marker=marker, route=route, reason=failure)
+    return not (routes.command or routes.webhook)
 
 
 def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:

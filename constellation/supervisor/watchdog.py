@@ -17,15 +17,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from constellation.supervisor import daemons, markers, policy
-from constellation.supervisor.escalation import Routes, escalate, send_all
+from constellation.supervisor.escalation import Routes, escalate, send, send_all
 from constellation.supervisor.handoff import Deliverer, Draft, crash_text, drafts, write_draft
 from constellation.supervisor.markers import Memory, Revive, Stall, recall, remember
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Corrupt, Exhausted
+from turnkeeper.errors import Conflict, Corrupt, Exhausted, MachineTrouble, machine_trouble
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, last_beat
+from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import ProcessLock, is_held
 from turnkeeper.times import rfc3339
 
@@ -35,6 +36,8 @@ RESTARTED = "agent-runtime"
 MOST_TRIES = 3
 KEPT_STATUS_FILES = 50
 _LOCK_PATIENCE_S = 30.0
+_TROUBLE_WAIT_S = 2.0
+_CALM_S = 60.0  # how long after trouble of the machine the next one is news
 _TAIL_BYTES = 4096
 _NAMED = re.compile(r"([A-Za-z_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)
 
@@ -68,22 +71,36 @@ class Watchdog:
         self._environ = environ
         self._log = EventLog(home.logs, LOCK, clock)
         self._planned = Planned(home, log=self._log, environ=environ, child=child)
+        self._troubles = Troubles(home, clock, self._log)
+        self._orders = Orders()
         self._log_from: dict[str, int] = {}
         self.ended: dict[int, str] = {}
         """How processes ended that were children of this one, by pid; whoever reaps them fills it in."""
 
     def tick(self) -> float | None:
-        """Do one tick and return how many seconds to wait for the next; None when nothing is meant to run."""
+        """Do one tick and return how many seconds to wait for the next; None when nothing is meant to run.
+
+        Where the machine is in trouble nothing is decided: the author is alerted, and the next tick tries again.
+        """
         try:
             with ProcessLock(self._home, LOCK):
                 return self._tick()
         except Conflict:
             return 0.5  # another process is at it
+        except (OSError, MachineTrouble) as error:
+            trouble = machine_trouble(error, ours=True)
+            if trouble is None:
+                raise
+            self._troubles.look({"watchdog": str(trouble)}, self._orders, self._environ)
+            return min(self._orders.limits.interval_s, _TROUBLE_WAIT_S)
 
     def _tick(self) -> float | None:
         orders = read_orders(self._home)
         if orders is None:
             return None
+        self._orders = orders
+        if (trouble := why_unwritable(self._home.run)) is not None:
+            raise trouble  # a decision that cannot be put on disk is not made
         now = self._clock.now().timestamp()
         quiet = is_quiet(self._home, now)
         wake_at = now + orders.limits.interval_s
@@ -105,6 +122,7 @@ class Watchdog:
             wake_at = min(wake_at, step.wake_at)
         every_s = orders.limits.interval_s
         send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=every_s)
+        self._troubles.look(troubles_of(self._home, self._daemons), orders, self._environ)
         return max(0.0, wake_at - now)
 
     def _deliver(self) -> None:
@@ -200,6 +218,40 @@ class Watchdog:
     def _new_id(self, daemon: daemons.Daemon) -> str:
         at = self._clock.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         return f"{at}-{daemon.name}-{self._entropy.hex(4)}"
+
+
+def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
+    """Return what of the machine stands in the way of each daemon that says so, by the daemon's name."""
+    found = {}
+    for daemon in of:
+        beat = last_beat(home, daemon.name)
+        if beat is not None and beat.trouble and daemons.serves(home, daemon):
+            found[daemon.name] = beat.trouble
+    return found
+
+
+class Troubles:
+    """Alerts the author to trouble of the machine: once while it lasts, and once for what comes back soon.
+
+    It keeps nothing on disk, since the disk may be what is in trouble: an alert that no route takes is tried again at
+    each tick while the trouble lasts.
+    """
+
+    def __init__(self, home: Home, clock: Clock, log: EventLog) -> None:
+        self._home, self._clock, self._log = home, clock, log
+        self._told: dict[str, float] = {}
+
+    def look(self, found: Mapping[str, str], orders: Orders, environ: Mapping[str, str]) -> None:
+        """Take in what stands in the way now, by process."""
+        now = self._clock.monotonic()
+        self._told = {name: at for name, at in self._told.items() if now - at < _CALM_S}
+        for process, what in found.items():
+            if process not in self._told:
+                self._log.emit("machine.trouble", daemon=process, reason=what)
+                text = f"turnkeeper: {process}: {what} ({self._home.root})"
+                if not send(text, orders.routes, self._log, environ):
+                    continue
+            self._told[process] = now
 
 
 def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, **more: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from task_runner.daemon.assembly import PROCESS, Runner, assemble
 from task_runner.service.service import Servicer
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.errors import EXIT_FAILURE, TurnkeeperError
+from turnkeeper.errors import MachineTrouble, exit_code_of
 from turnkeeper.event_log import EventLog
-from turnkeeper.process import Progress, settle_heap
+from turnkeeper.process import Progress, keep_running, settle_heap
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
@@ -48,19 +49,24 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         await server.start()
         log.emit("process.started")
         try:
-            progress = Progress(home, PROCESS, os.getpid())
+            progress = Progress(home, PROCESS, os.getpid(), runner.trouble)
             kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log))
-            await _work_until(stop, runner, kept)
+            await _work_until(stop, runner, kept, log)
         finally:
             await server.stop(_STOP_GRACE_S)
-            await runner.service.end_ephemeral()
-            log.emit("process.stopped", durable=True)
+            with suppress(MachineTrouble):  # the next start does it
+                await runner.service.end_ephemeral()
+            log.emit("process.stopped")
 
 
-async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None]) -> None:
-    """Run the parts until `stop` is set; a part that fails ends the process, which its supervisor starts again."""
+async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None], log: EventLog) -> None:
+    """Run the parts until `stop` is set.
+
+    A part that meets trouble of the machine is begun again. One that fails otherwise ends the process, which its
+    supervisor starts again.
+    """
     parts = [
-        asyncio.create_task(part.run(), name=type(part).__name__)
+        asyncio.create_task(keep_running(part.run, SystemClock(), log), name=type(part).__name__)
         for part in (
             runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
         )
@@ -78,20 +84,16 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[A
 def main(argv: list[str]) -> int:
     """Serve the home that `argv` names; return the exit code."""
     home = Home(root=Path(argv[0]))
-    try:
+
+    def serve_home() -> None:
         home.check()
         home.check_taken_over()
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:
             asyncio.run(serve(home, lock))
-    except TurnkeeperError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
-    except ExceptionGroup as group:
-        sys.stderr.write(f"error: {group.exceptions[0]}\n")
-        return EXIT_FAILURE
-    return 0
+
+    return exit_code_of(serve_home)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ class Runner:
         canceller: ends turns that a waiting fire wants ended.
         pruner: deletes old history.
         warm_up: makes the first fire as fast as the second.
+        trouble: says what of the machine stands in the way of the store and the event log; empty where nothing does.
     """
 
     service: operations.Service
@@ -58,6 +59,7 @@ class Runner:
     canceller: sending.Canceller
     pruner: Pruner
     warm_up: Callable[[], Awaitable[None]]
+    trouble: Callable[[], str]
 
 
 @asynccontextmanager
@@ -105,6 +107,7 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
             runtime_events=runtime_events,
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
+            trouble=lambda: store.trouble or log.trouble,
             warm_up=lambda: store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy)),
         )
     finally:

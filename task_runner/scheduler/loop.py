@@ -13,6 +13,7 @@ from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_due, pla
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
+from turnkeeper.errors import MachineTrouble
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 from turnkeeper.times import rfc3339
@@ -20,6 +21,7 @@ from turnkeeper.times import rfc3339
 LONGEST_WAIT_S = 30.0
 LEAD_S = 1.0  # before something is due, to have it in memory by then
 MOST_PREPARED = 4096  # tasks: what the caches of definitions and timetables hold
+_TROUBLE = (MachineTrouble, OperationalError)
 _TROUBLE_WAIT_S = 2.0
 
 
@@ -61,16 +63,16 @@ class Loop:
                 await self.tick()
                 self._planned.set()
                 pause_s = await self._pause_s()
-            except OperationalError as error:
-                with suppress(OSError):  # a full disk takes no event either
-                    self._log.emit("store.trouble", reason=_first_trouble(error))
+            except _TROUBLE as error:
+                with suppress(OSError):
+                    self._log.emit("store.trouble", reason=str(error))
                 pause_s = _TROUBLE_WAIT_S
             await self._clock.wait(self._changed, pause_s)
 
     async def tick(self) -> Planned:
         """Plan all that is due by now; return what was done once it is on disk.
 
-        Raises OperationalError where the store cannot be read or written, which is no fault of a task.
+        Raises MachineTrouble where the store cannot be read or written, which is no fault of a task.
         """
         now = self._clock.now()
         total = Planned()
@@ -99,7 +101,7 @@ class Loop:
     async def _plan_batch(self, now: datetime) -> Planned:
         try:
             return await self._store.run(partial(plan_due, now=now, reachable=self._reachable()))
-        except OperationalError:
+        except _TROUBLE:
             raise
         except Exception:  # noqa: BLE001  found out one by one below, where the culprit is quarantined
             return await self._plan_one_by_one()
@@ -111,7 +113,7 @@ class Loop:
         for task_id in await self._store.run(lambda session: session.tasks.due(now, LARGEST_BATCH)):
             try:
                 total += await self._store.run(partial(plan_tasks, ids=[task_id], now=now, reachable=self._reachable()))
-            except OperationalError:
+            except _TROUBLE:
                 raise
             except Exception as error:  # noqa: BLE001  recorded with the task, which stops firing
                 total.events.append(await self._store.run(_quarantining(task_id, error)))
@@ -153,14 +155,6 @@ class Loop:
         after = 0
         while after := await self._store.run(partial(bring_back, now=now, after_entry=after)):
             self._dispatch()
-
-
-def _first_trouble(error: OperationalError) -> str:
-    """Return what went wrong first: undoing a unit that a full disk ended fails too, and hides it."""
-    first, at = error, error.__context__
-    while at is not None:
-        first, at = at if isinstance(at, OperationalError) else first, at.__context__
-    return str(first.orig)
 
 
 def _quarantining(task_id: str, error: Exception) -> Callable[[Session], LogRecord]:

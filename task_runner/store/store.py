@@ -94,6 +94,11 @@ class SqliteStore:
         await self._database.run(undone)
         return done[0]
 
+    @property
+    def trouble(self) -> str:
+        """What of the machine stands in the way of the store; empty where nothing does."""
+        return self._database.trouble
+
     def close(self) -> None:
         """Finish what is queued, then close the file."""
         self._database.close()

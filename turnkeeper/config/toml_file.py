@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.errors import InvalidInput, NotFound, machine_trouble
 
 LARGEST_BYTES = 1 << 20
 DEEPEST = 16
@@ -79,13 +79,13 @@ def read_toml(path: Path) -> TomlFile:
 
 
 def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
-    """Read a plain UTF-8 file of at most `largest` bytes. Raises NotFound or InvalidInput."""
+    """Read a plain UTF-8 file of at most `largest` bytes. Raises NotFound, InvalidInput or MachineTrouble."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise NotFound("no such file", where=str(path)) from error
     except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise machine_trouble(error) or InvalidInput(f"cannot be read: {error.strerror}", where=str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise InvalidInput("is not a plain file", where=str(path))

@@ -13,7 +13,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from turnkeeper import errors
-from turnkeeper.errors import Conflict, TurnkeeperError
+from turnkeeper.errors import Conflict, TurnkeeperError, machine_trouble
 
 
 class AlreadyExists(Conflict):
@@ -94,7 +94,10 @@ def _details(error: grpc.RpcError) -> tuple[str, str]:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a TurnkeeperError raised by a handler into its status; any other exception is our bug and says INTERNAL."""
+    """Turns a TurnkeeperError raised by a handler, or trouble of the machine, into its status.
+
+    Any other exception is our bug and says INTERNAL.
+    """
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """Wrap the handler that serves this call."""
@@ -110,12 +113,20 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         return handler
 
 
+def _typed(error: Exception) -> TurnkeeperError:
+    """Return an error as one of ours, where it is one or the machine is to blame. Raises it otherwise."""
+    found = error if isinstance(error, TurnkeeperError) else machine_trouble(error)
+    if found is None:
+        raise error
+    return found
+
+
 def _guard_unary(behaviour: Any) -> Any:
     async def call(request: Any, context: Any) -> Any:
         try:
             return await behaviour(request, context)
-        except TurnkeeperError as error:
-            await context.abort_with_status(to_status(error))
+        except Exception as error:  # noqa: BLE001  what is not ours is raised again
+            await context.abort_with_status(to_status(_typed(error)))
 
     return call
 
@@ -125,7 +136,7 @@ def _guard_stream(behaviour: Any) -> Any:
         try:
             async for item in behaviour(request, context):
                 yield item
-        except TurnkeeperError as error:
-            await context.abort_with_status(to_status(error))
+        except Exception as error:  # noqa: BLE001  what is not ours is raised again
+            await context.abort_with_status(to_status(_typed(error)))
 
     return call

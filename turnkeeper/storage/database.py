@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, Unreachable
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
 from turnkeeper.storage.damage import judged
 from turnkeeper.storage.schema_revision import check_revision, refuse_newer
 
@@ -74,11 +74,16 @@ class Call:
 class WorkerThread:
     """A thread that takes calls in the order they came and passes them to `serve` in batches.
 
-    `serve` sets the result or the error of each call of its batch.
+    `serve` sets the result or the error of each call of its batch. An error of the machine reaches the caller as
+    MachineTrouble.
+
+    Attributes:
+        trouble: what of the machine stands in the way, since when a call met it and until one succeeds; else empty.
     """
 
     def __init__(self, name: str, serve: Callable[[Sequence[Call]], None], *, where: str = "") -> None:
         """Start the thread. `where` is the file that it reads and writes."""
+        self.trouble = ""
         self._where = where
         self._serve = serve
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -128,10 +133,19 @@ class WorkerThread:
             except BaseException as error:  # noqa: BLE001  every caller of the batch gets it; the thread goes on
                 for call in batch:
                     call.error = error
-            for call in batch:
-                if call.error is not None:
-                    call.error = judged(call.error, self._where)
+            self._type_errors(batch)
             _answer(batch)
+
+    def _type_errors(self, batch: Sequence[Call]) -> None:
+        """Tell damage of the file, and trouble of the machine, apart from errors of the work."""
+        for call in batch:
+            error = None if call.error is None else judged(call.error, self._where)
+            if error is None:
+                self.trouble = ""
+            elif not isinstance(error, TurnkeeperError) and (found := machine_trouble(error, self._where)):
+                found.__cause__ = error
+                error, self.trouble = found, str(found)
+            call.error = error
 
     def _next(self) -> tuple[list[Call], bool]:
         """Wait for a call and take those queued behind it; False once the thread is to end."""
@@ -197,27 +211,29 @@ class Database:
             Conflict: written by a newer version; it is left as it is.
             Corrupt: it cannot be read as a store, or, with `read_only`, it is of an older schema.
             InvalidInput: a URL that is not PostgreSQL's, or its driver is not installed.
+            MachineTrouble: the machine cannot read or write it at the moment.
             Unreachable: the server does not answer.
         """
         self.path = place if isinstance(place, Path) else make_url(place).render_as_string()
-        if isinstance(place, Path):
-            check_revision(place, migrations)
-            self._engine = _open_file(place, read_only=read_only)
-        else:
-            self._engine = _open_server(place, read_only=read_only)
+        try:
+            if isinstance(place, Path):
+                check_revision(place, migrations)
+                self._engine = _open_file(place, read_only=read_only)
+            else:
+                self._engine = _open_server(place, read_only=read_only)
+        except OSError as error:
+            raise unopened(error, str(place), "a store") from error
         try:
             _migrate(self._engine, migrations, str(self.path), read_only=read_only)
+            self._connection = self._engine.connect()
         except DatabaseError as error:
             self._engine.dispose()
-            raise Corrupt(f"cannot be read as a store: {error.orig}", where=str(self.path)) from error
+            raise unopened(error.orig or error, str(self.path), "a store") from error
         except (Conflict, Corrupt):
             self._engine.dispose()
             raise
-        self._connection = self._engine.connect()
-        name = place.stem if isinstance(place, Path) else make_url(place).database
-        self._thread = WorkerThread(
-            f"db-{name}", lambda batch: _run_batch(self._connection, batch), where=str(self.path)
-        )
+        name, work = place.stem if isinstance(place, Path) else make_url(place).database, self._connection
+        self._thread = WorkerThread(f"db-{name}", lambda batch: _run_batch(work, batch), where=str(self.path))
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.
@@ -229,6 +245,11 @@ class Database:
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue `work` from any thread; the future ends once it is on disk, or with its exception."""
         return self._thread.submit(work)
+
+    @property
+    def trouble(self) -> str:
+        """What of the machine stands in the way of the file; empty where nothing does."""
+        return self._thread.trouble
 
     def close(self) -> None:
         """Finish what is queued, then close the database."""

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from turnkeeper.errors import Corrupt, Exhausted, TurnkeeperError
+from turnkeeper.errors import Corrupt, Exhausted, MachineTrouble, TurnkeeperError, machine_trouble
 
-_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.EPERM}
+_PROBE = b"\0" * (64 << 10)
 
 
 class Files(Protocol):
@@ -45,8 +44,8 @@ class Files(Protocol):
     def read(self, path: Path, largest: int) -> bytes:
         """Return a plain file's bytes.
 
-        Raises FileNotFoundError; Corrupt for a link, a folder or one too large; Exhausted where the machine has no
-        descriptor or memory left to look, which says nothing about the file.
+        Raises FileNotFoundError; Corrupt for a link, a folder or one too large; MachineTrouble where the machine has no
+        descriptor left or its disk fails, which says nothing about the file.
         """
 
 
@@ -96,9 +95,7 @@ class SystemFiles:
         except FileNotFoundError:
             raise
         except OSError as error:
-            if error.errno in _NO_DESCRIPTORS:
-                raise Exhausted(f"cannot be read: {error.strerror}", where=str(path), hint="try again") from error
-            raise Corrupt(f"cannot be opened: {error.strerror}", where=str(path)) from error
+            raise machine_trouble(error) or Corrupt(f"cannot be opened: {error.strerror}", where=str(path)) from error
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -106,6 +103,8 @@ class SystemFiles:
             if found.st_size > largest:
                 raise Corrupt(f"is larger than {largest} bytes", where=str(path))
             return _read_all(descriptor)
+        except OSError as error:
+            raise machine_trouble(error, str(path)) or error from error
         finally:
             os.close(descriptor)
 
@@ -128,7 +127,10 @@ def create(path: Path, data: bytes, *, sync: bool) -> None:
 
 @contextlib.contextmanager
 def machine_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into Exhausted; one that says a name exists or is gone passes as it is."""
+    """Turn an OSError inside the block into Exhausted; one that says a name exists or is gone passes as it is.
+
+    What the machine is to blame for is MachineTrouble, a kind of Exhausted.
+    """
     try:
         yield
     except (FileExistsError, FileNotFoundError):
@@ -156,11 +158,27 @@ def _read_all(descriptor: int) -> bytes:
     return b"".join(chunks)
 
 
+def why_unwritable(folder: Path) -> MachineTrouble | None:
+    """Return why nothing can be written into a folder; None where something can. It leaves nothing behind."""
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        # A file system without unnamed files answers otherwise: ask for the permission at least.
+        denied = None if os.access(folder, os.W_OK | os.X_OK) else OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return machine_trouble(denied if denied and error.errno != errno.EROFS else error, str(folder), ours=True)
+    try:
+        os.write(descriptor, _PROBE[os.write(descriptor, _PROBE) :] or b"\0")
+    except OSError as error:
+        return machine_trouble(error, str(folder), ours=True)
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _typed(error: OSError, path: Path) -> Exception:
-    if error.errno in _NO_ROOM:
-        return _no_room(error, path)
-    return error
+    return machine_trouble(error, str(path), ours=True) or error
 
 
 def _no_room(error: OSError, path: Path) -> Exhausted:
-    return Exhausted(f"cannot be written: {error.strerror}", where=str(path), hint="free room, then try again")
+    trouble = machine_trouble(error, str(path), ours=True)
+    return trouble or Exhausted(f"cannot be written: {error.strerror}", where=str(path), hint="try again")

@@ -33,7 +33,8 @@ class ProcessLock:
     def __enter__(self) -> Self:
         """Take the lock and write the pid file. Raises Conflict if another process holds it."""
         self._descriptor = self._take()
-        self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
+        with contextlib.suppress(OSError):  # the lock holds without it, and `holder_pid` looks on
+            self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
         return self
 
     def keep(self) -> list[str]:
@@ -57,7 +58,8 @@ class ProcessLock:
     def __exit__(self, *_error: object) -> None:
         if self._descriptor is not None:
             if _read_pid(self._pid_path) == os.getpid():
-                self._pid_path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    self._pid_path.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -96,6 +98,17 @@ def _is_file_of(path: Path, descriptor: int) -> bool:
     return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
 
+def _holder_by_kernel(path: Path) -> int | None:
+    """Return the pid of who took a lock, from the kernel's table; None where it has none or does not say."""
+    with contextlib.suppress(OSError):
+        inode = path.stat().st_ino
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            fields = line.split()  # 1: FLOCK ADVISORY WRITE 4711 00:2e:1234 0 EOF
+            if fields[1:4] == ["FLOCK", "ADVISORY", "WRITE"] and fields[5].endswith(f":{inode}"):
+                return int(fields[4])
+    return None
+
+
 def _taken(descriptor: int) -> bool:
     """Take the lock. Whoever asks if it is held holds it too, for a moment: try again before giving up."""
     clock = SystemClock()
@@ -131,13 +144,14 @@ def holder_pid(home: Home, process: str) -> int | None:
     """Return the pid of the lock's holder, or None when nobody holds it."""
     if not is_held(home, process):
         return None
-    return _read_pid(home.pid(process))
+    pid = _read_pid(home.pid(process))
+    return pid if pid is not None else _holder_by_kernel(home.lock(process))
 
 
 def _read_pid(path: Path) -> int | None:
     try:
         text = path.read_text(encoding="ascii").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError):
         return None
     return int(text) if text.isdigit() and text.isascii() else None
 

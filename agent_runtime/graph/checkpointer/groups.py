@@ -22,19 +22,20 @@ class Checkpoints:
         reader: the thread that reads what has been committed; its work is a function of a connection.
     """
 
-    def __init__(self, writing: Connection, reading: Connection, *, begin: str) -> None:
+    def __init__(self, writing: Connection, reading: Connection, *, begin: str, where: str = "") -> None:
         """Start the threads.
 
         Args:
             writing: outside a transaction, as each statement finds it that is not between `begin` and its end.
             reading: likewise.
             begin: the statement that begins a transaction.
+            where: names the database in errors.
         """
         self._writing = writing
         self._reading = reading
         self._begin = begin
-        self.writer = WorkerThread("checkpoints-write", self._write)
-        self.reader = WorkerThread("checkpoints-read", self._read)
+        self.writer = WorkerThread("checkpoints-write", self._write, where=where)
+        self.reader = WorkerThread("checkpoints-read", self._read, where=where)
 
     def close(self) -> None:
         """Finish what is queued, then close the connections."""

@@ -71,6 +71,11 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         self._file = _open(place)
         self._entropy = SystemEntropy()
 
+    @property
+    def trouble(self) -> str:
+        """What of the machine stands in the way of the file; empty where nothing does."""
+        return self._file.writer.trouble or self._file.reader.trouble
+
     def close(self) -> None:
         """Finish what is queued, then close it."""
         self._file.close()

@@ -6,7 +6,7 @@ from sqlite3 import Connection
 
 from agent_runtime.graph.checkpointer.groups import Checkpoints
 from agent_runtime.graph.checkpointer.rows import check_columns, columns_of, continue_ids
-from turnkeeper.errors import Corrupt
+from turnkeeper.storage.database import unopened
 
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS checkpoints (
@@ -30,16 +30,17 @@ class CheckpointFile(Checkpoints):
 
         Raises:
             Corrupt: not SQLite, tables of other columns, or checkpoints that new ones would not come after.
+            MachineTrouble: the machine cannot read or write it at the moment.
         """
-        path.touch(mode=0o600, exist_ok=True)
         try:
+            path.touch(mode=0o600, exist_ok=True)
             writing = _connect(path)
             _prepare(writing, path)
             reading = _connect(path)
             reading.execute("PRAGMA query_only=ON")
-        except sqlite3.DatabaseError as error:
-            raise Corrupt(f"cannot be read as checkpoints: {error}", where=str(path)) from error
-        super().__init__(writing, reading, begin="BEGIN IMMEDIATE")
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise unopened(error, str(path), "checkpoints") from error
+        super().__init__(writing, reading, begin="BEGIN IMMEDIATE", where=str(path))
 
 
 def _connect(path: Path) -> Connection:

@@ -21,7 +21,7 @@ from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical, read_interrupt
 from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.turn import Said, TurnContext
-from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
 WAKE = "wake_after_s"
@@ -96,6 +96,9 @@ class Ended:
     error: str = ""
     interrupts: tuple[RaisedInterrupt, ...] = ()
     step: Step = Step(messages=None)
+
+
+CALLED = "the turn"  # where trouble is that no store of ours reports: in what a graph, a tool or a model calls
 
 
 class TokenLimit(RuntimeError):
@@ -225,6 +228,7 @@ class Engine:
 
         Raises:
             CancelledError: the caller's task was cancelled; what was checkpointed stays.
+            MachineTrouble: the machine could not read or write: no failure of the turn, which goes on later.
         """
         control = RunControl()
         self._controls.add(control)
@@ -253,7 +257,12 @@ class Engine:
             if limit.expired():
                 return Ended(stopped="timeout", error=f"took longer than {context.category.seconds} s", step=step)
             return Ended(stopped="failed", error=_sentence(error, self._secrets), step=step)
-        except Exception as error:  # noqa: BLE001  whatever a graph raises is the turn's failure, recorded with it
+        except Exception as error:
+            trouble = machine_trouble(error, CALLED)
+            if trouble is not None:
+                await progress.record_cost()
+                raise trouble from error
+            # Whatever else a graph raises is the turn's failure, recorded with it.
             return Ended(stopped="failed", error=_sentence(error, self._secrets), step=progress.with_cost(error))
         finally:
             self._controls.discard(control)

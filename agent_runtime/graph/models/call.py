@@ -24,7 +24,7 @@ from agent_runtime.store.turn_writes import tokens_of_day
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import ModelSettings
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Exhausted
+from turnkeeper.errors import Exhausted, machine_trouble
 from turnkeeper.event_log import EventLog
 from turnkeeper.times import rfc3339
 
@@ -126,6 +126,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         Raises:
             ModelFailed: it gave none.
             Exhausted: the day's tokens are used up.
+            MachineTrouble: this machine is to blame, not the model's server.
         """
         turn = request.runtime.context if request.runtime else None
         turn_id = turn.turn_id if isinstance(turn, TurnContext) else ""
@@ -179,6 +180,8 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             log.emit("model.retry", turn_id=turn_id, attempt=this.number, reason=fault.reason, wait_s=waits)
             return wait_s
         log.emit("model.failed", turn_id=turn_id, attempt=this.number, reason=fault.reason)
+        if (trouble := machine_trouble(error, "a model's call")) is not None:
+            raise trouble from None
         failed = self._failed(fault, this.number, secrets)
         failed.tokens = lost
         raise failed from None  # what the provider raised may quote a key

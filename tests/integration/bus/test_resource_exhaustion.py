@@ -34,7 +34,7 @@ def run(folder: Path, kind: str) -> dict:
 
 def check(found: dict) -> None:
     assert found["errors"], "it was never refused"
-    assert set(found["errors"]) == {"Exhausted"}
+    assert set(found["errors"]) == {"MachineTrouble"}
     assert found["there"] == sorted(found["answered"]), "what is visible is what was answered for"
     assert found["claimed"] == [*found["answered"], found["after"]], "all of it arrives, and what was put afterwards"
     assert found["hidden"] == found["quarantined"] == []
@@ -46,7 +46,7 @@ def test_a_full_disk(small_disk: Path) -> None:
 
 def test_no_descriptors_left(tmp_path: Path) -> None:
     found = run(tmp_path, "descriptors")
-    assert found["errors"] == ["Exhausted"] * 2
+    assert found["errors"] == ["MachineTrouble"] * 2
     check(found)
 
 
@@ -54,5 +54,5 @@ def test_a_folder_that_may_not_be_written() -> None:
     with tempfile.TemporaryDirectory(prefix="tk-") as name:
         Path(name).chmod(0o777)
         found = run(Path(name), "read-only")
-        assert found["errors"] == ["Exhausted"] * 3
+        assert found["errors"] == ["MachineTrouble"] * 3
         check(found)

@@ -1,6 +1,8 @@
 """Trouble with the machine: what cannot be done now is done later, and neither a lane nor the claiming dies of it."""
 
 import asyncio
+import sqlite3
+import threading
 from typing import Any
 
 import pytest
@@ -18,16 +20,17 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NotifySettings, Settings
 
 FULL = OSError(28, "No space left on device")
+BUG = RuntimeError("a bug of ours")
 
 
-def broken(times: int, work: Any, over: asyncio.Event) -> Any:
+def broken(times: int, work: Any, over: asyncio.Event, error: Exception = FULL) -> Any:
     """Return `work` as it is while the disk is full: it raises so many times, then it works again."""
     left = [times]
 
     def tried(*args: Any, **fields: Any) -> Any:
         if left[0]:
             left[0] -= 1
-            raise FULL
+            raise error
         over.set()
         return work(*args, **fields)
 
@@ -131,9 +134,9 @@ async def test_a_fire_that_is_tried_in_vain_is_seen_by_its_author(
     monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     await told(bench, bench.settings)
     store: Any = bench.runtime.store
-    store.begin = broken(10_000, store.begin, asyncio.Event())
+    store.begin = broken(10_000, store.begin, asyncio.Event(), BUG)
     event = await bench.run()
-    assert (event.state, "No space left" in event.error) == (STATES.FAILED, True)
+    assert (event.state, "a bug of ours" in event.error) == (STATES.FAILED, True)
     (shown,) = await bench.conversation()
     assert (shown.status, shown.messages[0].text, shown.error) == ("failed", "go", event.error)
     assert await heard(bench) == [f"failure {event.turn_id}"]
@@ -141,6 +144,48 @@ async def test_a_fire_that_is_tried_in_vain_is_seen_by_its_author(
     assert len(bench.lying("quarantine")) == 1
     again = await bench.service.Fire(bench.fire(), None)
     assert again.disposition == wire.FireReceipt.DUPLICATE
+
+
+async def test_a_fire_waits_for_the_machine_however_often_it_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "LONGEST_WAIT_S", 0.001)
+    store: Any = bench.runtime.store
+    store.begin = broken(10 * worker.MOST_TROUBLE, store.begin, asyncio.Event())
+    assert (await bench.run()).state == STATES.SUCCEEDED
+    await bench.rest()
+    assert [record["tries"] for record in bench.trail("turn.trouble")] == [*range(1, 10 * worker.MOST_TROUBLE + 1)]
+    assert bench.runtime.worker.waits == {}
+
+
+async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_it_waits_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "LONGEST_WAIT_S", 0.001)
+    writer: Any = bench.runtime.worker._engine._checkpoints._file.writer
+    serve, failing = writer._serve, threading.Event()
+    failing.set()
+
+    def fail(batch: Any) -> None:
+        if not failing.is_set():
+            serve(batch)
+        else:
+            error = sqlite3.DatabaseError("database disk image is malformed")  # as a failed read looks
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+
+    writer._serve = fail
+    receipt = await bench.service.Fire(bench.fire(), None)
+    async with asyncio.timeout(PATIENCE_S):
+        while len(bench.trail("turn.trouble")) < 20:
+            await asyncio.to_thread(lambda: None)
+    waits = await bench.turn(receipt.turn_id)
+    assert (waits.status, "malformed" in waits.error, waits.error[:7]) == ("running", True, "waits: ")
+    assert "checkpoints.db" in bench.runtime.trouble()
+    failing.clear()
+    assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    await bench.rest()
+    assert ((await bench.turn(receipt.turn_id)).error, bench.runtime.trouble()) == ("", "")
 
 
 async def test_an_accepted_fire_whose_envelope_can_no_longer_be_read_has_failed(bench: Bench) -> None:
@@ -209,9 +254,9 @@ async def test_a_fire_that_is_given_up_leaves_no_turn_to_be_continued(
 ) -> None:
     monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     intervals: Any = bench.runtime.worker._intervals
-    intervals.run = broken(10_000, intervals.run, asyncio.Event())
+    intervals.run = broken(10_000, intervals.run, asyncio.Event(), BUG)
     store: Any = bench.runtime.store
-    store.try_again = broken(10_000, store.try_again, asyncio.Event())
+    store.try_again = broken(10_000, store.try_again, asyncio.Event(), BUG)
     event = await bench.run()
     assert event.state == STATES.FAILED
     assert (await bench.turn(event.turn_id)).status == "failed"
@@ -227,7 +272,7 @@ async def test_a_turn_that_ended_stays_as_it_is_when_its_envelope_cannot_be_arch
 ) -> None:
     monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
     mailboxes: Any = bench.runtime.mailboxes
-    mailboxes.archive = broken(10_000, mailboxes.archive, asyncio.Event())
+    mailboxes.archive = broken(10_000, mailboxes.archive, asyncio.Event(), BUG)
     assert (await bench.run()).state == STATES.SUCCEEDED
     await bench.rest()
     assert await bench.history() == ["STARTED", "SUCCEEDED"]

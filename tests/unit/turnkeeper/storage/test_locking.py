@@ -88,3 +88,11 @@ def test_who_lost_its_lock_to_another_is_told_and_takes_nothing_from_it(home: Ho
             lost.__exit__()
             assert home.pid("task-runner").exists()
             assert is_held(home, "task-runner")
+
+
+def test_a_lock_is_held_and_its_holder_found_where_the_pid_cannot_be_written(home: Home) -> None:
+    home.pid("task-runner").mkdir()  # as good as a full disk
+    with ProcessLock(home, "task-runner"):
+        assert is_held(home, "task-runner")
+        assert holder_pid(home, "task-runner") == os.getpid()
+    assert not is_held(home, "task-runner")
