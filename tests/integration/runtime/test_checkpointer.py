@@ -26,7 +26,7 @@ from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.checkpointer.sqlite import SCHEMA, CheckpointFile
 from tests.support.postgres import Places
 from tests.support.saving import another, at, checkpoint
-from turnkeeper.errors import Corrupt, Unreachable
+from turnkeeper.errors import Corrupt, MachineTrouble, Unreachable
 
 META: Any = {"source": "loop", "step": 1}
 UNSTORABLE = "\ud800"  # has no UTF-8 form: no database can take it
@@ -144,7 +144,7 @@ async def test_a_full_disk_is_told_to_everyone_and_ends_with_it(saver: GroupedSa
     tasks = await asked(saver._file.writer.run(limit(1)), *(put(saver, number, x="x" * 100_000) for number in range(3)))
     held.set()
     outcomes = await asyncio.gather(*tasks[1:], return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [sqlite3.OperationalError] * 3
+    assert [type(outcome) for outcome in outcomes] == [MachineTrouble] * 3
     assert "full" in str(outcomes[0])
     assert await saver.aget_tuple(at()) is None
     await saver._file.writer.run(limit(1_000_000))
