@@ -24,7 +24,6 @@ from typing import Any
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import machine_trouble
-from turnkeeper.event_log import EventLog
 
 EVERY_S = 5.0
 IN_TROUBLE_S = 0.5
@@ -100,10 +99,10 @@ class Progress:
         self._descriptor = descriptor
 
 
-async def keep_running(part: Callable[[], Awaitable[None]], clock: Clock, log: EventLog) -> None:
+async def keep_running(part: Callable[[], Awaitable[None]], clock: Clock, emit: Callable[..., None]) -> None:
     """Run a part of a daemon; where the machine is in trouble, begin it again after a pause that grows.
 
-    Any other error of the part is raised.
+    `emit` takes the event that says so. Any other error of the part is raised.
     """
     tries, name = 0, getattr(part, "__qualname__", str(part))
     while True:
@@ -115,7 +114,7 @@ async def keep_running(part: Callable[[], Awaitable[None]], clock: Clock, log: E
             if trouble is None:
                 raise
         tries = 1 if clock.monotonic() - began > LONGEST_REST_S else tries + 1
-        log.emit("machine.trouble", part=name, tries=tries, reason=str(trouble))
+        emit("machine.trouble", part=name, tries=tries, reason=str(trouble))
         await clock.sleep(min(SHORTEST_REST_S * 2.0 ** min(tries - 1, 10), LONGEST_REST_S))
 
 

@@ -66,7 +66,7 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[A
     supervisor starts again.
     """
     parts = [
-        asyncio.create_task(keep_running(part.run, SystemClock(), log), name=type(part).__name__)
+        asyncio.create_task(keep_running(part.run, SystemClock(), log.emit), name=type(part).__name__)
         for part in (
             runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
         )

@@ -5,7 +5,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from turnkeeper.errors import Conflict, Corrupt
+from turnkeeper.errors import Conflict, unopened
 
 
 def check_revision(path: Path, migrations: str) -> None:
@@ -19,11 +19,12 @@ def check_revision(path: Path, migrations: str) -> None:
     Raises:
         Conflict: the store has a revision that this program does not know.
         Corrupt: the file cannot be read as a store.
+        MachineTrouble: the machine cannot read it at the moment.
     """
     try:
         found = _revision_of(path)
     except sqlite3.Error as error:
-        raise Corrupt(f"cannot be read as a store: {error}", where=str(path)) from error
+        raise unopened(error, str(path), "a store") from error
     refuse_newer(found, migrations, str(path))
 
 

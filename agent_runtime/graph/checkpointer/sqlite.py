@@ -6,7 +6,7 @@ from sqlite3 import Connection
 
 from agent_runtime.graph.checkpointer.groups import Checkpoints
 from agent_runtime.graph.checkpointer.rows import check_columns, columns_of, continue_ids
-from turnkeeper.storage.database import unopened
+from turnkeeper.errors import unopened
 
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS checkpoints (

@@ -55,6 +55,6 @@ async def test_a_part_is_begun_again_after_trouble_of_the_machine_and_ends_of_an
 
     quick: Any = Quick()
     with pytest.raises(KeyError):
-        await keep_running(part, quick, log)
+        await keep_running(part, quick, log.emit)
     told = {(record["event"], record["tries"]) for record in read_events(home.logs)}
     assert told == {("machine.trouble", 1), ("machine.trouble", 2)}
