@@ -20,7 +20,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults
-from task_runner.store.store import SqliteStore
+from task_runner.store.store import Store
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.rpc.channel import Caller, is_serving
@@ -36,7 +36,7 @@ def spec(name: str, **when: str) -> wire.TaskSpec:
 
 def fill(home: Home, specs: Sequence[wire.TaskSpec], now: datetime) -> None:
     """Write tasks into a store that nobody has open, as if `apply` had done so at `now`."""
-    store = SqliteStore(home.schedules_db)
+    store = Store(home.schedules_db)
     defaults, entropy = Defaults(timezone="UTC"), SystemEntropy()
     asyncio.run(store.run(lambda session: changes.apply(session, specs, defaults, now, entropy)))
     store.close()

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """On PostgreSQL, leave out the tests that have no store, or one that is a file by their own words."""
     if config.getoption("--database") == "sqlite":
         return
-    chosen = [item for item in items if "place_of" in getattr(item, "fixturenames", ())]
+    chosen = [item for item in items if "postgres_server" in getattr(item, "fixturenames", ())]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
     for item in items:

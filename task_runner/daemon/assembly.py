@@ -19,7 +19,7 @@ from task_runner.scheduler.pruner import Pruner
 from task_runner.service import changes
 from task_runner.service import service as operations
 from task_runner.service.task_spec import Defaults
-from task_runner.store.store import Session, SqliteStore
+from task_runner.store.store import Session, Store
 from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -73,7 +73,7 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
     settings = load_settings(home).scheduler
     clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
     log = EventLog(home.logs, PROCESS, clock)
-    store, runtime = SqliteStore(home.schedules_db), Runtime(home.socket(_RUNTIME))
+    store, runtime = Store(home.schedules_db), Runtime(home.socket(_RUNTIME))
     changed, planned = asyncio.Event(), asyncio.Event()
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s)
     dispatcher = sending.Dispatcher(

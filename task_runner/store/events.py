@@ -1,4 +1,4 @@
-"""Events and the tasks that listen for them, in SQLite."""
+"""Events and the tasks that listen for them, in a database."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence

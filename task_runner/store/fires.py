@@ -1,5 +1,6 @@
-"""The ledger and the outbox in SQLite."""
+"""The ledger and the outbox, in a database."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -30,19 +31,12 @@ class Fires:
             plans: what to write.
             requests: by task id, the request to freeze for fires that get their identity now.
         """
-        number = self._last_entry()
+        new = iter(self._number([fire for plan in plans for fire in plan.new]))
         written: list[tuple[Fire, ...]] = []
-        new: list[Fire] = []
-        changed: list[Fire] = []
         frozen: list[dict[str, Any]] = []
         progress: list[dict[str, Any]] = []
         for plan in plans:
-            numbered = []
-            for fire in plan.new:
-                number += 1
-                numbered.append(replace(fire, entry_id=number))
-            new += numbered
-            changed += plan.changed
+            numbered = list(itertools.islice(new, len(plan.new)))
             # A fire that waited gets its identity, and so its frozen request, only now.
             frozen += [
                 {"entry_id": fire.entry_id, "request": requests[fire.task_id]}
@@ -51,8 +45,7 @@ class Fires:
             ]
             written.append((*numbered, *plan.changed))
             progress.append(rows.progress_of(plan.task) | {"task": plan.task.id, "tail": _tail_number(plan, numbered)})
-        _ADD.run_each(self._connection, [rows.row_of_fire(fire) for fire in new])
-        self.update(changed)
+        self.update([fire for plan in plans for fire in plan.changed])
         _FREEZE.run_each(self._connection, frozen)
         for plan in plans:
             self._restore(plan.restored)
@@ -70,8 +63,7 @@ class Fires:
 
     def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
         """Write entries outside a plan, each with its own request, or none; return them with their numbers."""
-        numbered = [replace(fire, entry_id=number) for number, fire in enumerate(new, self._last_entry() + 1)]
-        _ADD.run_each(self._connection, [rows.row_of_fire(fire) for fire in numbered])
+        numbered = self._number(new)
         frozen = [
             {"entry_id": fire.entry_id, "request": request}
             for fire, request in zip(numbered, requests, strict=True)
@@ -226,12 +218,14 @@ class Fires:
     def _found(self, query: Select[Any], **parameters: Any) -> list[Fire]:
         return [fire_of(row) for row in self._connection.execute(query, parameters)]
 
-    def _last_entry(self) -> int:
-        return _LAST_ENTRY.value(self._connection) or 0
+    def _number(self, new: Sequence[Fire]) -> list[Fire]:
+        """Write entries that are new; return them with the numbers that the database gave them."""
+        numbers = _ADD.returned_each(self._connection, [rows.row_of_new_fire(fire) for fire in new])
+        return [replace(fire, entry_id=number) for fire, number in zip(new, numbers, strict=True)]
 
     def _restore(self, restored: Sequence[Fire]) -> None:
         for fire in restored:
-            row = rows.row_of_fire(fire)
+            row = rows.row_of_new_fire(fire)
             values = {key: row[key] for key in ("covers", "first_us", "last_us")}
             self._connection.execute(update(fires).where(fires.c.fire_id == fire.fire_id), values)
 
@@ -248,8 +242,7 @@ def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
     return next(mine.entry_id for mine, theirs in zip(numbered, plan.new, strict=True) if theirs is plan.tail)
 
 
-_LAST_ENTRY = Statement(select(func.max(fires.c.entry_id)))
-_ADD = Statement(insert(fires))
+_ADD = Statement(insert(fires).returning(fires.c.entry_id))
 _REPLACE = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_SENT = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_ACCEPTED = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))

@@ -178,9 +178,9 @@ def fire_of(row: Any) -> Fire:
     )
 
 
-def row_of_fire(fire: Fire) -> dict[str, Any]:
+def row_of_new_fire(fire: Fire) -> dict[str, Any]:
+    """Return a row of `fires` without its number."""
     return {
-        "entry_id": fire.entry_id,
         "task_id": fire.task_id,
         "fire_id": fire.fire_id or None,
         "request_id": fire.request_id or None,
@@ -216,8 +216,8 @@ def changes_of_fire(fire: Fire) -> dict[str, Any]:
 
     Whose it is never changes: leaving that out spares the indexes it stands in.
     """
-    row = row_of_fire(fire)
-    row["number"] = row.pop("entry_id")
+    row = row_of_new_fire(fire)
+    row["number"] = fire.entry_id
     del row["task_id"], row["request_id"], row["kind"]
     return row
 

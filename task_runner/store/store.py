@@ -6,7 +6,7 @@ it, and what it writes is on disk, whole, when :meth:`Store.run` returns.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, select
 
@@ -58,32 +58,19 @@ class Position:
         self._connection.execute(upsert(follow, [follow.c.peer], ["incarnation", "sequence"]).values(values))
 
 
-class Store(Protocol):
-    """A store of tasks and fires."""
+class Store:
+    """A store of tasks and fires, owned by one process: one writer thread, many units of work to a commit."""
+
+    def __init__(self, place: Path | str) -> None:
+        """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`."""
+        self._database = Database(place, migrations=MIGRATIONS)
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """Run `work` in one transaction; return its result once that is on disk. Its exception undoes it alone."""
-
-    async def rehearse(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction that is undone; return what it would have done."""
-
-    def close(self) -> None:
-        """Finish what is queued, then close the store."""
-
-
-class SqliteStore:
-    """The store in one SQLite file, owned by one process: one writer thread, many units of work to a commit."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file, making it or bringing its schema up to date. Raises Corrupt."""
-        self._database = Database(path, migrations=MIGRATIONS)
-
-    async def run(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in the next transaction; return its result once that is on disk."""
         return await self._database.run(lambda connection: work(Session(connection)))
 
     async def rehearse(self, work: Callable[[Session], T]) -> T:
-        """Run `work`, undo it, and return its result."""
+        """Run `work` in a transaction that is undone; return what it would have done."""
         done: list[T] = []
 
         def undone(connection: Connection) -> None:
@@ -100,5 +87,5 @@ class SqliteStore:
         return self._database.trouble
 
     def close(self) -> None:
-        """Finish what is queued, then close the file."""
+        """Finish what is queued, then close the store."""
         self._database.close()

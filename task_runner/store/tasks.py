@@ -1,4 +1,4 @@
-"""Tasks in SQLite."""
+"""Tasks, in a database."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -144,7 +144,7 @@ class Tasks:
 
     def ephemeral(self) -> list[Task]:
         """Return the living tasks that last as long as the daemon."""
-        query = select(tasks).where(tasks.c.ephemeral == 1, tasks.c.state != TaskState.DELETED.value)
+        query = select(tasks).where(tasks.c.ephemeral, tasks.c.state != TaskState.DELETED.value)
         return self._found(query)
 
     def totals(self) -> Totals:

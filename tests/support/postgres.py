@@ -8,8 +8,10 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import threading
+from collections import deque
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 SETTINGS = {
     "listen_addresses": "",
@@ -19,6 +21,7 @@ SETTINGS = {
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "autovacuum": "off",
+    "log_checkpoints": "off",
     "log_min_messages": "log",  # the errors that a test provokes are the test's
 }
 
@@ -38,6 +41,7 @@ class Server:
         self._folder = Path(tempfile.mkdtemp(prefix="tk-pg-"))
         self._user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
         self._as_user: list[str] = []
+        self._made = 0
         if os.getuid() == 0:  # PostgreSQL refuses to run as root
             shutil.chown(self._folder, self._user)
             self._as_user = ["--reuid", self._user, "--regid", self._user, "--init-groups"]
@@ -55,20 +59,23 @@ class Server:
         self._wait_until_ready()
         self._connection = psycopg.connect(host=str(self._folder), user="postgres", dbname="postgres", autocommit=True)
 
-    def create(self, name: str, template: str = "template0") -> str:
-        """Make a database and return its URL."""
-        self._connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy'.encode())
+    def create(self, template: str = "template0") -> str:
+        """Make a database, empty or as a copy of another, and return its URL."""
+        self._made += 1
+        name = f"test_{self._made}"
+        self._connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY wal_log'.encode())
         return f"postgresql://postgres@/{name}?host={quote(str(self._folder), safe='')}"
 
-    def drop(self, name: str) -> None:
+    def drop(self, url: str) -> None:
         """Delete a database, even if a test has left it open."""
+        name = urlsplit(url).path[1:]
         self._connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
 
     def stop(self) -> None:
         """End the server and delete its files."""
         self._connection.close()
         self._process.terminate()
-        self._process.communicate()
+        self._process.wait()
         shutil.rmtree(self._folder)
 
     def _command(self, *words: str | Path) -> list[str]:
@@ -84,6 +91,7 @@ class Server:
         for line in self._process.stderr:
             said.append(line)
             if "ready to accept connections" in line:
+                threading.Thread(target=deque, args=(self._process.stderr, 0), daemon=True).start()
                 return
         raise AssertionError("".join(said))
 
@@ -100,12 +108,12 @@ class Places:
         if self._server is None:
             return path
         if path not in self._urls:
-            self._urls[path] = self._server.create(f"test_{len(self._urls)}")
+            self._urls[path] = self._server.create()
         return self._urls[path]
 
     def forget(self) -> None:
         """Delete the databases that a test has made."""
-        for number in range(len(self._urls)):
+        for url in self._urls.values():
             assert self._server
-            self._server.drop(f"test_{number}")
+            self._server.drop(url)
         self._urls.clear()

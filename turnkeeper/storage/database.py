@@ -197,6 +197,7 @@ class Database:
 
     Attributes:
         path: the file; for a server's database its URL, without a password.
+        dialect: `sqlite` or `postgresql`.
     """
 
     def __init__(self, place: Path | str, *, migrations: str, read_only: bool = False) -> None:
@@ -232,6 +233,7 @@ class Database:
         except (Conflict, Corrupt):
             self._engine.dispose()
             raise
+        self.dialect = self._engine.dialect.name
         name, work = place.stem if isinstance(place, Path) else make_url(place).database, self._connection
         self._thread = WorkerThread(f"db-{name}", lambda batch: _run_batch(work, batch), where=str(self.path))
 

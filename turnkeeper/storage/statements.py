@@ -1,22 +1,47 @@
-"""Statements for hot paths: SQLAlchemy compiles each once, then the database's own driver runs its text.
+"""Statements for SQLite and PostgreSQL. All that differs between the two stands in this module.
 
-For a fire or a turn, what SQLAlchemy does between the two costs more than SQLite itself. What is special to SQLite in
-the statements of the stores stands in this module.
+For a fire or a turn, what SQLAlchemy does between a statement and the database costs more than SQLite itself: a
+:class:`Statement` is compiled once, then the database's own driver runs its text.
 """
 
 import itertools
 import json
+import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Boolean, Column, ColumnElement, Connection, String, Table, bindparam, func, or_, select
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    String,
+    Table,
+    Text,
+    bindparam,
+    or_,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import Executable, Select
+from sqlalchemy.sql.functions import FunctionElement
 
 Values = Mapping[str, Any]
-_DIALECT: Any = sqlite.dialect(paramstyle="named")
-_DRIVER_ERROR = _DIALECT.import_dbapi().Error
+# Text of any length. A server has an order of its own for text; lists are in the order of bytes, as in SQLite.
+TEXT = String().with_variant(Text(collation="C"), "postgresql")
+# What numbers rows. SQLite numbers those of an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
+NUMBER = BigInteger().with_variant(Integer, "sqlite")
+_SQLITE: Any = sqlite.dialect(paramstyle="named")  # as its driver takes a mapping
+
+
+def partial(where: str) -> dict[str, Any]:
+    """Return the arguments of an index over the rows for which `where` is true: a flag is written `flag = 1`."""
+    return {"sqlite_where": text(where), "postgresql_where": text(where.replace(" = 1", ""))}
 
 
 class Statement:
@@ -28,13 +53,13 @@ class Statement:
 
     def __init__(self, statement: Executable) -> None:
         self._statement = statement
-        self._compiled: dict[tuple[str, ...], tuple[str, Values]] = {}
+        self._compiled: dict[tuple[str, tuple[str, ...]], tuple[str, Values]] = {}
         selected = list(statement.selected_columns) if isinstance(statement, Select) else []
         self._names = [str(column.key) for column in selected]
         self._flags = [str(column.key) for column in selected if isinstance(column.type, Boolean)]
 
     def rows(self, connection: Connection, **values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows that a query finds, as the driver has them: SQLite's flags are 0 and 1."""
+        """Return the rows that a query finds, as the driver has them: the flags of SQLite are 0 and 1."""
         found: list[tuple[Any, ...]] = self._execute(connection, values).fetchall()
         return found
 
@@ -67,28 +92,73 @@ class Statement:
         """Change rows once for each of `many`, all of the same names."""
         if not many:
             return
-        text, given = self._compile(tuple(many[0]))
+        sql, given = self._compile(connection, tuple(many[0]))
         try:
-            _driver(connection).executemany(text, [{**given, **values} for values in many] if given else many)
-        except _DRIVER_ERROR as error:
-            raise _translated(text, error) from error
+            _driver(connection).cursor().executemany(sql, [{**given, **values} for values in many] if given else many)
+        except _driver_errors(connection) as error:
+            raise _translated(connection, sql, error) from error
+
+    def returned_each(self, connection: Connection, many: Sequence[Values]) -> list[Any]:
+        """Change rows once for each of `many`, all of the same names; return the value that each returns."""
+        if not many:
+            return []
+        sql, given = self._compile(connection, tuple(many[0]))
+        cursor = _driver(connection).cursor()
+        try:
+            return [cursor.execute(sql, {**given, **values}).fetchone()[0] for values in many]
+        except _driver_errors(connection) as error:
+            raise _translated(connection, sql, error) from error
 
     def _execute(self, connection: Connection, values: Values) -> Any:
-        text, given = self._compile(() if self._names else tuple(values))
+        sql, given = self._compile(connection, () if self._names else tuple(values))
         try:
-            return _driver(connection).execute(text, {**given, **values})
-        except _DRIVER_ERROR as error:
-            raise _translated(text, error) from error
+            return _driver(connection).execute(sql, {**given, **values})
+        except _driver_errors(connection) as error:
+            raise _translated(connection, sql, error) from error
 
-    def _compile(self, names: tuple[str, ...]) -> tuple[str, Values]:
+    def _compile(self, connection: Connection, names: tuple[str, ...]) -> tuple[str, Values]:
         """Return the text for parameters of these names, and the values that stand in the statement itself."""
-        if names not in self._compiled:
+        dialect = connection.dialect
+        key = dialect.name, names
+        if key not in self._compiled:
             statement: Any = self._statement
-            compiled = statement.compile(dialect=_DIALECT, column_keys=names or None)
+            compiled = statement.compile(
+                dialect=_SQLITE if dialect.name == "sqlite" else dialect, column_keys=names or None
+            )
             # A parameter that a caller forgets is an error, not a null.
             given = {name: value for name, value in compiled.params.items() if value is not None}
-            self._compiled[names] = str(compiled), given
-        return self._compiled[names]
+            self._compiled[key] = str(compiled), given
+        return self._compiled[key]
+
+
+class Listed(list[Any]):
+    """Values that are passed as one parameter, for :func:`among`."""
+
+
+sqlite3.register_adapter(Listed, json.dumps)
+
+
+class _Among(FunctionElement[bool]):
+    """That a column's value is one of those in a parameter."""
+
+    type = Boolean()
+    inherit_cache = True
+
+    def self_group(self, against: object = None) -> "_Among":  # noqa: ARG002
+        """Return it as it is: SQLite would use no index for a condition that is compared with 1."""
+        return self
+
+
+@compiles(_Among, "sqlite")
+def _among_in_sqlite(element: _Among, compiler: Any, **how: Any) -> str:
+    column, values = (compiler.process(each, **how) for each in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({values}))"  # noqa: S608  both are compiled
+
+
+@compiles(_Among, "postgresql")
+def _among_in_postgresql(element: _Among, compiler: Any, **how: Any) -> str:
+    column, values = (compiler.process(each, **how) for each in element.clauses)
+    return f"{column} = ANY ({values})"
 
 
 def upsert(
@@ -96,7 +166,7 @@ def upsert(
     same: Sequence[Column[Any]],
     change: Collection[str] | Values = (),
     where: ColumnElement[bool] | None = None,
-) -> sqlite.Insert:
+) -> postgresql.Insert:
     """Return an insert that changes the row with equal columns `same`, where there is one.
 
     Args:
@@ -105,7 +175,7 @@ def upsert(
         change: the columns that take the new values; or columns with other values; empty to keep the row as it is.
         where: the row that is there changes only if it is so.
     """
-    row = sqlite.insert(table)
+    row = postgresql.insert(table)  # SQLite took the syntax over from PostgreSQL
     if not change:
         return row.on_conflict_do_nothing(index_elements=same)
     changes = change if isinstance(change, Mapping) else {name: row.excluded[name] for name in change}
@@ -114,7 +184,8 @@ def upsert(
 
 def among(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
     """Return that a column is one of the values that :func:`listed` makes of those passed as parameter `name`."""
-    return column.in_(select(func.json_each(bindparam(name, type_=String())).table_valued("value").c.value))
+    plain = Text() if isinstance(column.type, String) else column.type
+    return _Among(column, bindparam(name, type_=ARRAY(plain)))
 
 
 def one_of(column: ColumnElement[Any], values: Iterable[str]) -> ColumnElement[bool]:
@@ -122,15 +193,22 @@ def one_of(column: ColumnElement[Any], values: Iterable[str]) -> ColumnElement[b
     return or_(*(column == value for value in sorted(values)))
 
 
-def listed(values: Collection[str] | Collection[int]) -> str:
+def listed(values: Collection[str] | Collection[int]) -> Listed:
     """Return values as the parameter that :func:`among` takes."""
-    return json.dumps(list(values))
+    return Listed(values)
 
 
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _translated(text: str, error: Exception) -> Exception:
+def _driver_errors(connection: Connection) -> type[Exception]:
+    dialect: Any = connection.dialect
+    errors: type[Exception] = dialect.loaded_dbapi.Error
+    return errors
+
+
+def _translated(connection: Connection, sql: str, error: Exception) -> BaseException:
     """Return a driver's error as SQLAlchemy's, without the parameters: they may hold what should not be printed."""
-    return DBAPIError.instance(text, None, error, _DRIVER_ERROR, hide_parameters=True, dialect=_DIALECT)
+    base = _driver_errors(connection)
+    return DBAPIError.instance(sql, None, error, base, hide_parameters=True, dialect=connection.dialect)

@@ -1,9 +1,10 @@
 """A runner on a real store, and a scripted runtime on a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler.loop import Loop
 from task_runner.service.service import Service
 from task_runner.service.task_spec import Defaults
-from task_runner.store.store import SqliteStore
+from task_runner.store.store import Store
 from tests.integration.runner.scripted_runtime import Peer
+from tests.integration.runner.simulation import open_store
 from tests.support.clock import ManualClock
+from tests.support.postgres import Places, Server
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
 from turnkeeper.process import Failpoints
@@ -51,10 +54,10 @@ class Trail:
 class Rig:
     """The runner's parts, wired as the daemon wires them, on a clock that the test moves."""
 
-    def __init__(self, home: Home, clock: ManualClock, pace: Pace | None = None) -> None:
-        self.clock, self.trail, self.home = clock, Trail(), home
+    def __init__(self, home: Home, clock: ManualClock, place: Path | str, pace: Pace | None = None) -> None:
+        self.clock, self.trail, self.home, self.place = clock, Trail(), home, place
         self.entropy = SeededEntropy(1)
-        self.store = SqliteStore(home.schedules_db)
+        self.store = Store(self.place)
         self.runtime = Runtime(home.socket("agent-runtime"))
         self.changed, self.planned = asyncio.Event(), asyncio.Event()
         self.planned.set()  # a rig may run without its loop
@@ -97,6 +100,10 @@ class Rig:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def again(self) -> "Rig":
+        """Return another runner, on the store of this one, which is closed."""
+        return Rig(self.home, self.clock, self.place)
+
     async def close(self) -> None:
         await self.runtime.close()
         self.store.close()
@@ -131,7 +138,21 @@ async def peer(home: Home) -> AsyncIterator[Peer]:
 
 
 @pytest.fixture
-async def rig(home: Home, clock: ManualClock) -> AsyncIterator[Rig]:
-    made = Rig(home, clock)
+def place(home: Home, place_of: Places) -> Path | str:
+    """Where the runner's store is, on whichever database."""
+    return place_of(home.schedules_db)
+
+
+@pytest.fixture
+async def rig(home: Home, clock: ManualClock, place: Path | str) -> AsyncIterator[Rig]:
+    made = Rig(home, clock, place)
     yield made
     await made.close()
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: Server | None) -> Iterator[Any]:
+    """A store that all simulated worlds of a module share, one after the other."""
+    made = open_store(postgres_server.create() if postgres_server else "sqlite://")
+    yield made
+    made.dispose()

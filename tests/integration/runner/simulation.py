@@ -146,10 +146,11 @@ class Peer:
         self.events.append(News(turn.fire_id, turn.attempt, told, now, "turn", error, wake_after_s=asks))
 
 
-def open_store() -> Any:
+def open_store(url: str = "sqlite://") -> Any:
     """Return an engine on a store that all worlds of a test share, one after the other."""
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys=ON"))
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=StaticPool)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys=ON"))
     metadata.create_all(engine)
     return engine
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -29,15 +29,16 @@ SECOND = timedelta(seconds=1)
 SPAN = st.sampled_from([1, 5, 31, 59, 60, 61, 299, 301, 900, 3600, 6 * 3600])
 # How long after its end a turn asks to be woken; None for not at all.
 ASKS = st.sampled_from([None, None, 0, 30, 600])
-ENGINE = open_store()
 
 
 class Life(RuleBasedStateMachine):
     """One task, its runner and its runtime; after each step the rules are looked at."""
 
+    engine: ClassVar[Any]  # where the worlds of all runs are, one after the other
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(ENGINE)
+        self.world = World(self.engine)
         self.world.watch = self.leaves
         self.created = self.world.now
         self.seen: dict[int, Fire] = {}
@@ -268,5 +269,6 @@ def many_runs(machine: type[Life], about: str, argv: list[str]) -> None:
         max_examples=asked.runs, stateful_step_count=asked.steps, deadline=None, database=None, print_blob=True,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
+    machine.engine = open_store()
     run_state_machine_as_test(machine, settings=many)
     sys.stdout.write(f"{asked.runs} runs of at most {asked.steps} steps: nothing found\n")

@@ -1,6 +1,7 @@
 """After the clock stepped back nothing waits for a time that only the wrong clock had reached."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import Outcome
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State, refuse
-from tests.integration.runner.simulation import World, open_store
+from tests.integration.runner.simulation import World
 
 HOURS = 3 * 3600.0
 
@@ -66,8 +67,8 @@ async def test_a_retry_waits_no_longer_than_its_pause(rig: Rig, peer: Peer) -> N
         await peer.saw(2)
 
 
-def test_a_fire_that_waited_goes_when_it_is_due_by_the_right_clock() -> None:
-    world = World(open_store())
+def test_a_fire_that_waited_goes_when_it_is_due_by_the_right_clock(engine: Any) -> None:
+    world = World(engine)
     world.create(every="1h")
     for hours in (1, 4):
         world.now += timedelta(hours=hours)

@@ -75,7 +75,7 @@ async def test_a_restart_sends_what_was_not_answered(rig: Rig, peer: Peer) -> No
         await peer.saw(1)
     await rig.close()
     peer.answer = accept
-    again = Rig(rig.home, rig.clock)
+    again = rig.again()
     async with again.running("dispatcher"):
         await again.trail.saw("fire.accepted")
     assert len({request.fire_id for request in peer.received}) == 1
@@ -93,7 +93,7 @@ async def test_what_is_late_at_the_start_is_planned_before_it_can_be_sent(rig: R
     await rig.close()
     rig.clock.advance(30)
     peer.answer = accept
-    again = Rig(rig.home, rig.clock)
+    again = rig.again()
     again.planned.clear()
     async with again.running("dispatcher"):
         await again.trail.saw("fire.accepted")
@@ -160,8 +160,8 @@ async def test_an_unknown_category_quarantines_the_task(rig: Rig, peer: Peer) ->
     assert (await rig.task()).state == "active"
 
 
-async def test_caught_up_fires_take_turns(home, clock, peer: Peer) -> None:
-    rig = Rig(home, clock, Pace(concurrency=2, stagger_s=0))
+async def test_caught_up_fires_take_turns(home, clock, place, peer: Peer) -> None:
+    rig = Rig(home, clock, place, Pace(concurrency=2, stagger_s=0))
     for number in range(5):
         await rig.create(f"task{number}")
     await rig.pass_time(330)

@@ -27,7 +27,7 @@ def told(number: int) -> runtime.BridgedEvent:
 
 async def declared(home: Home) -> None:
     """Two tasks, one for every event and one for each tenth, as a command line without a daemon writes them."""
-    rig = Rig(home, ManualClock(SystemClock().now()))
+    rig = Rig(home, ManualClock(SystemClock().now()), home.schedules_db)
     for name, filters in (("all", []), ("tenth", ["n~=0$"])):
         spec = wire.TaskSpec(
             name=name, on="turn_end", filters=filters, debounce="1s", category="loop", channel="general", prompt="p"

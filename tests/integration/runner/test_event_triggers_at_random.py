@@ -17,17 +17,12 @@ from task_runner.model.task import COUNTED, OPEN, UNDER_WAY, FireKind, TaskState
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler.events import take_in
 from task_runner.service import changes
-from tests.integration.runner.simulation import FINAL, Crash, World, open_store
+from tests.integration.runner.simulation import FINAL, Crash, World
 from tests.support.seeded_entropy import SeededEntropy
 
 T = TypeVar("T")
 STEPS = 45
 OVERLAPS = ["coalesce", "queue", "skip", "cancel-running"]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Any:
-    return open_store()
 
 
 class Walk:

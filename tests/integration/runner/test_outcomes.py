@@ -38,7 +38,7 @@ async def test_the_position_is_durable_and_news_count_once(rig: Rig, peer: Peer)
         await peer.play(await fire(rig, peer), State.SUCCEEDED)
         await rig.trail.saw("fire.settled")
     await rig.close()
-    again = Rig(rig.home, rig.clock)
+    again = rig.again()
     assert await again.store.run(lambda session: session.outcomes_read.get()) == ("one", 1)
     async with again.running():
         await peer.play(await fire(again, peer), State.SUCCEEDED)

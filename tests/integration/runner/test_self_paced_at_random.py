@@ -1,8 +1,9 @@
 """Whatever happens in whatever order: a self-paced task never loses its next wake, and never wakes twice for one."""
 
 from datetime import timedelta
+from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from task_runner.model.task import OPEN, FireKind, Outcome, TaskState
@@ -11,7 +12,6 @@ from task_runner.service.changes import reschedule
 from tests.integration.runner import simulation as worlds
 from turnkeeper.errors import TurnkeeperError
 
-ENGINE = worlds.open_store()
 OFTEN = ["work", "tick", "asks", "hour"]
 SOMETIMES = ["pause", "resume", "succeeds", "fails", "pauses", "reschedule", "crash", "disconnect", "second", "run"]
 SELDOM = [
@@ -24,8 +24,8 @@ STEPS = st.lists(st.sampled_from(4 * OFTEN + 2 * SOMETIMES + SELDOM), min_size=2
 class Life:
     """One self-paced task, and all that can happen to it."""
 
-    def __init__(self, if_silent: str) -> None:
-        self.world = worlds.World(ENGINE)
+    def __init__(self, engine: Any, if_silent: str) -> None:
+        self.world = worlds.World(engine)
         self.peer = self.world.peer
         self.if_silent = if_silent
         self.world.create(dynamic=True, first="0s", if_silent=if_silent)
@@ -107,10 +107,10 @@ class Life:
         assert going or task.state is not TaskState.ACTIVE or self.if_silent == "wait", task
 
 
-@settings(max_examples=40, deadline=None)
-@given(STEPS, st.sampled_from(["end", "wait", "1m"]))
-def test_no_wake_is_lost_or_doubled_whatever_happens(steps: list[str], if_silent: str) -> None:
-    life = Life(if_silent)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS, if_silent=st.sampled_from(["end", "wait", "1m"]))
+def test_no_wake_is_lost_or_doubled_whatever_happens(engine: Any, steps: list[str], if_silent: str) -> None:
+    life = Life(engine, if_silent)
     for name in steps:
         life.step(name)
         life.check()

@@ -83,7 +83,7 @@ async def test_a_restart_between_two_iterations_changes_nothing(rig: Rig, peer: 
     async with rig.running():
         await iterate(rig, peer, wake_after_s=30)
     await rig.close()
-    again = Rig(rig.home, rig.clock)
+    again = rig.again()
     assert (await again.task(made.id)).armed_at.seconds - made.created_at.seconds == 30
     async with again.running():
         await iterate(again, peer, 30)
@@ -122,8 +122,7 @@ def lived(engine: Any, dies_at: int) -> tuple[worlds.World, int]:
     return world, commits
 
 
-def test_no_iteration_is_lost_or_doubled_whichever_commit_the_runner_dies_before() -> None:
-    engine = worlds.open_store()
+def test_no_iteration_is_lost_or_doubled_whichever_commit_the_runner_dies_before(engine: Any) -> None:
     _, commits = lived(engine, 0)
     assert commits > 30
     for dies_at in range(commits + 1):

@@ -9,13 +9,8 @@ from task_runner.model.task import Fire, Outcome, TaskState
 from task_runner.service import changes
 from task_runner.service.changes import backfill
 from task_runner.service.explain import explain
-from tests.integration.runner.simulation import START, World, open_store
+from tests.integration.runner.simulation import START, World
 from turnkeeper.times import rfc3339
-
-
-@pytest.fixture(scope="module")
-def engine():
-    return open_store()
 
 
 @pytest.fixture

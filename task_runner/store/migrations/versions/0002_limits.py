@@ -8,12 +8,15 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
+LONG_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
 
 def upgrade() -> None:
     """Add the columns; what was there has no retries left and has used nothing."""
-    op.add_column("tasks", sa.Column("failures", sa.Integer(), nullable=False, server_default="0"))
-    op.add_column("tasks", sa.Column("usage", sa.Text(), nullable=True))
-    op.add_column("fires", sa.Column("retries", sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("tasks", sa.Column("failures", NUMBER, nullable=False, server_default="0"))
+    op.add_column("tasks", sa.Column("usage", LONG_TEXT, nullable=True))
+    op.add_column("fires", sa.Column("retries", NUMBER, nullable=False, server_default="0"))
     op.add_column("fires", sa.Column("spent_us", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("fires", sa.Column("tokens", sa.BigInteger(), nullable=False, server_default="0"))
 

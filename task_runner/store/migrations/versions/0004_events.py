@@ -8,28 +8,38 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
+TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
+LONG_TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
 
 def upgrade() -> None:
     """Add the column, the tables and their indexes; what was there listens for nothing."""
-    op.add_column("tasks", sa.Column("listens", sa.String(), nullable=True))
-    op.create_index("tasks_listens", "tasks", ["listens", "state"], sqlite_where=sa.text("listens IS NOT NULL"))
+    op.add_column("tasks", sa.Column("listens", TEXT, nullable=True))
+    op.create_index(
+        "tasks_listens",
+        "tasks",
+        ["listens", "state"],
+        sqlite_where=sa.text("listens IS NOT NULL"),
+        postgresql_where=sa.text("listens IS NOT NULL"),
+    )
     op.create_table(
         "events",
-        sa.Column("id", sa.String(), primary_key=True),
-        sa.Column("name", sa.String(), primary_key=True),
+        sa.Column("id", TEXT, primary_key=True),
+        sa.Column("name", TEXT, primary_key=True),
         sa.Column("at_us", sa.BigInteger(), nullable=False),
     )
     op.create_index("events_at", "events", ["at_us"])
     op.create_table(
         "triggers",
-        sa.Column("entry_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
-        sa.Column("task_id", sa.String(), nullable=False),
+        sa.Column("entry_id", NUMBER, primary_key=True, autoincrement=False),
+        sa.Column("task_id", TEXT, nullable=False),
         sa.Column("fired", sa.Boolean(), nullable=False),
-        sa.Column("event", sa.String(), nullable=False),
-        sa.Column("event_id", sa.String(), nullable=False),
+        sa.Column("event", TEXT, nullable=False),
+        sa.Column("event_id", TEXT, nullable=False),
         sa.Column("at_us", sa.BigInteger(), nullable=False),
-        sa.Column("cause", sa.String(), nullable=False),
-        sa.Column("chain", sa.Text(), nullable=False),
+        sa.Column("cause", TEXT, nullable=False),
+        sa.Column("chain", LONG_TEXT, nullable=False),
     )
     op.create_index("triggers_task", "triggers", ["task_id", "entry_id"])
 

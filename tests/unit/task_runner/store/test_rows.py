@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from task_runner.model.task import CatchUp, Fire, FireKind, Outcome, TaskId
-from task_runner.store.rows import COLUMNS_OF_A_FIRE, fire_of, row_of_fire
+from task_runner.store.rows import COLUMNS_OF_A_FIRE, fire_of, row_of_new_fire
 from task_runner.store.schema import fires
 from tests.unit.task_runner.simulated import at
 
@@ -16,7 +16,7 @@ def test_an_entry_comes_back_from_its_row_each_field_in_its_place() -> None:
         fired_at=at(13), accepted_at=at(14), started_at=at(15), ended_at=at(16), turn_id="17", request_id="18",
         retries=19, spent=timedelta(seconds=20), tokens=21,
     )  # fmt: skip
-    row = row_of_fire(fire)
+    row = row_of_new_fire(fire) | {"entry_id": 6}
     columns = [column.name for column in fires.columns]
     assert len(columns) == COLUMNS_OF_A_FIRE
     assert set(row) == set(columns)
