@@ -9,12 +9,13 @@ import typer
 
 from agent_runtime.cli.rows import clipped, columns
 from agent_runtime.mailbox import inbox as mailbox
-from agent_runtime.mailbox.inbox import Pane
+from agent_runtime.mailbox.pane import Pane
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.console import LimitOption, Output, OutputOption, home, note, plain, show_rows
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
@@ -89,16 +90,20 @@ def watch(
 ) -> None:
     """Paste each envelope for an agent into the agent's tmux pane, acknowledge it and archive it.
 
-    Each envelope is one bracketed paste, followed by Enter. The command runs until SIGTERM or Ctrl-C. After a watcher
-    was killed, the next one pastes at most one envelope again.
+    It pastes only while the agent waits at an empty prompt that it knows: that of Claude Code, Codex CLI, Gemini CLI or
+    aider, or the one in `[agents.AGENT] prompt`. Until then the envelopes wait, and tmux shows that mail waits. The
+    command runs until SIGTERM or Ctrl-C, or until another program runs in the pane. After a watcher was killed, the
+    next one pastes at most one envelope again.
 
     Example: agent-runtime inbox watch codex --tmux codex
     """
     place, clock = _home(), SystemClock()
-    pane = Pane(tmux, server=server, clock=clock)
+    of_agent = load_settings(place).agents.get(agent)
+    pane = Pane(tmux, server=server, prompt=of_agent.prompt if of_agent else "", clock=clock)
     mailbox.refuse_hosted(place, agent)
-    pane.check()
+    program = pane.open()
     buffer = f"turnkeeper-{agent}"
+    said = ""
 
     def deliver(envelope: Envelope) -> None:
         pane.paste(wrapped(envelope), buffer=buffer)
@@ -111,16 +116,23 @@ def watch(
         adopted = reader.adopt()
         if adopted:
             note(f"adopted {len(adopted)} that an earlier reader left")
-        note(f"watching the inbox of {agent}")
+        note(f"watching the inbox of {agent} for {program.name}, pid {program.pid}")
         while not stopped():
-            taken = adopted or reader.claim()
-            adopted = []
-            for item in taken:
-                if stopped():
-                    break  # it stays claimed: the next reader adopts it
-                reader.finish(item, deliver)
-            if not taken:
+            # What is not claimed can be taken back: a task that is stopped withdraws its fire.
+            count = len(adopted) + reader.waiting()
+            obstacle = pane.obstacle() if count else ""
+            waits = f"mail waits for {agent} ({count}): {obstacle}" if obstacle else ""
+            if waits != said:
+                pane.say(waits, count if waits else 0)
+                if waits:
+                    note(waits)
+                said = waits
+            if obstacle or not count:
                 clock.block(POLL_S)
+                continue
+            for item in adopted[:1] or reader.claim():
+                reader.finish(item, deliver)
+            del adopted[:1]
 
 
 @app.command("quarantine")

@@ -45,6 +45,11 @@ class AgentSettings(_Section):
     workers: int = Field(
         0, ge=0, le=MOST_WORKERS, description="worker lanes agent1..agentN; `turnkeeper up N` overrides it"
     )
+    prompt: str = Field(
+        "",
+        max_length=1024,
+        description="of an agent in a terminal: an RE2 expression for the end of its screen while its prompt is empty",
+    )
 
 
 class ModelSettings(_Section):
