@@ -13,7 +13,10 @@ EMPTY = [
     ("claude", f"╭{RULE}╮\n│ > {' ' * 70}│\n╰{RULE}╯\n{FOOTER}"),
     ("codex", "• Done.\n\n› Find and fix a bug in @filename\n\n  gpt-5.4 default · 41% left · ~/work"),
     ("codex", "▌\n\n  ⏎ send   Ctrl+J newline"),
-    ("gemini", f"╭{RULE}╮\n│ >   Type your message or @path/to/file    │\n╰{RULE}╯\n~/repos (main*)   no sandbox   gemini-2.5-pro"),
+    (
+        "gemini",
+        f"╭{RULE}╮\n│ >   Type your message or @path/to/file    │\n╰{RULE}╯\n~/repos (main*)   no sandbox   gemini-2.5-pro",
+    ),
     ("aider", "Tokens: 1k sent\n──────\nmain.py\n>"),
     ("aider", "architect>"),
     ("aider", "> fix it\nDone.\nask multi>"),
