@@ -16,13 +16,18 @@ from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
 from constellation.install.init import Project, check_room, initialise, look_at, take_on
 from constellation.supervisor import markers, systemd
-from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn, stop
-from constellation.supervisor.up_down import bring_down, bring_up, prepare
+from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn
+from constellation.supervisor.up_down import bring_down, bring_up, prepare, set_workers
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import MOST_WORKERS, ask_for_workers, effective, load_settings, staffed
+from turnkeeper.config.settings import (
+    MOST_WORKERS,
+    effective,
+    load_settings,
+    staffed,
+)
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, plain, run, show_rows, when
 from turnkeeper.console import status as spinner
@@ -261,9 +266,11 @@ def up(
     place.check_taken_over()
     for text in prepare(place, settings):
         note(f"alert: {text}")
-    if workers is not None and ask_for_workers(place, workers) and process_of(place, AGENT_RUNTIME) is not None:
-        with spinner("stopping agent-runtime"):
-            note(f"{AGENT_RUNTIME.name} {stop(place, AGENT_RUNTIME)}; it starts again with {workers} workers")
+    if workers is not None:
+        with spinner("changing the number of workers"):
+            how = set_workers(place, workers, os.environ)
+        if how:
+            note(f"{AGENT_RUNTIME.name} {how}; it starts again with {workers} workers")
     if foreground:
         argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor

@@ -50,8 +50,8 @@ class Restarter:
         found = markers.read_marker(self._status)
         done: dict[str, Any] = found if isinstance(found, dict) else {}
         self._failpoints.reach("restart.begun")
-        if not done and (refusals := preflight(self._home)):
-            done = self._phase("refused", error=str(refusals[0]))
+        if not done and (why := self._refusal()):
+            done = self._phase("refused", error=why)
             self._failpoints.reach("restart.refused")
         if done.get("phase") == "refused":  # also by an earlier child: a refusal is never taken back
             set_aside(self._home, self._id)
@@ -78,6 +78,11 @@ class Restarter:
             set_aside(self._home, self._id)
         self._failpoints.reach("restart.over")
         return True
+
+    def _refusal(self) -> str:
+        """Return why the daemon could not start again; empty if it could."""
+        errors = preflight(self._home)
+        return str(errors[0]) if errors else daemons.refusal(self._home, self._daemon, self._environ)
 
     def _start(self) -> None:
         """Start the daemon, unless an earlier child did; whoever comes next knows of the start before it is made."""

@@ -25,14 +25,20 @@ ENVIRONMENT = {
 
 
 def main(argv: list[str]) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code."""
+    """Serve until SIGTERM or SIGINT, or with --check only say whether it could; return the exit code."""
     parser = argparse.ArgumentParser(prog="agent-runtime serve")
     parser.add_argument("--home", type=Path, default=None)
-    home = locate(parser.parse_args(argv).home, os.environ)
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args(argv)
+    home = locate(given.home, os.environ)
 
     def serve() -> None:
         home.check()
         home.check_taken_over()
+        if given.check:
+            os.environ.update(ENVIRONMENT)
+            asyncio.run(import_module("agent_runtime.daemon.assembly").check(home))
+            return
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:

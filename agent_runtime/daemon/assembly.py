@@ -114,6 +114,21 @@ async def assemble(
         yield basis.runtime(own, await Store.take_over(database, clock, entropy))
 
 
+async def check(home: Home) -> None:
+    """Load the settings, the model with its keys and the author's graph, as a start does; open and write nothing.
+
+    Raises:
+        InvalidInput: a start would be refused for it.
+    """
+    settings = staffed(load_settings(home), home)
+    Categories(home, settings)
+    async with _authors_graph(home, settings, os.environ) as opened:
+        if opened is not None:
+            opened.require()
+        else:
+            make_model(settings.model, home, clock=SystemClock(), environ=os.environ)
+
+
 async def serve(home: Home, lock: ProcessLock) -> None:
     """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock, which is kept.
 

@@ -4,10 +4,13 @@ The supervisor uses it, so it imports neither gRPC nor anything else that is slo
 """
 
 import os
+import re
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +23,9 @@ from turnkeeper.process import last_beat
 from turnkeeper.storage.locking import holder_pid, is_held
 
 STOP_TIMEOUT_S = 60.0
+CHECK_S = 60.0
 POLL_S = 0.05
+_NAMED = re.compile(r"([A-Za-z0-9_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +36,18 @@ class Daemon:
         name: as in its socket, lock and log.
         package: the package it is started from.
         command: its arguments.
+        check: the module and arguments that only say whether it could start; none where nothing but its files counts.
     """
 
     name: str
     package: str
     command: tuple[str, ...] = ("serve", "--home")
+    check: tuple[str, ...] = ()
 
 
-AGENT_RUNTIME = Daemon(name="agent-runtime", package="agent_runtime")
+AGENT_RUNTIME = Daemon(
+    name="agent-runtime", package="agent_runtime", check=("agent_runtime.daemon", "--check", "--home")
+)
 TASK_RUNNER = Daemon(name="task-runner", package="task_runner")
 SUPERVISOR = Daemon(name="supervisor", package="constellation.supervisor", command=())
 DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
@@ -69,11 +78,10 @@ def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
 
 def process_on(home: Home, pid: int, daemon: Daemon) -> psutil.Process | None:
     """Return the process `pid` if it lives and is this home's daemon, whoever holds the lock."""
-    process = process_with(pid, daemon)
-    try:
+    with suppress(psutil.Error):
+        process = process_with(pid, daemon)
         return process if process is not None and str(home.root) in process.cmdline() else None
-    except psutil.Error:
-        return None
+    return None
 
 
 def serves(home: Home, daemon: Daemon) -> bool:
@@ -106,6 +114,46 @@ def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
     if not stat.S_ISSOCK(mode):
         return f"{path} is not its socket but another file, which has to be removed"
     return "" if mode & 0o600 == 0o600 else f"its socket {path} has mode {stat.S_IMODE(mode):04o}"
+
+
+def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
+    """Let a process of its own say whether the daemon could start under these variables; return why not, or nothing.
+
+    It loads what the daemon loads, such as the model with its keys and the author's graph.
+    """
+    if not daemon.check:
+        return ""
+    argv = [sys.executable, "-P", "-m", *daemon.check, str(home.root)]
+    try:
+        done = subprocess.run(argv, env=dict(environ), capture_output=True, text=True, timeout=CHECK_S, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"what it loads takes longer than {CHECK_S:.0f}s"
+    if done.returncode == 0:
+        return ""
+    return last_error(done.stderr) or f"its check ended with exit code {done.returncode}"
+
+
+def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
+    """Return the variables that a running daemon was started with; None where there is none, or it is not told."""
+    with suppress(psutil.Error):
+        process = process_of(home, daemon)
+        return None if process is None else process.environ()
+    return None
+
+
+def last_error(text: str) -> str:
+    r"""Return a daemon's own one-line error, or the kind of what it died of; nothing else of what it said.
+
+    >>> last_error("Traceback …\nsqlite3.OperationalError: secret"), last_error("error: config.toml:2: unknown key")
+    ('sqlite3.OperationalError', 'config.toml:2: unknown key')
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if lines[-1].startswith("error: "):
+        return lines[-1].removeprefix("error: ")[:500]
+    named = _NAMED.match(lines[-1])
+    return named[1] if named else ""
 
 
 def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:

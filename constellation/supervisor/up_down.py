@@ -13,8 +13,8 @@ from constellation.supervisor.policy import Limits
 from constellation.supervisor.watchdog import RESTARTER, Orders, between_ticks, set_aside, write_orders
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
@@ -33,6 +33,29 @@ def prepare(home: Home, settings: Settings) -> list[str]:
             forget(home, daemon.name, keep_start=under_way)
         write_orders(home, orders_of(settings), SystemClock().now())
         return take_pending(home)
+
+
+def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
+    """Keep the number of workers, and stop a runtime that runs with another; return how it ended, or nothing.
+
+    It is not stopped if it could not start again.
+
+    Raises:
+        TurnkeeperError: it could not start again, under the supervisor's variables or, without one, under `environ`.
+            Nothing is changed.
+    """
+    with suppress(InvalidInput):
+        if workers_asked_for(home) == workers:
+            return ""
+    if daemons.process_of(home, daemons.AGENT_RUNTIME) is None:
+        ask_for_workers(home, workers)
+        return ""
+    known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
+    if why := daemons.refusal(home, daemons.AGENT_RUNTIME, known):
+        what = f"agent-runtime goes on as it is, since it could not start again: {why}"
+        raise TurnkeeperError(what, hint="fix it, then run the command again")
+    ask_for_workers(home, workers)
+    return daemons.stop(home, daemons.AGENT_RUNTIME)
 
 
 def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:

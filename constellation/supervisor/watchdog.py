@@ -8,7 +8,6 @@ child lives, ticks leave agent-runtime to it; a child that died is started again
 """
 
 import os
-import re
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -39,7 +38,6 @@ _LOCK_PATIENCE_S = 30.0
 _TROUBLE_WAIT_S = 2.0
 _CALM_S = 60.0  # how long after trouble of the machine the next one is news
 _TAIL_BYTES = 4096
-_NAMED = re.compile(r"([A-Za-z_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +207,11 @@ class Watchdog:
 
     def _last_words(self, daemon: daemons.Daemon, memory: Memory) -> str:
         """Return how a daemon ended, as far as it is known: never more of its output than our own errors."""
-        pids = [part.pid for part in (memory.revive, memory.stall) if isinstance(part, Revive | Stall)]
-        how = next((self.ended[pid] for pid in pids if pid in self.ended), "")
+        # What was started last, if anything was: how the process before it ended says nothing of this end.
+        last = memory.revive if isinstance(memory.revive, Revive) and memory.revive.pid is not None else memory.stall
+        how = self.ended.get(last.pid or 0, "") if isinstance(last, Revive | Stall) else ""
         start = self._log_from.get(daemon.name)
-        said = "" if start is None else last_error(_since(self._home, daemon, start))
+        said = "" if start is None else daemons.last_error(_since(self._home, daemon, start))
         return "; ".join(part for part in (how, said) if part)
 
     def _new_id(self, daemon: daemons.Daemon) -> str:
@@ -325,21 +324,6 @@ def replace_escalated(memory: Memory, before: Memory) -> Memory:
     if loop is None or isinstance(loop, markers.Unreadable) or loop == before.crash_loop:
         return memory
     return replace(memory, crash_loop=replace(loop, escalated=False))
-
-
-def last_error(text: str) -> str:
-    r"""Return a daemon's own one-line error, or the kind of what it died of; nothing else of what it said.
-
-    >>> last_error("Traceback …\nsqlite3.OperationalError: secret"), last_error("error: config.toml:2: unknown key")
-    ('sqlite3.OperationalError', 'config.toml:2: unknown key')
-    """
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    if lines[-1].startswith("error: "):
-        return lines[-1].removeprefix("error: ")[:500]
-    named = _NAMED.match(lines[-1])
-    return named[1] if named else ""
 
 
 def _since(home: Home, daemon: daemons.Daemon, start: int) -> str:

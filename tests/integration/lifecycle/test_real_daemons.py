@@ -9,6 +9,7 @@ import pytest
 from constellation.inspect.status import handoff_text
 from constellation.install.backup import restore
 from constellation.supervisor import markers
+from constellation.supervisor.daemons import process_of
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
@@ -35,6 +36,32 @@ def constellation(home: Home) -> Iterator[Constellation]:
     home.environment.chmod(0o600)
     yield made
     made.stop()
+
+
+def test_a_restart_that_could_not_end_well_is_refused_and_everything_goes_on(home: Home):
+    environ = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    constellation = Constellation(home, environ)
+    home.config.write_text('[model]\nname = "openai:gpt-5"\nbase_url = "http://127.0.0.1:9/v1"\n')
+    home.environment.write_text("OPENAI_API_KEY=planted-in-the-key-file\n")
+    home.environment.chmod(0o600)
+    try:
+        constellation.command("turnkeeper", "up", "1")
+        pid = process_of(home, AGENT_RUNTIME)
+        home.environment.unlink()
+        for argv in (("restart",), ("up", "2")):
+            done = constellation.attempt("turnkeeper", *argv)
+            assert done.returncode == 1, argv
+            assert "OPENAI_API_KEY" in done.stderr
+            assert "Traceback" not in done.stderr
+            assert process_of(home, AGENT_RUNTIME) == pid, f"{argv} leaves it running"
+        assert home.workers.read_text().strip() == "1"
+        constellation.command("turnkeeper", "status")
+        home.environment.write_text("OPENAI_API_KEY=planted-in-the-key-file\n")
+        home.environment.chmod(0o600)
+        constellation.command("turnkeeper", "restart")
+        assert process_of(home, AGENT_RUNTIME) != pid
+    finally:
+        constellation.stop()
 
 
 def settle(constellation: Constellation) -> None:
