@@ -145,7 +145,7 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
 def _past(place: Home, *, channel: str, task: str, since: datetime | None, limit: int) -> list[rehearsal.PastTurn]:
     if not place.agent_db.exists():
         return []
-    database = open_database(place, read_only=True)
+    database = open_database(place.agent_db, read_only=True)
     try:
         work = database.submit(
             lambda connection: past_turns(connection, channel=channel, task=task, since=since, limit=limit)

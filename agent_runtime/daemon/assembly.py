@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, build_graph
@@ -72,6 +73,7 @@ async def assemble(
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     build: Build | None = None,
+    place: Path | str | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the stores and put a runtime around them. The caller holds the process's lock.
 
@@ -83,6 +85,7 @@ async def assemble(
         entropy: likewise.
         build: makes the graph of tools, middleware and checkpointer; the one that the settings name, or the default
             agent's, unless a test passes another.
+        place: where the turn table and the workspace are; in the home, unless a test passes a PostgreSQL URL.
 
     Raises:
         Corrupt: a store cannot be read.
@@ -95,7 +98,7 @@ async def assemble(
         own = build or _builder(home, settings, environ, clock, opened)
         log = EventLog(home.logs, PROCESS, clock)
         stack.callback(log.close)
-        database = open_database(home)
+        database = open_database(place or home.agent_db)
         stack.callback(database.close)
         saver = await open_saver(home.checkpoints_db)
         stack.push_async_callback(saver.aclose)

@@ -25,6 +25,7 @@ from agent_runtime.workspace.workspace import standing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.storage.statements import total
 from turnkeeper.times import from_us
 
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
@@ -176,8 +177,8 @@ def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wi
         func.max(turns.c.number).label("newest"),
         func.count().label("turns"),
         func.min(turns.c.started_at_us).label("first"),
-        func.sum(turns.c.tokens_in).label("tokens_in"),
-        func.sum(turns.c.tokens_out).label("tokens_out"),
+        total(turns.c.tokens_in).label("tokens_in"),
+        total(turns.c.tokens_out).label("tokens_out"),
     ).group_by(turns.c.thread_id)
     for column, wanted in ((turns.c.channel, request.channel), (turns.c.thread_id, request.thread_id)):
         query = query.where(column == wanted) if wanted else query
@@ -338,7 +339,7 @@ def read_stored(home: Home, method: str, request: Any) -> Any:
         if method in LISTS:
             return get_type_hints(LISTS[method])["return"]()
         raise NotFound("nothing has run here yet", where=str(home.root), hint="start it with: turnkeeper up")
-    database = open_database(home, read_only=True)
+    database = open_database(home.agent_db, read_only=True)
     try:
         return database.submit(lambda connection: READS[method](connection, request)).result()
     finally:

@@ -1,13 +1,14 @@
-"""Opening `agent.db`, and its lease: the process that took it last is the one that may write.
+"""Opening the runtime's store, and its lease: the process that took it last is the one that may write.
 
-The file's facts name the store (`incarnation`) and count its owners (`epoch`). Each owner takes the next epoch, and
+The store's facts name the store (`incarnation`) and count its owners (`epoch`). Each owner takes the next epoch, and
 each write checks that the epoch is still its own: a process that was superseded changes nothing.
 """
+
+from pathlib import Path
 
 from sqlalchemy import Connection, bindparam, select
 
 from agent_runtime.store.schema import meta
-from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.statements import Statement, upsert
@@ -15,11 +16,14 @@ from turnkeeper.storage.statements import Statement, upsert
 MIGRATIONS = "agent_runtime.store:migrations"
 
 
-def open_database(home: Home, *, read_only: bool = False) -> Database:
-    """Open the runtime's store and bring its schema up to date. Raises Corrupt; NotFound if there is none to read."""
-    if read_only and not home.agent_db.exists():
-        raise NotFound("nothing has run here yet", where=str(home.agent_db), hint="start the daemon: turnkeeper up")
-    return Database(home.agent_db, migrations=MIGRATIONS, read_only=read_only)
+def open_database(place: Path | str, *, read_only: bool = False) -> Database:
+    """Open the runtime's store, a file or a PostgreSQL URL, and bring its schema up to date.
+
+    Raises as `Database`; NotFound if there is no file to read.
+    """
+    if read_only and isinstance(place, Path) and not place.exists():
+        raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
+    return Database(place, migrations=MIGRATIONS, read_only=read_only)
 
 
 def get_meta(connection: Connection, key: str) -> str:

@@ -23,7 +23,7 @@ from agent_runtime.model.trigger import FIRST_AGENT, Trigger, TriggerHeader, hea
 from agent_runtime.store.schema import cancels, delegations, deliveries, handoffs, turns
 from agent_runtime.store.turn_events import add_event
 from turnkeeper.bus.envelope import wrapped
-from turnkeeper.storage.statements import Statement, among, listed, upsert
+from turnkeeper.storage.statements import Statement, among, listed, storable, upsert
 from turnkeeper.times import to_us
 
 LONGEST_SHOWN = 24_000  # characters that one turn is shown, all handoffs together
@@ -88,7 +88,7 @@ def owe_answer(connection: Connection, turn_id: str) -> bool:
 
 def owed(connection: Connection) -> list[Delegation]:
     """Return what is over and not answered."""
-    query = select(delegations).where(delegations.c.state == "owed")
+    query = select(delegations).where(delegations.c.state == "owed").order_by(delegations.c.turn_id)
     return [Delegation(**row) for row in connection.execute(query).mappings()]
 
 
@@ -130,7 +130,7 @@ def cancelled_among(connection: Connection, turn_ids: Sequence[str]) -> dict[str
 def settle_delivery(connection: Connection, item: TerminalDelivery, state: str, reason: str, at: datetime) -> bool:
     """Write how a terminal delivery ended, with its event; return False, and change nothing, if it had ended before."""
     own = (deliveries.c.key == item.key) & (deliveries.c.state == "waiting")
-    changes = {"state": state, "reason": reason, "settled_at_us": to_us(at)}
+    changes = {"state": state, "reason": storable(reason), "settled_at_us": to_us(at)}
     if not connection.execute(update(deliveries).where(own).values(changes)).rowcount:
         return False
     add_event(connection, item, state.upper(), at, trigger="fire", error=reason)
@@ -145,7 +145,9 @@ def drop_hosted_deliveries(connection: Connection, agents: Collection[str]) -> N
 
 def add_handoff(connection: Connection, item: Handoff, at: datetime) -> bool:
     """Keep a handoff; return False, and change nothing, if it is kept already."""
-    row = upsert(handoffs, [handoffs.c.key]).values(**item.__dict__, at_us=to_us(at), turn_id="")
+    row = upsert(handoffs, [handoffs.c.key]).values(
+        **item.__dict__ | {"text": storable(item.text)}, at_us=to_us(at), turn_id=""
+    )
     return bool(connection.execute(row).rowcount)
 
 

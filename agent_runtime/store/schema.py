@@ -11,19 +11,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-# SQLite keeps no lengths or widths, so none are given. Text sorts by code points on both databases; rows are numbered
-# by a column that is of type INTEGER on SQLite.
-TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+from turnkeeper.storage.statements import NUMBER, TEXT, partial
 
 metadata = sa.MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
-
-
-def _where(condition: str) -> dict[str, Any]:
-    """Return the arguments of an index of only the rows for which a condition holds."""
-    return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}
-
 
 # Facts about the file itself: `incarnation` (random, of this store) and `epoch` (counts the processes that owned it).
 meta = sa.Table(
@@ -228,7 +219,7 @@ delegations = sa.Table(
     # none: no answer is expected; open: its turn goes on; owed: it is over; answered: its answer is on disk
     sa.Column("state", TEXT, nullable=False),
     sa.CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
-    sa.Index("delegations_owed", "turn_id", **_where("state = 'owed'")),
+    sa.Index("delegations_owed", "turn_id", **partial("state = 'owed'")),
 )
 
 # Fires that wait in the inbox of an agent in a terminal, and how they ended.
@@ -250,7 +241,7 @@ deliveries = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("settled_at_us", sa.BigInteger),
     sa.CheckConstraint("state IN ('waiting', 'delivered', 'cancelled', 'failed')", name="deliveries_state"),
-    sa.Index("deliveries_waiting", "agent", **_where("state = 'waiting'")),
+    sa.Index("deliveries_waiting", "agent", **partial("state = 'waiting'")),
 )
 
 # What one session of an agent leaves to the next. A row belongs to the turn that is shown it, from its begin on.
@@ -265,7 +256,7 @@ handoffs = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False),  # that is shown it; empty until one is
     sa.CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
-    sa.Index("handoffs_waiting", "agent", **_where("turn_id = ''")),
+    sa.Index("handoffs_waiting", "agent", **partial("turn_id = ''")),
     sa.Index("handoffs_by_turn", "turn_id"),
 )
 
@@ -445,7 +436,7 @@ deviations = sa.Table(
         "deviations_open",
         *("page_id", "says", "found", "candidate_id"),
         unique=True,
-        **_where("lifecycle = 'open'"),
+        **partial("lifecycle = 'open'"),
     ),
 )
 
@@ -472,7 +463,7 @@ revalidations = sa.Table(
         "AND (state = 'settled') = (settled_at_us IS NOT NULL)",
         name="revalidations_settled",
     ),
-    sa.Index("revalidations_waiting", "page_id", "cause", unique=True, **_where("state = 'waiting'")),
+    sa.Index("revalidations_waiting", "page_id", "cause", unique=True, **partial("state = 'waiting'")),
     sqlite_autoincrement=True,
 )
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from agent_runtime.model.decide import FINISHED, UNFINISHED
 from agent_runtime.model.signal import Signal
@@ -29,7 +29,7 @@ from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
-from turnkeeper.storage.statements import Statement, among, listed, upsert
+from turnkeeper.storage.statements import Statement, among, last_number, listed, storable, upsert
 from turnkeeper.times import from_us, to_us
 
 Subject = TurnRecord | Trigger | TriggerHeader | KeyRecord
@@ -79,8 +79,8 @@ def add_event(
         trigger=trigger,
         state=state,
         at_us=to_us(at),
-        summary=summary,
-        error=error,
+        summary=storable(summary),
+        error=storable(error),
         held_by_json=json.dumps(held_by) if held_by else "",
         tokens_in=turn.tokens_in if turn else 0,
         tokens_out=turn.tokens_out if turn else 0,
@@ -115,8 +115,7 @@ def after(connection: Connection, sequence: int, names: Collection[str]) -> list
 
 def newest(connection: Connection) -> int:
     """Return the number of the newest event that there ever was; 0 for none."""
-    found = text("SELECT seq FROM sqlite_sequence WHERE name = 'bridged_events'")
-    return connection.execute(found).scalar() or 0
+    return connection.execute(select(last_number(bridged_events.c.sequence))).scalar() or 0
 
 
 class EventSource:

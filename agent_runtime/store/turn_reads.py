@@ -23,7 +23,7 @@ from agent_runtime.model.turn import (
     TurnRecord,
 )
 from agent_runtime.store.schema import cancels, delegations, interrupts, keys, messages, turn_events, turns
-from turnkeeper.storage.statements import Statement, among, listed
+from turnkeeper.storage.statements import Statement, among, listed, unindexed
 from turnkeeper.times import from_us
 
 LARGEST_PAGE = 1000
@@ -131,7 +131,9 @@ def list_channels(connection: Connection) -> list[ChannelRecord]:
     )
     waiting = {row.channel: row[1] for row in connection.execute(pending.group_by(interrupts.c.channel)).all()}
     query = select(
-        turns.c.channel, func.sum(turns.c.visible).label("turns"), func.max(turns.c.started_at_us).label("last")
+        turns.c.channel,
+        func.count().filter(turns.c.visible).label("turns"),
+        func.max(turns.c.started_at_us).label("last"),
     )
     query = query.group_by(turns.c.channel).order_by(func.max(turns.c.number).desc())
     return [
@@ -253,9 +255,11 @@ def _turn_facts(
 _TURN = Statement(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
 _ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
 _NEWEST_ON_THREAD = Statement(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
-# The plus keeps SQLite from going through all of a long thread: few turns anywhere have one of these states.
+# Few turns anywhere have one of these states: a search by thread would go through all of a long one.
 _UNFINISHED_ON_THREAD = Statement(
-    _ANY.where(text("+turns.thread_id = :thread_id AND turns.status IN ('running', 'interrupted', 'paused')"))
+    _ANY.where(unindexed(turns.c.thread_id) == bindparam("thread_id")).where(
+        text("turns.status IN ('running', 'interrupted', 'paused')")
+    )
 )
 _INTERRUPTS_OF = Statement(_interrupts().where(among(interrupts.c.turn_id, "wanted")).order_by(interrupts.c.number))
 _OPEN_INTERRUPTS = Statement(

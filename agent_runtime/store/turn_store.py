@@ -5,7 +5,7 @@ Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Stor
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -26,6 +26,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.statements import storable
 from turnkeeper.times import to_us
 
 P = ParamSpec("P")
@@ -149,7 +150,7 @@ class Store:
             return self._end(connection, at, turn, "failed", error)
         taken = turn_reads.get_keys(connection, [trigger.key]).get(trigger.key)
         if taken is None or taken.became == "kept":
-            ended = {"tries": MOST_TRIES, "error": error, "ended_at_us": to_us(at)}
+            ended = {"tries": MOST_TRIES, "error": storable(error), "ended_at_us": to_us(at)}
             self._add_turn(connection, at, trigger, status="failed", **ended)
             add_event(connection, trigger, "FAILED", at, trigger=_by(trigger), error=error)
         return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
@@ -325,7 +326,7 @@ class Store:
         ended = "silent" if silent and not turn_writes.has_spoken(connection, turn_id) else state
         summary = turn_writes.last_words(connection, turn_id)[:LONGEST_SUMMARY]
         turn_writes.void_interrupts(connection, turn_id, at)
-        why = error or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
+        why = storable(error) or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
         changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
         turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
         by = started_by(turn)
@@ -372,7 +373,7 @@ class Store:
             NotFound: no such interrupt.
             Conflict: it is decided otherwise or withdrawn, or the arguments are not those that the author saw.
         """
-        item = _interrupt(connection, interrupt_id)
+        item, decided = _interrupt(connection, interrupt_id), replace(decided, message=storable(decided.message))
         if args_hash and args_hash != item.args_hash:
             raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
         if item.status == "pending":

@@ -18,7 +18,7 @@ from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
-from turnkeeper.storage.statements import Statement, upsert
+from turnkeeper.storage.statements import Statement, storable, upsert
 from turnkeeper.times import to_us
 
 LONGEST_SUMMARY = 200
@@ -26,7 +26,7 @@ _COPIED = (  # columns that a turn's row has from its trigger
     *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
     *("read_only", "timezone", "catch_up", "stands_for", "traceparent"),
 )
-_ASKED = ("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question", "allows_text")
+_ASKED = ("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question")
 POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
 
 
@@ -52,7 +52,7 @@ def add_turn(
         "category": trigger.grant.name,
         "grant_json": canonical(trigger.grant.to_dict()),
         "trigger": "fire" if trigger.source == "fire" else "author",
-        "prompt": trigger.shown,
+        "prompt": storable(trigger.shown),
         "status": status,
         "visible": True,
         "started_at_us": to_us(at),
@@ -98,9 +98,9 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
         "turn_id": turn_id,
         "position": position,
         "role": line.role,
-        "text": line.text.encode("utf-8", "replace").decode(),  # a model may write what has no UTF-8 form
-        "tool_calls_json": canonical(calls).encode("utf-8", "replace").decode() if calls else "",
-        "tool_call_id": line.tool_call_id,
+        "text": storable(line.text),  # a model may write what has no UTF-8 form
+        "tool_calls_json": storable(canonical(calls)) if calls else "",
+        "tool_call_id": storable(line.tool_call_id),
         "at_us": to_us(at),
     }
 
@@ -117,13 +117,14 @@ def add_interrupts(
     """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
     fresh = []
     for item in raised:
-        copied = {name: getattr(item, name) for name in _ASKED}
+        copied = {name: storable(getattr(item, name)) for name in _ASKED}
         row = _ASK.values(
             **copied,
+            allows_text=item.allows_text,
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
             channel=turn.channel,
-            args_json="" if item.args is None else canonical(item.args),
+            args_json="" if item.args is None else storable(canonical(item.args)),
             status="pending",
             decision="",
             message="",
@@ -144,8 +145,8 @@ def settle_interrupt(connection: Connection, interrupt_id: str, decided: AuthorD
         .values(
             status="resolved",
             decision=decided.decision,
-            message=decided.message,
-            edited_json="" if decided.args is None else canonical(decided.args),
+            message=storable(decided.message),
+            edited_json="" if decided.args is None else storable(canonical(decided.args)),
             resolved_at_us=to_us(at),
         )
     )
@@ -164,7 +165,7 @@ def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
 
 def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
     """Store a cancel; the first reason stands."""
-    row = upsert(cancels, [cancels.c.turn_id]).values(turn_id=turn_id, reason=reason, at_us=to_us(at))
+    row = upsert(cancels, [cancels.c.turn_id]).values(turn_id=turn_id, reason=storable(reason), at_us=to_us(at))
     connection.execute(row)
 
 
@@ -265,5 +266,7 @@ _VOID = Statement(
 )
 _APPLY = Statement(update(interrupts).where(_OF_TURN).values(applied=True))
 _WAITS = text("keys.became = 'held' AND NOT keys.released")
-_HELD = Statement(select(keys).where(keys.c.thread_id == bindparam("thread_id"), _WAITS).order_by(keys.c.at_us))
+_HELD = Statement(
+    select(keys).where(keys.c.thread_id == bindparam("thread_id"), _WAITS).order_by(keys.c.at_us, keys.c.key)
+)
 _RELEASE = Statement(update(keys).where(keys.c.thread_id == bindparam("of"), _WAITS).values(released=True))

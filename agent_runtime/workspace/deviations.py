@@ -241,7 +241,9 @@ def record(connection: Connection, place: Place, found: Difference, writer: Writ
         & (deviations.c.lifecycle == "open")
     )
     query = (
-        select(deviations.c.candidate_id, deviations.c.deviation_id).where(same).order_by(deviations.c.created_at_us)
+        select(deviations.c.candidate_id, deviations.c.deviation_id)
+        .where(same)
+        .order_by(deviations.c.created_at_us, deviations.c.deviation_id)
     )
     open_: dict[str, str] = {row.candidate_id: row.deviation_id for row in connection.execute(query).all()}
     if place.candidate_id in open_:
@@ -308,6 +310,7 @@ def list_deviations(connection: Connection, *, channel: str = "", include_decide
 def open_on(connection: Connection, page_id: str) -> list[Deviation]:
     """Return the open records about a page."""
     query = select(deviations).where(deviations.c.page_id == page_id, deviations.c.lifecycle == "open")
+    query = query.order_by(deviations.c.created_at_us, deviations.c.deviation_id)
     return [from_row(Deviation, row) for row in connection.execute(query).mappings()]
 
 

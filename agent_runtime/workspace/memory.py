@@ -38,6 +38,7 @@ from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_tex
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
+from turnkeeper.storage.statements import size_of, total
 from turnkeeper.times import to_us
 
 LARGEST_ENTRY = 4_000  # bytes
@@ -110,7 +111,11 @@ def brief(connection: sa.Connection, shelves: Sequence[Shelf]) -> list[MemoryEnt
 
     One that does not fit is passed over, and leaves its room to older ones.
     """
-    query = sa.select(memory).where(sa.or_(*map(_on, shelves))).order_by(sa.desc(memory.c.updated_at_us), memory.c.key)
+    query = (
+        sa.select(memory)
+        .where(sa.or_(*map(_on, shelves)))
+        .order_by(sa.desc(memory.c.updated_at_us), memory.c.key, memory.c.entry_id)
+    )
     newest = _entries(connection, query.limit(MOST_BRIEFED))
     kept, room = list[MemoryEntry](), BRIEFING_BUDGET
     for entry in newest:
@@ -251,7 +256,7 @@ def _check_owner(caller: Caller, before: MemoryEntry | None) -> None:
 
 
 def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | None, text: str) -> None:
-    size = sa.func.coalesce(sa.func.sum(sa.func.length(sa.cast(memory.c.text, sa.LargeBinary))), 0)
+    size = sa.func.coalesce(total(size_of(memory.c.text)), 0)
     count, used = connection.execute(sa.select(sa.func.count(), size).where(_on(shelf))).one()
     hint = "forget entries, or replace one by putting its key again"
     if before is None and count >= MOST_ENTRIES:
@@ -285,10 +290,10 @@ def _on(shelf: Shelf) -> sa.ColumnElement[bool]:
 
 
 def _holds_any(wanted: list[str]) -> sa.ColumnElement[bool]:
-    """Leave out entries without any of the terms. LIKE folds the case of ASCII only, hence the spellings."""
+    """Leave out entries without any of the terms. A database folds the case of ASCII only, hence the spellings."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     columns = (memory.c.key, memory.c.text)
-    return sa.or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
+    return sa.or_(*(column.icontains(form, autoescape=True) for form in spellings for column in columns))
 
 
 def _entries(connection: sa.Connection, query: sa.Select[Any]) -> list[MemoryEntry]:

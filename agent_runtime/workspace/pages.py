@@ -34,7 +34,7 @@ def list_pages(
     """
     query = select(pages).where(pages.c.page_id > after).order_by(pages.c.page_id).limit(MOST_ROWS)
     if tag:
-        query = query.where(pages.c.tags.contains(json.dumps(tag), autoescape=True))
+        query = query.where(pages.c.tags.icontains(json.dumps(tag), autoescape=True))
     for column, wanted in ((pages.c.lifecycle, lifecycle), (pages.c.origin, origin)):
         query = query.where(column == wanted) if wanted else query
     return [to_page(row) for row in connection.execute(query).mappings()]
@@ -124,10 +124,10 @@ def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list
 
 
 def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
-    """Leave out pages without any of the terms. LIKE folds the case of ASCII only, hence the spellings."""
+    """Leave out pages without any of the terms. A database folds the case of ASCII only, hence the spellings."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     columns = (pages.c.title, pages.c.body, pages.c.tags)
-    return or_(*(column.contains(form, autoescape=True) for form in spellings for column in columns))
+    return or_(*(column.icontains(form, autoescape=True) for form in spellings for column in columns))
 
 
 def to_page(row: RowMapping) -> Page:

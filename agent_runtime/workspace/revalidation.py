@@ -198,4 +198,4 @@ def _item(row: Mapping[Any, Any]) -> Item:
 
 def _waiting_on(connection: Connection, page_id: str) -> list[Row[Any]]:
     query = select(revalidations).where(revalidations.c.page_id == page_id, revalidations.c.state == "waiting")
-    return list(connection.execute(query).all())
+    return list(connection.execute(query.order_by(revalidations.c.number)).all())

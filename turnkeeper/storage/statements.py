@@ -7,7 +7,7 @@ For a fire or a turn, what SQLAlchemy does between a statement and the database 
 import itertools
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -22,6 +22,8 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
+    func,
     or_,
     text,
 )
@@ -212,3 +214,57 @@ def _translated(connection: Connection, sql: str, error: Exception) -> BaseExcep
     """Return a driver's error as SQLAlchemy's, without the parameters: they may hold what should not be printed."""
     base = _driver_errors(connection)
     return DBAPIError.instance(sql, None, error, base, hide_parameters=True, dialect=connection.dialect)
+
+
+def storable(text: str) -> str:
+    """Return a text as both databases take it: a question mark for NUL, and for what has no UTF-8 form."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+def total(column: ColumnElement[int]) -> ColumnElement[int]:
+    """Return the sum of whole numbers as a whole number; null of no rows."""
+    return cast(func.sum(column), BigInteger)
+
+
+class _Function(FunctionElement[Any]):
+    """A function of one column that each database spells in its own way."""
+
+
+class unindexed(_Function):  # noqa: N801  used as a function
+    """A column for a condition that SQLite is to use no index for. PostgreSQL chooses by what it counted."""
+
+    type = TEXT
+    inherit_cache = True
+
+
+class size_of(_Function):  # noqa: N801
+    """The size of a text in bytes."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+class last_number(_Function):  # noqa: N801
+    """The highest number that a numbered column ever had, also of rows that are gone; null for none."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+def _spell(function: type[_Function], dialect: str, spelling: Callable[[str, Any], str]) -> None:
+    @compiles(function, dialect)
+    def spelled(element: _Function, compiler: Any, **how: Any) -> str:
+        (column,) = element.clauses
+        return spelling(compiler.process(column, **how), column)
+
+
+_spell(unindexed, "sqlite", lambda text, _: f"+{text}")
+_spell(unindexed, "postgresql", lambda text, _: text)
+_spell(size_of, "sqlite", lambda text, _: f"length(CAST({text} AS BLOB))")
+_spell(size_of, "postgresql", lambda text, _: f"octet_length({text})")
+_spell(last_number, "sqlite", lambda _, of: f"(SELECT seq FROM sqlite_sequence WHERE name = '{of.table.name}')")  # noqa: S608
+_spell(
+    last_number,
+    "postgresql",
+    lambda _, of: f"pg_sequence_last_value(pg_get_serial_sequence('{of.table.name}', '{of.name}')::regclass)",
+)

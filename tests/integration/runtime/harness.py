@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from langchain.agents import create_agent
@@ -45,8 +46,9 @@ tool_calls = {tool_calls}
 class Bench:
     """One home and the runtime on it; `crash` abandons the runtime as it is and opens another."""
 
-    def __init__(self, home: Home, clock: Clock | None = None) -> None:
+    def __init__(self, home: Home, clock: Clock | None = None, *, place: Path | str | None = None) -> None:
         self.home = home
+        self.place = place or home.agent_db
         self.clock = clock
         self.settings = SETTINGS
         self.script: dict[str, list[AIMessage]] = {}
@@ -71,7 +73,8 @@ class Bench:
 
     async def open(self, **environ: str) -> None:
         """Open the stores and start."""
-        opened = assemble(self.home, self.settings, environ=environ, clock=self.clock, build=self._build)
+        how = {"environ": environ, "clock": self.clock, "build": self._build, "place": self.place}
+        opened = assemble(self.home, self.settings, **how)
         self.runtime = await self._stack.enter_async_context(opened)
         self.service = Servicer(self.runtime)
         await self.runtime.worker.start()

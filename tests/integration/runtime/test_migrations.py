@@ -53,7 +53,7 @@ def described(index: Any) -> tuple[Any, ...]:
 
 
 def opened_shape(home: Home) -> dict[str, object]:
-    opened = open_database(home)
+    opened = open_database(home.agent_db)
     try:
         return opened.submit(shape).result()
     finally:
@@ -74,7 +74,7 @@ def test_a_store_of_before_gets_the_schema_of_a_new_one(home: Home, store: str) 
 
 
 def test_a_store_of_before_keeps_its_rows(home: Home, store: str) -> None:
-    opened = open_database(home)
+    opened = open_database(home.agent_db)
     try:
         shelf = Shelf(tier="channel", owner="general")
         entry = opened.submit(lambda connection: entries.get(connection, shelf, "bucket")).result()

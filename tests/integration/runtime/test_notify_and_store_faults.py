@@ -90,14 +90,14 @@ async def test_a_long_thread_keeps_one_checkpoint(bench: Bench) -> None:
 
 async def test_the_store_is_read_beside_the_daemon(bench: Bench) -> None:
     event = await bench.run()
-    beside = open_database(bench.home, read_only=True)
+    beside = open_database(bench.place, read_only=True)
     assert [turn.turn_id for turn in await beside.run(list_turns)] == [event.turn_id]
     beside.close()
 
 
 def test_a_store_that_never_was_is_not_found(home: Home) -> None:
     with pytest.raises(NotFound):
-        open_database(home, read_only=True)
+        open_database(home.agent_db, read_only=True)
 
 
 async def test_no_room_is_said_and_nothing_is_promised(bench: Bench) -> None:

@@ -24,6 +24,7 @@ from agent_runtime.store.schema import messages, turns
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.workspace.workspace import Workspace
 from tests.support.clock import ManualClock
+from tests.support.postgres import Places
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
@@ -39,14 +40,20 @@ def migrated() -> bytes:
     with tempfile.TemporaryDirectory(prefix="tk-") as folder:
         made = Home(root=Path(folder) / "home")
         made.create()
-        open_database(made).close()
+        open_database(made.agent_db).close()
         return made.agent_db.read_bytes()
 
 
 @pytest.fixture
-def database(home: Home, migrated: bytes) -> Iterator[Database]:
+def place(home: Home, place_of: Places, migrated: bytes) -> Path | str:
+    """Where the store is, on whichever database."""
     home.agent_db.write_bytes(migrated)
-    opened = open_database(home)
+    return place_of(home.agent_db)
+
+
+@pytest.fixture
+def database(place: Path | str) -> Iterator[Database]:
+    opened = open_database(place)
     yield opened
     opened.close()
 

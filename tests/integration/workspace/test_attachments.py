@@ -103,6 +103,7 @@ async def test_a_page_has_its_fill(workspace: Workspace, garden: None) -> None:
         )
 
 
+@pytest.mark.sqlite_only("turnkeeper backup copies files")
 async def test_a_backup_holds_them(
     workspace: Workspace, garden: None, home: Home, database: Database, tmp_path: Path
 ) -> None:

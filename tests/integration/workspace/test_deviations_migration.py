@@ -22,11 +22,11 @@ def index(home: Home) -> list[str]:
 
 
 def test_records_of_before_are_kept_and_told_apart_by_candidate(home: Home) -> None:
-    open_database(home).close()
+    open_database(home.agent_db).close()
     fresh = index(home)
     with sqlite3.connect(home.agent_db) as file:
         file.executescript(AS_IT_WAS)
-    open_database(home).close()
+    open_database(home.agent_db).close()
     assert index(home) == fresh
     with sqlite3.connect(home.agent_db) as file:
         assert file.execute("SELECT deviation_id, candidate_id FROM deviations").fetchall() == [("d-1", "c-1")]

@@ -43,7 +43,7 @@ class Served(WorkspaceService):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._database = open_database(home)
+        self._database = open_database(home.agent_db)
         self.workspace = Workspace(self._database, SystemClock(), SystemEntropy(), lambda _event, _fields: None)
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
