@@ -20,7 +20,7 @@ from task_runner.scheduler.planning import Planned
 from task_runner.service import changes
 from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
-from task_runner.service.task_spec import Defaults, as_loop, parse_spec
+from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
 from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
@@ -161,6 +161,7 @@ class Service:
 
     async def pause_task(self, request: wire.PauseTaskRequest) -> wire.Task:
         """Pause a task until it is resumed, or until a time. Raises InvalidInput if that is not in the future."""
+        refuse_nul(request.note, "note")
         now = self._clock.now()
 
         def pause(session: Session) -> changes.Changed:

@@ -220,10 +220,15 @@ def _prompt(given: _Given) -> str:
         raise InvalidInput("is required", where="prompt", hint="say what the agent must do")
     if len(text.encode("utf-8", errors="replace")) > LONGEST_PROMPT:
         raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where="prompt")
-    if "\0" in text:
-        raise InvalidInput("contains a NUL character", where="prompt")
+    refuse_nul(text, "prompt")
     check_envelope_text(text, where="prompt")
     return text
+
+
+def refuse_nul(text: str, field: str) -> None:
+    """Raise InvalidInput for a NUL: not every database keeps it."""
+    if "\0" in text:
+        raise InvalidInput("contains a NUL character", where=field)
 
 
 def _payload(given: _Given) -> str:

@@ -24,6 +24,7 @@ from langgraph.graph import START, StateGraph
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.checkpointer.sqlite import SCHEMA, CheckpointFile
+from tests.support.awkward import NAMES, TEXTS
 from tests.support.postgres import Places
 from tests.support.saving import another, at, checkpoint
 from turnkeeper.errors import Corrupt, MachineTrouble, Unreachable
@@ -248,16 +249,7 @@ def test_what_is_filtered_by_is_never_part_of_the_statement(saver: GroupedSaver)
             list(saver.list(None, filter={key: 1}))
 
 
-AWKWARD = [
-    "a\0b",
-    "\U0001f9ed \u0049\u0131\u0130\u0069 e\u0301\u00e9 \u200f",
-    "trailing  \n",
-    "",
-    "x" * 10_000_000,
-]
-
-
-@pytest.mark.parametrize("text", AWKWARD, ids=["NUL", "letters", "spaces", "empty", "long"])
+@pytest.mark.parametrize("text", list(TEXTS.values())[:-1], ids=list(TEXTS)[:-1])
 def test_whatever_a_state_says_is_read_back(saver: GroupedSaver, text: str) -> None:
     place = saver.put(at(), checkpoint("1", said=text, raw=text.encode()), META, {})
     saver.put_writes(place, [("said", text)], "task")
@@ -272,23 +264,6 @@ def test_half_a_character_is_replaced_before_any_database_sees_it(saver: Grouped
     found = saver.get_tuple(at())
     assert found is not None
     assert found.checkpoint["channel_values"] == {"said": "half ?"}
-
-
-NAMES = [
-    "Straße",
-    "a_b",
-    "a b ",
-    "aB",
-    "ab",
-    "\u0130i",
-    "\u0131I",
-    "é",
-    "e\u0301",
-    "z10",
-    "z9",
-    "\U0001f9ed",
-    "n" * 600,
-]
 
 
 def test_names_are_kept_as_they_are_and_listed_by_their_bytes(saver: GroupedSaver) -> None:
