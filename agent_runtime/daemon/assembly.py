@@ -59,7 +59,7 @@ from turnkeeper.storage.locking import ProcessLock, ReaderLock
 PROCESS = "agent-runtime"
 MOST_AT_ONCE = 32
 MOST_THREADS = 1024  # started as they are needed; one that hangs is lost until the process ends
-DRAIN_GRACE_S = 10.0
+DRAIN_GRACE_S = 60.0  # for running turns to come to a checkpoint
 CALLS_GRACE_S = 2.0
 LAST_GRACE_S = 8.0  # for what should take no time; a graph may have left something behind that never ends
 

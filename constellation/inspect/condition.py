@@ -105,10 +105,12 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
     if markers.read_marker(markers.PROCESSING.at(home)) is not None:
         yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
     for path in markers.found(home, markers.ESCALATION):
-        what = f"alert not delivered: {_said(markers.read_marker(path), 'text')}"
-        yield Finding(
-            process="", what=what, fix="set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
-        )
+        says = markers.read_marker(path)
+        over_at = _said(says, "over_at") if isinstance(says, dict) else ""
+        since = f" (its cause is over since {over_at})" if over_at else ""
+        what = f"alert not delivered{since}: {_said(says, 'text')}"
+        fix = "set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
+        yield Finding(process="", what=what, fix=fix, degraded=not over_at)
     for path in markers.found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")
         if not (epoch.isascii() and epoch.isdigit()):

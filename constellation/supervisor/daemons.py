@@ -22,7 +22,7 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.process import last_beat
 from turnkeeper.storage.locking import holder_pid, is_held
 
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 75.0  # longer than all graces of the runtime together, so that it is not killed while it drains
 CHECK_S = 60.0
 POLL_S = 0.05
 _NAMED = re.compile(r"([A-Za-z0-9_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)

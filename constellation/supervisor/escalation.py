@@ -42,6 +42,14 @@ def escalate(home: Home, process: str, key: str, text: str) -> None:
         markers.write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
 
 
+def settle(home: Home, process: str, at: str) -> None:
+    """Date the alerts about a process that was verified: they still wait to be read, and nothing is wrong any more."""
+    for path in markers.found(home, markers.ESCALATION):
+        says = markers.read_marker(path) if path.name.endswith(f"-{process}") else None
+        if isinstance(says, dict) and not says.get("over_at"):
+            markers.write_marker(path, says | {"over_at": at})
+
+
 def send_all(
     home: Home, routes: Routes, log: EventLog, environ: Mapping[str, str], *, now: float, every_s: float
 ) -> None:

@@ -128,7 +128,7 @@ ESCALATION = Kind(
     meaning="an alert that was not delivered on any route",
     writer="watchdog, before it tries",
     consumer="watchdog: every tick tries again; `status`",
-    ends="cleared when the command or the webhook took it, and by `turnkeeper up`, which prints it",
+    ends="dated when its process is verified; cleared when a route took it, and by `up`, which prints it",
 )
 STATUS = Kind(
     path="state/restart-status/<id>.json",

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from constellation.supervisor import daemons, markers, policy
-from constellation.supervisor.escalation import Routes, escalate, send, send_all
+from constellation.supervisor.escalation import Routes, escalate, send, send_all, settle
 from constellation.supervisor.handoff import Deliverer, Draft, crash_text, drafts, write_draft
 from constellation.supervisor.markers import Memory, Revive, Stall, recall, remember
 from turnkeeper.clock import Clock, SystemClock
@@ -202,6 +202,7 @@ class Watchdog:
             markers.write_marker(failed, says)
         elif phase == "verified":
             markers.clear_marker(failed)
+            settle(self._home, daemon.name, rfc3339(at))
         if id_:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 

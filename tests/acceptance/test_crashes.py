@@ -63,6 +63,47 @@ def test_both_die_in_the_middle_of_a_turn(stopped: Constellation) -> None:
     held_its_promises(stopped)
 
 
+SLOW_STEP = """
+import asyncio
+from pathlib import Path
+from typing import TypedDict
+from langgraph.graph import END, START, StateGraph
+
+
+class State(TypedDict):
+    prompt: str
+
+
+async def step(state):
+    with Path({log!r}).open("a") as log:
+        log.write("began\\n")
+        log.flush()
+        await asyncio.sleep(13)
+        log.write("ended\\n")
+    return {{"prompt": "done"}}
+
+
+builder = StateGraph(State)
+builder.add_node("step", step)
+builder.add_edge(START, "step")
+builder.add_edge("step", END)
+graph = builder.compile()
+"""
+
+
+def test_a_planned_stop_waits_for_a_step_up_to_a_minute_and_does_not_run_it_twice(stopped: Constellation) -> None:
+    log, home = stopped.home.root.parent / "steps.log", stopped.home
+    (home.root / "slow.py").write_text(SLOW_STEP.format(log=str(log)))
+    home.config.write_text('[agents.agent0]\ngraph = "./slow.py:graph"\n')
+    stopped.start()
+    stopped.create("digest", *ONE_FIRE)
+    stopped.until("the step to begin", log.exists)
+    assert "agent-runtime stopped" in stopped.attempt("turnkeeper", "down").stderr
+    stopped.command("turnkeeper", "up")
+    stopped.until_outcome("digest", "succeeded")
+    assert log.read_text().split() == ["began", "ended"]
+
+
 def test_a_planned_stop_lets_the_turn_go_on_after_the_next_start(stopped: Constellation) -> None:
     stopped.start(TURNKEEPER_OFFLINE_DELAY_S="1")
     stopped.create("digest", *ONE_FIRE)

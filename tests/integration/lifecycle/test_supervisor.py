@@ -8,8 +8,10 @@ from typing import ClassVar
 
 import pytest
 
+from constellation.inspect.condition import findings
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import stop
+from constellation.supervisor.escalation import escalate
 from constellation.supervisor.up_down import prepare
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.standin import STANDINS
@@ -182,3 +184,23 @@ def test_an_escalation_that_no_path_takes_is_kept_and_tried_again(supervised: Su
     failed = [(event["route"], event["reason"]) for event in supervised.events("escalate.failed")]
     assert failed == [("command", "exit status 3"), ("webhook", "status 503"), ("command", "exit status 3")]
     assert "secret-path" not in str(supervised.events())
+
+
+NAMES = {daemon.name for daemon in STANDINS}
+
+
+def test_an_alert_whose_cause_is_over_is_dated_and_breaks_nothing_any_more(supervised: Supervised):
+    supervised.want(interval_s=0.3)
+    supervised.supervise()
+    before = supervised.until_up(RUNTIME)
+    supervised.until(lambda: {event["daemon"] for event in supervised.events("revive.verified")} == NAMES)
+    escalate(supervised.home, RUNTIME.name, "1", "a planned restart did not end")
+    escalate(supervised.home, RUNNER.name, "1", "another matter")
+    assert all(finding.degraded for finding in findings(supervised.home, 0.0))
+    supervised.kill(RUNTIME)
+    supervised.until_up(RUNTIME, other_than=before)
+    supervised.until(lambda: any("its cause is over" in line for line in supervised.conditions()))
+    told = {finding.what: finding.degraded for finding in findings(supervised.home, 0.0) if "alert" in finding.what}
+    assert sorted(told.values()) == [False, True], "that of the other process stands"
+    assert any("a planned restart did not end" in what for what, degraded in told.items() if not degraded)
+    assert len(prepare(supervised.home, load_settings(supervised.home))) == 2, "both are shown by the next up"
