@@ -85,7 +85,13 @@ def read_url(url: str, *, ports: frozenset[int] = frozenset()) -> Target:
 
 def redirected(target: Target, location: str, *, ports: frozenset[int] = frozenset()) -> Target:
     """Return where a redirect leads: read as strictly as the first address. Raises InvalidInput."""
-    return read_url(urljoin(target.url, location), ports=ports)
+    if len(location) > LONGEST_URL:
+        raise _bad(f"redirects to an address of {len(location)} characters; the most is {LONGEST_URL}")
+    try:
+        url = urljoin(target.url, location)
+    except ValueError as error:
+        raise _bad(f"redirects to what is no address: {error}") from error
+    return read_url(url, ports=ports)
 
 
 def refuse_private(address: Address) -> None:

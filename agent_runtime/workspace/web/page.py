@@ -1,7 +1,6 @@
 """Reading one page: resolve, judge the addresses, connect to a judged one, and take no more than the limits allow."""
 
 import asyncio
-import codecs
 import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -14,6 +13,7 @@ from typing import Any
 import httpcore2
 from httpcore2 import AsyncConnectionPool, AsyncNetworkBackend, AsyncNetworkStream
 
+from agent_runtime.workspace.web import extract
 from agent_runtime.workspace.web.addresses import Address, Target, read_url, redirected, refuse_private
 from turnkeeper.clock import Clock
 from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
@@ -21,13 +21,14 @@ from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
 LARGEST_BODY = 4 * 1024 * 1024  # bytes, after decompression
 LONGEST_S = 30.0  # for everything: names, connections, redirects, the body
 MOST_REDIRECTS = 5
+MOST_PARTS = 50_000  # in which a body comes: each costs time, however small it is
+_LONGEST_TYPE = 255
 MOST_ADDRESSES = 4  # of one host that are tried
 _HEADERS = [
     (b"User-Agent", b"Turnkeeper/0.1 (+reads single pages on behalf of its author)"),
     (b"Accept", b"text/html, text/plain, application/json;q=0.8, text/*;q=0.5"),
     (b"Accept-Encoding", b"gzip, deflate, identity"),
 ]
-_HTML = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT = frozenset({"application/json", "application/ld+json", "application/xml"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -61,6 +62,7 @@ class WebReader:
         refuse: Callable[[Address], None] = refuse_private,
         ports: frozenset[int] = frozenset(),
         timeout_s: float = LONGEST_S,
+        reading_s: float = extract.LONGEST_S,
     ) -> None:
         """Take the clock; everything else is for tests.
 
@@ -70,11 +72,13 @@ class WebReader:
             refuse: raises Denied for an address that must not be connected to.
             ports: allowed in addition to 80 and 443.
             timeout_s: for a whole reading.
+            reading_s: for taking the page apart.
         """
         self._clock = clock
         self._backend = _Pinned(resolve or _resolve, refuse)
         self._ports = ports
         self._timeout_s = timeout_s
+        self._reading_s = reading_s
 
     async def fetch(self, url: str, refuse: Refuse) -> Fetched:
         """Return what a page says.
@@ -112,7 +116,7 @@ class WebReader:
                 _refuse_status(response.status)
                 kind, charset = _content_type(headers.get(b"content-type", ""))
                 body = await _body(response.aiter_stream(), headers.get(b"content-encoding", "identity"))
-            title, text = await asyncio.to_thread(read_text, kind, charset, body, target.url)
+            title, text = await read_text(kind, charset, body, target.url, self._reading_s)
             return Fetched(url=target.url, title=title, text=text, fetched_at=self._clock.now())
         raise Unreachable(f"redirects more than {MOST_REDIRECTS} times", where="url")
 
@@ -173,15 +177,20 @@ def _refuse_status(status: int) -> None:
 
 def _content_type(header: str) -> tuple[str, str]:
     message = Message()
-    message["content-type"] = header or "application/octet-stream"
-    return message.get_content_type(), str(message.get_param("charset") or "")
+    # A longer one is no media type, and takes the reader long.
+    message["content-type"] = header if 0 < len(header) <= _LONGEST_TYPE else "application/octet-stream"
+    charset = message.get_param("charset")
+    return message.get_content_type(), charset if isinstance(charset, str) else ""
 
 
 async def _body(stream: AsyncIterator[bytes], encoding: str) -> bytes:
     """Return the body, decompressed, never holding more than the limit. Raises InvalidInput."""
     unpack = _unpacker(encoding.strip().lower())
-    body = bytearray()
+    body, parts = bytearray(), 0
     async for part in stream:
+        parts += 1
+        if parts > MOST_PARTS:
+            raise InvalidInput(f"comes in more than {MOST_PARTS} parts", where="url")
         try:
             body += unpack(part, LARGEST_BODY + 1 - len(body))
         except zlib.error as error:
@@ -200,41 +209,23 @@ def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
     return unpacked.decompress
 
 
-def read_text(kind: str, charset: str, body: bytes, url: str) -> tuple[str, str]:
-    """Return title and text of a page; slow enough for a thread of its own.
+async def read_text(kind: str, charset: str, body: bytes, url: str, reading_s: float) -> tuple[str, str]:
+    """Return title and text of a page.
 
     Args:
         kind: its media type.
         charset: as the server states it; empty: unknown.
         body: what the server sent, decompressed.
         url: where it was found.
+        reading_s: how long taking it apart may last.
 
     Raises:
-        InvalidInput: it is not text, or no text could be extracted.
+        InvalidInput: it is not text, cannot be read in time, or no text could be extracted.
     """
-    if kind in _HTML:
-        return _extracted(_decoded(body, charset) if charset else body, url)
+    if kind in extract.HTML:
+        return await extract.extracted(body, charset, url, reading_s)
     if kind.startswith("text/") or kind in _TEXT:
-        return "", _decoded(body, charset).strip()
+        return "", body.decode(extract.known_charset(charset) or "utf-8", errors="replace").removeprefix(
+            "\ufeff"
+        ).strip()
     raise InvalidInput(f"is {kind}, not text", where="url", hint="give the address of a page that is text")
-
-
-def _extracted(html: str | bytes, url: str) -> tuple[str, str]:
-    try:
-        import trafilatura  # noqa: PLC0415  an optional extra, and slow to import
-    except ImportError as error:
-        hint = "install it with: pip install 'turnkeeper[web-fetch]'"
-        raise InvalidInput("reading web pages needs an optional package", where="web.fetch", hint=hint) from error
-    page: Any = trafilatura.bare_extraction(html, url=url, include_comments=False, with_metadata=True)
-    text = (page.text or "").strip() if page else ""
-    if not text:
-        raise InvalidInput("has no text that could be extracted", where="url")
-    return " ".join((page.title or "").split()), text
-
-
-def _decoded(body: bytes, charset: str) -> str:
-    try:
-        name = codecs.lookup(charset or "utf-8").name
-    except LookupError:
-        name = "utf-8"
-    return body.decode(name, errors="replace").removeprefix("\ufeff")

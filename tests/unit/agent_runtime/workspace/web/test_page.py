@@ -1,14 +1,19 @@
 """Reading a page over real sockets on loopback, which only a test's own settings allow."""
 
+import asyncio
 import gzip
+import threading
 import zlib
 from collections.abc import Iterator
 from ipaddress import IPv4Address, ip_address
 
+import psutil
 import pytest
 
+from agent_runtime.workspace.web import extract
 from agent_runtime.workspace.web.addresses import Address, Target, refuse_private
-from agent_runtime.workspace.web.page import LARGEST_BODY, MOST_REDIRECTS, Resolve, WebReader
+from agent_runtime.workspace.web.extract import known_charset
+from agent_runtime.workspace.web.page import LARGEST_BODY, MOST_REDIRECTS, Resolve, WebReader, read_text
 from tests.support.pages import Answer, Site, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
@@ -190,3 +195,118 @@ async def test_a_server_that_never_answers_is_given_up(site: Site) -> None:
     site.pages["/"] = Answer(hangs=True)
     with pytest.raises(Unreachable, match=r"within 0\.1 s"):
         await reader(site, timeout_s=0.1).fetch(site.url("/"), any_target)
+
+
+def of(text: str) -> bytes:
+    return b"<html><head><title>t</title></head><body><article>" + text.encode() + b"</article></body></html>"
+
+
+HOSTILE = {
+    "blanks in the title": b"<html><head><title>" + b" " * 2_000_000 + b"</title></head><body><p>a</p></body></html>",
+    "table cells": of("<table>" + "<tr><td>a<td>b" * 200_000 + "</table>"),
+    "deep nesting": of("<div>" * 400_000 + "x"),
+    "one long attribute": of('<p class="' + "a " * 1_500_000 + '">x</p>'),
+    "many attributes": of("<p " + " ".join(f"a{number}=1" for number in range(200_000)) + ">x</p>"),
+    "entities": of("&amp;" * 700_000),
+    "links": of("<a href='http://a.example/2020/01/01/'>a</a>" * 80_000),
+    "comments": of("<!--" * 900_000),
+    "a charset of its own": b"<meta charset=punycode>" + of("a-" * 1_500_000),
+}
+
+
+@pytest.mark.parametrize("page", HOSTILE.values(), ids=HOSTILE)
+async def test_a_hostile_page_is_given_up_in_time_and_leaves_nothing_behind(site: Site, page: bytes) -> None:
+    site.pages["/"] = Answer(body=page, kind="text/html; charset=punycode")
+    clock, before = SystemClock(), threading.active_count()
+    begun, longest = clock.monotonic(), 0.0
+    here = WebReader(clock, refuse=but_here, ports=frozenset({site.port}), reading_s=3.0)
+    reading = asyncio.create_task(here.fetch(site.url("/"), any_target))
+    while not reading.done():
+        at = clock.monotonic()
+        await asyncio.wait([reading], timeout=0.01)
+        longest = max(longest, clock.monotonic() - at)
+    if (error := reading.exception()) is not None:
+        assert isinstance(error, InvalidInput), error
+        assert "could not be read" in str(error) or "no text" in str(error)
+    assert clock.monotonic() - begun < 15, "given up in time"
+    assert longest < 1.5, "other turns go on meanwhile"
+    assert not psutil.Process().children(), "no process is left"
+    assert threading.active_count() <= before + 2, "no thread is left at work"
+
+
+async def test_a_page_that_takes_too_long_says_so_to_the_model(site: Site) -> None:
+    site.pages["/"] = Answer(body=HOSTILE["table cells"])
+    here = WebReader(SystemClock(), refuse=but_here, ports=frozenset({site.port}), reading_s=0.05)
+    with pytest.raises(InvalidInput, match=r"url: the page could not be read within 0\.05 s"):
+        await here.fetch(site.url("/"), any_target)
+
+
+@pytest.mark.parametrize(
+    "charset",
+    [
+        "zlib",
+        "bz2",
+        "punycode",
+        "idna",
+        "unicode_escape",
+        "rot13",
+        "base64",
+        "utf-7",
+        "undefined",
+        "a" * 5000,
+        "",
+        "../x",
+        "\u00e9",
+    ],
+)
+async def test_what_is_no_charset_of_pages_is_read_as_utf_8(site: Site, charset: str) -> None:
+    kind = f"text/plain; charset={charset}".encode().decode("latin-1")
+    if len(kind) > 255:
+        with pytest.raises(InvalidInput, match="application/octet-stream"):
+            await read_text("application/octet-stream", charset, b"", "", 1)
+        return
+    site.pages["/"] = Answer(body="caf\u00e9".encode(), kind=kind)
+    assert (await reader(site).fetch(site.url("/"), any_target)).text == "caf\u00e9"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("UTF8", "utf-8"), ("latin1", "iso8859-1"), ("windows-1251", "cp1251"), ("Shift_JIS", "shift_jis"), ("GBK", "gbk"),
+     ("koi8-r", "koi8-r"), ("ISO-8859-15", "iso8859-15"), ("euc-kr", "euc_kr"), ("us-ascii", "ascii"), ("big5", "big5"),
+     ("zlib", ""), ("hex", ""), ("utf-32", ""), ("punycode", "")],
+)  # fmt: skip
+def test_charsets_of_pages_are_known_by_their_usual_names(name: str, known: str) -> None:
+    assert known_charset(name) == known
+
+
+@pytest.mark.parametrize("location", ["http://[[[", "/" + "../" * 30_000, "http://a" + "%" * 60_000, "//[::1"])
+async def test_a_redirect_that_cannot_be_read_is_refused(site: Site, location: str) -> None:
+    site.pages["/"] = Answer(status=302, headers={"Location": location})
+    with pytest.raises((InvalidInput, Unreachable, Denied)):
+        await reader(site).fetch(site.url("/"), any_target)
+
+
+async def test_a_body_in_very_many_parts_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_runtime.workspace.web.page.MOST_PARTS", 3)
+    site.pages["/"] = Answer(body=b"x" * (1 << 20), kind="text/plain")
+    with pytest.raises(InvalidInput, match="more than 3 parts"):
+        await reader(site).fetch(site.url("/"), any_target)
+
+
+async def test_what_reads_a_page_gets_no_secrets_and_no_more_memory_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    seen: dict[str, object] = {}
+    real = asyncio.create_subprocess_exec
+
+    async def spawn(*argv: str, **options: object) -> asyncio.subprocess.Process:
+        seen.update(options)
+        return await real(*argv, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
+    assert (await extract.extracted(ARTICLE, "", "http://a.example/", 30.0))[0] == "Pump repair"
+    assert "OPENAI_API_KEY" not in seen["env"]  # type: ignore[operator]
+    monkeypatch.setattr(extract, "MOST_ANSWER", 10)
+    with pytest.raises(InvalidInput, match="too much time or memory"):
+        await extract.extracted(ARTICLE, "", "http://a.example/", 30.0)

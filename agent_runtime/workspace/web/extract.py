@@ -1,0 +1,141 @@
+"""Taking a page apart, in a process of its own: `python -m agent_runtime.workspace.web.extract`.
+
+A page is foreign text, and what reads it here is large: a page can be written so that it takes minutes, or all memory.
+No thread can be stopped. So each page is read by a new process, which bounds its own memory and computing time, gets no
+secrets in its environment, and is killed when the caller's time is over. Nothing of one page is left for the next.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import json
+import os
+import re
+import resource
+import sys
+from typing import Any
+
+from turnkeeper.errors import InvalidInput, Unreachable
+
+LONGEST_S = 10.0
+MOST_MEMORY = 1 << 30  # bytes
+MOST_ANSWER = 32 * 2**20  # bytes of JSON
+LONGEST_TITLE = 1000
+HTML = frozenset({"text/html", "application/xhtml+xml"})
+_CHARSET = re.compile(r"[A-Za-z0-9_.:-]{1,40}", re.ASCII)
+# By the names that Python gives them. The others are rare, slow or no charsets at all: punycode, zlib, unicode_escape.
+_CHARSETS = frozenset(
+    f"utf-8 utf-8-sig utf-16 utf-16-le utf-16-be ascii mac-roman mac-cyrillic koi8-r koi8-u tis-620 cp866 cp874 cp932 "
+    f"cp949 gb2312 gbk gb18030 big5 big5hkscs shift_jis euc_jp euc_kr iso2022_jp "
+    f"{' '.join(f'iso8859-{part}' for part in range(1, 17))} {' '.join(f'cp125{part}' for part in range(9))}".split()
+)
+_KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "TMPDIR")
+
+
+async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tuple[str, str]:
+    """Return title and text of a page.
+
+    Args:
+        html: what the server sent, decompressed.
+        charset: as the server states it; empty: unknown.
+        url: where it was found.
+        timeout_s: after so long, the process is killed.
+
+    Raises:
+        InvalidInput: it cannot be read in time, or no text could be extracted.
+        Unreachable: the process cannot be started.
+    """
+    given = json.dumps({"charset": known_charset(charset), "url": url}).encode()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", __spec__.name, cwd="/",
+            env={name: os.environ[name] for name in _KEPT if name in os.environ},
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise Unreachable(f"the process that reads pages cannot be started: {error.strerror}", where="url") from error
+    try:
+        async with asyncio.timeout(timeout_s):
+            said, _ = await asyncio.gather(_answer(process), _feed(process, given + b"\n" + html))
+    except TimeoutError as error:
+        raise InvalidInput(f"the page could not be read within {timeout_s:g} s", where="url") from error
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+    return _read(said)
+
+
+def known_charset(name: str) -> str:
+    """Return Python's name of a charset that pages are written in; empty for any other."""
+    if not _CHARSET.fullmatch(name):
+        return ""
+    try:
+        found = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        return ""
+    return found if found in _CHARSETS else ""
+
+
+async def _answer(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    try:
+        await process.stdout.readexactly(MOST_ANSWER)
+    except asyncio.IncompleteReadError as whole:
+        await process.wait()
+        return whole.partial
+    return b""
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(ConnectionError):  # it has ended: its answer, or the lack of one, says why
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+def _read(said: bytes) -> tuple[str, str]:
+    if not said:
+        raise InvalidInput("the page could not be read: it takes too much time or memory", where="url")
+    answer = json.loads(said)
+    if answer["missing"]:
+        hint = "install it with: pip install 'turnkeeper[web-fetch]'"
+        raise InvalidInput("reading web pages needs an optional package", where="web.fetch", hint=hint)
+    if not answer["text"]:
+        raise InvalidInput("has no text that could be extracted", where="url")
+    return answer["title"], answer["text"]
+
+
+def main() -> None:
+    """Read one page from the standard input, and write its title and text to the standard output."""
+    seconds = int(LONGEST_S)
+    for limit, most in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, MOST_MEMORY),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        with contextlib.suppress(ValueError, OSError):  # a system without this limit has the others
+            resource.setrlimit(limit, (most, most))
+    head, _, body = sys.stdin.buffer.read().partition(b"\n")
+    given = json.loads(head)
+    try:
+        answer = _taken_apart(body, given["charset"], given["url"]) | {"missing": False}
+    except ImportError:
+        answer = {"missing": True}
+    sys.stdout.buffer.write(json.dumps(answer).encode())
+
+
+def _taken_apart(body: bytes, charset: str, url: str) -> dict[str, Any]:
+    import trafilatura  # noqa: PLC0415  an optional extra, and slow to import
+
+    html = body.decode(charset, errors="replace") if charset else body
+    page: Any = trafilatura.bare_extraction(html, url=url, include_comments=False, with_metadata=True)
+    title, text = (page.title or "", page.text or "") if page else ("", "")
+    return {"title": " ".join(title.split())[:LONGEST_TITLE], "text": text.strip()}
+
+
+if __name__ == "__main__":
+    main()
