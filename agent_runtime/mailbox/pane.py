@@ -237,12 +237,9 @@ class Pane:
         return flag == "1" or (not flag and self._is_known)
 
     def _has_taken_all(self) -> bool:
-        """Return whether the program has read what was pasted. Only the caller's next look says that it is the same.
-
-        tmux is asked first, which writes what it was given before it answers. Of a program that reads lines, the
-        terminal tells only of whole ones.
-        """
-        self._check()
+        """Return whether what was pasted has been read; the caller's next look tells whether by the same program."""
+        self._check()  # tmux writes what it was given before it answers
+        # Of a program that reads lines, the terminal tells only of whole ones.
         return self._unread() == 0 and self._reads_keys()
 
     def _reads_keys(self) -> bool:
@@ -308,8 +305,7 @@ def _matcher(prompt: str) -> Callable[[str], bool]:
 
 def _foreground(pane_pid: int) -> int:
     """Return the leader of the foreground processes of the terminal that a process has."""
-    stat = Path(f"/proc/{pane_pid}/stat")
-    if stat.exists():
+    if (stat := Path(f"/proc/{pane_pid}/stat")).exists():
         return int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[5])
     ps = ["ps", "-o", "tpgid=", "-p", str(pane_pid)]
     return int(subprocess.run(ps, capture_output=True, check=True, text=True).stdout)  # noqa: S603

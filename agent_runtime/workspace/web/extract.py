@@ -131,7 +131,7 @@ def main() -> None:
 def _taken_apart(body: bytes, charset: str, url: str) -> dict[str, Any]:
     import trafilatura  # noqa: PLC0415  an optional extra, and slow to import
 
-    html = body.decode(charset, errors="replace") if charset else body
+    html: Any = body.decode(charset, errors="replace") if charset else body
     page: Any = trafilatura.bare_extraction(html, url=url, include_comments=False, with_metadata=True)
     title, text = (page.title or "", page.text or "") if page else ("", "")
     return {"title": " ".join(title.split())[:LONGEST_TITLE], "text": text.strip()}
