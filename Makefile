@@ -30,6 +30,10 @@ check: $(READY) protos-check  ## Format, lint, import contracts, types, generate
 bench: $(READY)  ## Ours beside peers in one run; writes benchmarks/RESULTS.md.
 	@$(BIN)/python -m benchmarks
 
+MINUTES ?= 5
+chaos: $(READY)  ## Faults of the machine under load on a small disk, then the checker; needs root or unshare, and strace.
+	@$(BIN)/python -m tests.integration.lifecycle.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
+
 protos: $(READY)  ## Generate the stubs beside the contract.
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
 

@@ -24,7 +24,8 @@ class EventLog:
     """Appends events of one process. A line is whole or absent, also with several writers on one file.
 
     An event says what has happened; failing to log it undoes nothing. So `emit` raises OSError only for a durable
-    event. Others that cannot be written are lost, with one warning on stderr until writing works again.
+    event. Others that cannot be written are lost, with one warning on stderr until writing works again. The first one
+    written then is `events.lost`, with their count.
 
     Attributes:
         trouble: why events are lost at the moment; empty while they are written.
@@ -45,6 +46,7 @@ class EventLog:
         self._day = ""
         self._descriptor: int | None = None
         self._torn = False
+        self._lost = 0
         self.trouble = ""
 
     def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
@@ -53,18 +55,20 @@ class EventLog:
 
     def emit_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool = False) -> None:
         """Append events as :meth:`append` does; a failure is raised only with `durable`."""
+        missed = [("events.lost", {"count": self._lost})] if self._lost else []
         try:
-            self.append(events, durable=durable)
+            self.append([*missed, *events], durable=durable)
         except OSError as error:
             if durable:
                 raise
+            self._lost += len(events)
             if not self.trouble:
                 with contextlib.suppress(OSError):  # it is often on the same disk
                     sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
                     sys.stderr.flush()
             self.trouble = f"{self._folder}: events cannot be written: {error.strerror}"
         else:
-            self.trouble = ""
+            self._lost, self.trouble = 0, ""
 
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool) -> None:
         """Append events, each a name and its fields, in order, with one time and in one write. Raises OSError.

@@ -288,6 +288,7 @@ class Turns:
         try:
             ended = await self._intervals.run(turn, order, mode)
         except MachineTrouble:  # it failed at nothing of its own: the interval does not count
+            self._stopped(turn, "waits")
             await self._store.give_back(turn.turn_id)
             raise
         if ended is None:

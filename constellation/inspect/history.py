@@ -2,8 +2,9 @@
 
 A history is the event log of all processes, the runner's ledger and the runtime's turns, each in the form in which
 users get them (`logs/events-*.jsonl`, `task-runner history -o json`, `agent-runtime turns list -o json`). The log
-may lack the last lines before a crash, so what must hold is read from the ledger and the turns; the log adds what
-only it knows: when something left, which process ran a turn, and for how long.
+may lack the last lines before a crash, and those for which a full disk had no room (`events.lost`). So what must hold
+is read from the ledger and the turns; the log adds what only it knows: when something left, which process ran a turn,
+and for how long.
 
     I1  no committed fire is lost once everything has drained
     I2  no turn without a fire or a message that asked for it
@@ -126,6 +127,8 @@ def _threads_are_serial(history: History) -> Iterator[Violation]:
             running[event["thread_id"]] = event
         elif event["event"] == "turn.stopped":
             running.pop(event["thread_id"], None)
+        elif event["event"] == "events.lost":  # of what this process stopped meanwhile the log says nothing
+            running = {thread: turn for thread, turn in running.items() if turn["pid"] != event["pid"]}
 
 
 def _nothing_early(history: History) -> Iterator[Violation]:

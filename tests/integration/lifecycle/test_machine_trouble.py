@@ -1,0 +1,176 @@
+"""Real daemons on a machine in trouble: each goes on, says so, and no command ends in a traceback."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from constellation.inspect.condition import unwritable
+from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
+from tests.integration.lifecycle.chaos import SETTINGS, Chaos
+from tests.support import faults
+from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+from turnkeeper.config.home import Home
+from turnkeeper.event_log import read_events
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(bool(faults.missing()), reason=f"faults cannot be made here: {faults.missing()}"),
+]
+FULL = "No space left on device; free room on its disk, then try again"
+NOBODY = 65534
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder, faults.small_disk(Path(folder) / "h", 24) as root:
+        yield Home(root=root)
+
+
+@pytest.fixture
+def constellation(home: Home) -> Iterator[Constellation]:
+    made = Constellation(home)
+    made.command("turnkeeper", "init")
+    yield made
+    made.stop()
+
+
+def pids(home: Home) -> list[int]:
+    return [found.pid for daemon in (*DAEMONS, SUPERVISOR) if (found := process_of(home, daemon)) is not None]
+
+
+def test_a_full_disk_ends_nobody_is_said_everywhere_and_passes(constellation: Constellation) -> None:
+    home, pages = constellation.home, constellation.home.root.parent / "pages"
+    home.config.write_text(SETTINGS.format(pages=pages))
+    constellation.command("turnkeeper", "up")
+    constellation.create("digest", "--every", "1s", "--catch-up", "run-all")
+    constellation.await_outcome("digest", "succeeded", 2)
+    before = pids(home)
+    faults.fill(home.root)
+    constellation.until("the page", lambda: pages.exists() and FULL in pages.read_text())
+    status = constellation.attempt("turnkeeper", "status")
+    assert (status.returncode, f"{home.root}: cannot be read or written: {FULL}" in status.stderr) == (6, True)
+    for argv in (
+        ("task-runner", "pause", "digest"),
+        ("task-runner", "emit", "a.b"),
+        ("agent-runtime", "send", "c", "x"),
+    ):
+        done = constellation.attempt(*argv)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), argv
+        assert done.stderr.startswith(f"error: {home.root}/")
+        assert "free room on its disk, then try again" in done.stderr
+    assert constellation.attempt("turnkeeper", "up").returncode in {0, 1}
+    assert "free room" in constellation.attempt("turnkeeper", "doctor").stdout
+    assert len(pids(home)) == 3
+    faults.free(home.root)
+    constellation.await_outcome(
+        "digest", "succeeded", sum(f.outcome == "succeeded" for f in constellation.fires("digest")) + 2
+    )
+    assert pids(home) == before, "nobody ended, and nobody was started again"
+    constellation.until("all to be well", lambda: constellation.attempt("turnkeeper", "status").returncode == 0)
+    constellation.command("task-runner", "disable", "digest")
+    constellation.until_settled("digest")
+    assert constellation.violations() == []
+    assert pages.read_text().count("\n") <= 2, "one alert for each process that said it, however long it lasted"
+
+
+def test_a_full_disk_lets_everything_be_stopped(constellation: Constellation) -> None:
+    constellation.command("turnkeeper", "up")
+    faults.fill(constellation.home.root)
+    constellation.command("turnkeeper", "down")
+    assert pids(constellation.home) == []
+
+
+def test_failing_reads_fail_no_turn(constellation: Constellation) -> None:
+    home = constellation.home
+    constellation.start()
+    constellation.create("digest", "--every", "1s", "--catch-up", "run-all")
+    constellation.await_outcome("digest", "succeeded", 1)
+    (process,) = [found for daemon in DAEMONS if daemon is AGENT_RUNTIME and (found := process_of(home, daemon))]
+    under = [home.checkpoints_db, home.checkpoints_db.with_name("checkpoints.db-wal")]
+
+    def waiting() -> str:
+        met = [event["turn_id"] for event in read_events(home.logs) if event["event"] == "turn.trouble"]
+        return constellation.attempt("agent-runtime", "turns", "show", met[-1]).stdout if met else ""
+
+    def status() -> str:
+        return constellation.attempt("turnkeeper", "status").stderr
+
+    with faults.failing(process.pid, faults.READS, "EIO", under):
+        constellation.until("the reason in turns show", lambda: f"waits: {home.checkpoints_db}: " in waiting())
+        constellation.until("the reason in status", lambda: f"agent-runtime: {home.checkpoints_db}: " in status())
+    constellation.await_outcome("digest", "succeeded", 4)
+    outcomes = {fire.outcome for fire in constellation.fires("digest")}
+    assert "failed" not in outcomes
+    assert process_of(home, AGENT_RUNTIME) == process
+
+
+def test_no_descriptors_left_ends_nobody_and_fails_no_turn(constellation: Constellation) -> None:
+    home = constellation.home
+    constellation.start()
+    constellation.create("digest", "--every", "1s", "--catch-up", "run-all")
+    constellation.await_outcome("digest", "succeeded", 1)
+    before = pids(home)
+    for daemon in (AGENT_RUNTIME, TASK_RUNNER):
+        process = process_of(home, daemon)
+        assert process is not None
+        with faults.without_descriptors(process.pid):
+            constellation.pass_time(1.5)
+        constellation.await_outcome(
+            "digest", "succeeded", sum(f.outcome == "succeeded" for f in constellation.fires("digest")) + 2
+        )
+    assert pids(home) == before
+    assert "failed" not in {fire.outcome for fire in constellation.fires("digest")}
+
+
+def test_a_read_only_home_is_named_by_every_command(constellation: Constellation) -> None:
+    home = constellation.home
+    with faults.read_only(home.root):
+        doctor = constellation.attempt("turnkeeper", "doctor")
+        assert (doctor.returncode, "make its file system writable again" in doctor.stdout) == (6, True)
+        for argv in (
+            ("turnkeeper", "up"),
+            ("turnkeeper", "down"),
+            ("task-runner", "list"),
+            ("task-runner", "emit", "a.b"),
+        ):
+            done = constellation.attempt(*argv)
+            assert (done.returncode, done.stderr.count("\n")) == (1, 1), argv
+            assert "Read-only file system" in done.stderr
+            assert done.stderr.startswith(f"error: {home.root}/")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_home_without_the_right_to_write_cannot_start(home: Home) -> None:
+    home.create()
+    home.root.parent.chmod(0o755)
+    for folder in (home.root, home.run.parent, home.run, home.logs):
+        os.chown(folder, NOBODY, NOBODY)
+    home.run.chmod(0o500)
+    os.seteuid(NOBODY)
+    try:
+        (found,) = unwritable(home)
+    finally:
+        os.seteuid(0)
+    assert (
+        str(found)
+        == f"{home.run}: cannot be read or written: Permission denied; make it yours to write, then try again"
+    )
+
+
+def test_mixed_faults_lose_and_double_nothing(home: Home) -> None:
+    """The short form of `make chaos`."""
+    chaos = Chaos(home, seed=7, fault_s=0.5)
+    all_faults = chaos.faults()
+    try:
+        chaos.begin()
+        for name in ("full disk", "EIO on reads of agent-runtime", "EMFILE in agent-runtime"):
+            chaos.suffer(name, all_faults[name])
+        chaos.end()
+        assert chaos.alerts()
+        chaos.damage(1)
+    finally:
+        chaos.constellation.stop()
+    assert chaos.wrong == []

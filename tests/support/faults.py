@@ -1,0 +1,100 @@
+"""Faults of the machine, made for real: a small disk that is filled, calls of a process that fail, no descriptors left.
+
+Each needs rights or a tool that a machine may lack; `missing` says which, so that a test can be skipped with a reason.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+READS = "pread64"
+WRITES = "pwrite64,fdatasync,fsync"
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """Mount a file system of so many megabytes on a folder. Raises RuntimeError where this process may not."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    options = f"size={megabytes}m,mode=700"
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"no file system can be mounted: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def ballast(disk: Path) -> Path:
+    return disk / "ballast"
+
+
+def fill(disk: Path) -> None:
+    """Take all the room that a disk has left."""
+    with suppress(OSError), ballast(disk).open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with suppress(OSError):
+                while file.write(b"x" * size) == size:
+                    pass
+
+
+def free(disk: Path) -> None:
+    """Give the room back."""
+    ballast(disk).unlink(missing_ok=True)
+
+
+@contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    """Forbid writing to a whole file system, none of whose files is open, while the block runs."""
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+
+
+@contextmanager
+def failing(pid: int, calls: str, error: str, under: Sequence[Path]) -> Iterator[None]:
+    """Let a process's calls that touch the paths fail with an error, such as EIO, while the block runs."""
+    paths = [argument for path in under for argument in ("-P", str(path))]
+    argv = ["strace", "-f", "-qq", "-o", os.devnull, "-p", str(pid), *paths, "-e", f"trace={calls}"]
+    tracer = subprocess.Popen([*argv, "-e", f"inject={calls}:error={error}"], stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.wait(10)
+
+
+@contextmanager
+def without_descriptors(pid: int) -> Iterator[None]:
+    """Let a process open nothing more while the block runs."""
+    process = psutil.Process(pid)
+    soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), hard))
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+
+
+def missing() -> str:
+    """Return what this machine lacks for these faults; empty where it lacks nothing."""
+    lacks = [tool for tool in ("mount", "strace") if shutil.which(tool) is None]
+    if lacks:
+        return f"{', '.join(lacks)} is not installed"
+    tracing = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if os.geteuid() and tracing.exists() and tracing.read_text().strip() != "0":
+        return "this user may not trace other processes"
+    return (
+        "" if os.geteuid() == 0 else "only root may mount a file system: run it under unshare --map-root-user --mount"
+    )
