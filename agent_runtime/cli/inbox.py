@@ -1,6 +1,7 @@
 """`agent-runtime inbox`."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -9,7 +10,9 @@ import typer
 
 from agent_runtime.cli.rows import clipped, columns
 from agent_runtime.mailbox import inbox as mailbox
+from agent_runtime.mailbox.outbox import send as put_out
 from agent_runtime.mailbox.pane import Pane
+from agent_runtime.model.trigger import FIRST_AGENT, RESERVED
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
@@ -32,7 +35,7 @@ _INBOXES = columns(
 _ENVELOPES = columns(
     "PLACE FROM KIND AT THREAD +KEY=idempotency_key +NAME TEXT", text=lambda row: clipped(str(row["text"]), 60)
 )
-_SET_ASIDE = columns("AGENT NAME AT REASON", reason=lambda row: clipped(str(row["reason"]), 100))
+_SET_ASIDE = columns("AGENT PLACE NAME AT REASON", reason=lambda row: clipped(str(row["reason"]), 100))
 
 
 @app.command("list")
@@ -135,13 +138,47 @@ def watch(
             del adopted[:1]
 
 
+@app.command("send")
+def send(
+    text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
+    sender: Annotated[str, typer.Option("--from", metavar="AGENT", help="The agent in a terminal that sends it.")],
+    to: Annotated[str, typer.Option("--to", metavar="AGENT", help="The agent that it is for.")] = FIRST_AGENT,
+    thread: Annotated[str, typer.Option("--thread", help="The thread, as the message that is answered names it.")] = "",
+    requires_ack: Annotated[bool, typer.Option("--ack", help="Ask for an acknowledgement.")] = False,
+) -> None:
+    """Send a message from an agent in a terminal to agent0, by way of that agent's outbox. No daemon needs to run.
+
+    Whoever can write to the outbox speaks as its agent, and as nobody else. The answer comes to the agent's inbox.
+
+    Example: agent-runtime inbox send --from codex --to agent0 "CI is green"
+    """
+    place, clock, entropy = _home(), SystemClock(), SystemEntropy()
+    mailbox.refuse_hosted(place, sender)
+    if sender in RESERVED:
+        raise InvalidInput(f"nobody in a terminal is {sender}", where="--from")
+    said = sys.stdin.read() if text == "-" else text
+    message = Envelope(
+        id=entropy.hex(32),
+        sender=sender,
+        to=to,
+        kind="message",
+        text=said,
+        at=clock.now(),
+        thread=thread,
+        requires_ack=requires_ack,
+    )
+    name = put_out(place, message, clock=clock, entropy=entropy)
+    note(f"{name} lies in the outbox of {sender}; agent-runtime takes it as soon as it runs")
+    note(f"read the answer with: agent-runtime inbox drain {sender}")
+
+
 @app.command("quarantine")
 def quarantine(agent: AnyAgent = "", output: OutputOption = Output.TABLE) -> None:
-    """List the envelopes in quarantine: malformed, or impossible to process; with the reason.
+    """List what was set aside, with the reason: envelopes for an agent, and what an agent in a terminal sent in vain.
 
     Example: agent-runtime inbox quarantine agent0
     """
-    rows = mailbox.quarantine_rows(_home(), agent)
+    rows = mailbox.quarantine_rows(_home(), agent, refused=True)
     footer = "put one back with: agent-runtime inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
     show_rows(rows, _SET_ASIDE, output, name_key="name", footer=footer)
 
@@ -176,7 +213,7 @@ def requeue(
     for row in wanted:
         try:
             put = inbox.requeue(row["name"], vouched=seal)
-            done.append({"agent": agent, "name": put.name, "reason": row["reason"], "at": row["at"]})
+            done.append(row | {"place": "inbox", "name": put.name})
         except InvalidInput as error:
             refused.append(error)
             if not everything:

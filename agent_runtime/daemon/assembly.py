@@ -27,7 +27,7 @@ from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_
 from agent_runtime.graph.models.make import known_secrets, make_model, take_keys
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
-from agent_runtime.mailbox.agent_messages import AgentMessages
+from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, hosted
@@ -290,6 +290,7 @@ class _Basis:
         working = worker.Worker(
             parts,
             terminal_deliveries=deliveries,
+            outboxes=self._outboxes(store, acceptor, mailboxes, categories, failpoints),
             handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
             arrived=arrived,
             clock=clock,
@@ -313,6 +314,12 @@ class _Basis:
         """Say what of the machine stands in the way: of a store, of the inboxes, of what a turn calls, of the log."""
         waits = next(iter(working.waits.values()), "")
         return self.database.trouble or self.saver.trouble or working.unreadable or waits or self.log.trouble
+
+    def _outboxes(
+        self, store: Store, acceptor: Acceptor, mailboxes: Mailboxes, categories: Categories, failpoints: Failpoints
+    ) -> Outboxes:
+        around: dict[str, Any] = {"home": self.home, "clock": self.clock, "entropy": self.entropy, "log": self.log}
+        return Outboxes(store, acceptor, mailboxes, categories, failpoints=failpoints, **around)
 
     def _workspace(self, store: Store) -> Workspace:
         def report(event: str, fields: Mapping[str, Any]) -> None:

@@ -1,38 +1,49 @@
-"""Messages between agents of this runtime: agent0 sends to its workers, and each answers agent0 when its turn ends.
+"""Messages between agents: agent0 sends to its workers and to agents in terminals, and each answers agent0.
 
-Both travel as envelopes, so that a crash at any moment leaves either the envelope or the row that says it is owed. A
+All travel as envelopes, so that a crash at any moment leaves either the envelope or the row that says it is owed. A
 worker's turn runs on the worker's own thread in the sender's channel, under what the sender's turn was granted, less
 the right to send: workers answer, and start no others. Only agent0 talks to the author.
+
+An agent in a terminal answers through its outbox, once for each message of agent0's: that becomes a turn where agent0
+asked. What it sends unasked becomes a turn on a thread of its own, in a channel of its own, which may write nothing
+without the author; the turn's last words are the answer, in the agent's inbox.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
 
 from agent_runtime.mailbox.acceptor import Acceptor
+from agent_runtime.mailbox.inbox import agents_with_inboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.mailbox.outbox import LONGEST_MESSAGE, Outbox, read_letter
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, NOT_AGENTS, Trigger, sendable, turn_id_of
+from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, NOT_AGENTS, RESERVED, Trigger, sendable, turn_id_of
 from agent_runtime.model.turn import TurnRecord
+from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import RESTART, require
 from agent_runtime.store import mail
 from agent_runtime.store.idempotency import Call, once, refuse_ended
 from agent_runtime.store.mail import Delegation
-from agent_runtime.store.turn_reads import get_turn
+from agent_runtime.store.turn_reads import get_keys, get_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
-from turnkeeper.bus.envelope import check_text
+from turnkeeper.bus.acks import ack_of
+from turnkeeper.bus.envelope import Envelope, check_text
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
+from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.event_log import EventLog
+from turnkeeper.process import Failpoints
 
 SCOPE = "agent.send"
 MOST_HOPS = 8  # messages in one exchange, since an author or a fire began it
-LONGEST_MESSAGE = 256 << 10  # bytes
 AGAIN_S = 30.0  # between two tries of an answer when the inbox is full
 IDLE_S = 3600.0
 
@@ -81,6 +92,8 @@ class AgentMessages:
         trigger = await self._message(call, worker, text)
         told = {"worker": worker, "turn_id": trigger.turn_id, "thread_id": trigger.thread_id}
         outcome = await self._store.write(once, call, SCOPE, self._clock.now(), refuse_ended, lambda: told)
+        if worker not in self._mailboxes.agents:  # its answer is one to this message
+            await self._store.write(lambda connection: mail.add_delegation(connection, trigger, over=False))
         await self._acceptor.accept(trigger)
         return {**outcome.result, "sent": True}
 
@@ -100,6 +113,8 @@ class AgentMessages:
         for ended in await self._store.read(_over):
             if ended.parent is not None:
                 await self._acceptor.accept(_answer(ended, ended.parent))
+            elif ended.turn is not None and not ended.delegation.parent:
+                await self._acceptor.accept(_reply(ended, ended.turn))
             await self._store.write(mail.answered, ended.delegation.turn_id)
 
     def _check(self, worker: str, text: str) -> None:
@@ -180,6 +195,23 @@ def _answer(ended: _Ended, parent: TurnRecord) -> Trigger:
     )
 
 
+def _reply(ended: _Ended, turn: TurnRecord) -> Trigger:
+    """Return what agent0 answers an agent in a terminal that wrote to it unasked."""
+    item = ended.delegation
+    return _trigger(
+        turn,
+        f"agent:answer:{item.turn_id}",
+        thread_id=turn.thread_id,
+        agent=item.sender,
+        grant=turn.grant,
+        prompt=sendable(_words(ended), LONGEST_MESSAGE),
+        kind=turn.kind,
+        sender=item.agent,
+        parent=item.turn_id,
+        hops=item.hops + 1,
+    )
+
+
 def _trigger(of: TurnRecord, key: str, **message: Any) -> Trigger:
     """Return a message between agents in the channel of the turn that began the exchange."""
     own: dict[str, Any] = {"turn_id": turn_id_of("agent", key), "channel": of.channel, "read_only": of.read_only}
@@ -193,3 +225,138 @@ def _words(ended: _Ended) -> str:
         why = turn.error if turn is not None and turn.error else "no reason is recorded"
         return f"I could not do it: the turn {how}: {why}"
     return ended.words or "I am done, and have nothing to say."
+
+
+POLL_S = 1.0  # agents write their files without a notification
+MOST_A_MINUTE = 60  # messages of one agent, at once or one by one; what is more waits in its outbox
+CATEGORY = "conversation"
+
+
+class _Allowance:
+    """How many messages of one agent may be taken now."""
+
+    def __init__(self, now: float) -> None:
+        self._left, self._at = float(MOST_A_MINUTE), now
+
+    def left(self, now: float) -> int:
+        self._left = min(float(MOST_A_MINUTE), self._left + (now - self._at) * MOST_A_MINUTE / 60.0)
+        self._at = now
+        return int(self._left)
+
+    def spend(self) -> None:
+        self._left -= 1.0
+
+
+class Outboxes:
+    """Takes what agents in terminals send, and delivers it to agent0 as from the agent in whose folder it lies."""
+
+    def __init__(
+        self,
+        store: Store,
+        acceptor: Acceptor,
+        mailboxes: Mailboxes,
+        categories: Categories,
+        *,
+        home: Home,
+        clock: Clock,
+        entropy: Entropy,
+        log: EventLog,
+        failpoints: Failpoints,
+    ) -> None:
+        self._store = store
+        self._acceptor = acceptor
+        self._mailboxes = mailboxes
+        self._categories = categories
+        self._home = home
+        self._clock = clock
+        self._entropy = entropy
+        self._log = log
+        self._failpoints = failpoints
+        self._outboxes: dict[str, Outbox] = {}
+        self._allowances: dict[str, _Allowance] = {}
+        self._answered: set[str] = set()  # requests whose answers were accepted by this process
+        self._trouble: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Look once a second, for ever. What cannot be delivered now stays where it is."""
+        while True:
+            await self._guarded("", self._look())
+            await self._clock.sleep(POLL_S)
+
+    async def _look(self) -> None:
+        for agent in await asyncio.to_thread(agents_with_inboxes, self._home):
+            if agent not in self._mailboxes.agents and agent not in RESERVED:
+                await self._guarded(agent, self._take(agent))
+
+    async def _guarded(self, agent: str, work: Awaitable[None]) -> None:
+        """Log a trouble once, not each second."""
+        reason = ""
+        try:
+            await work
+        except (TurnkeeperError, OSError) as error:
+            reason = f"{type(error).__name__}: {error}"[:500]
+            if self._trouble.get(agent) != reason:
+                self._log.emit("outbox.unreadable", agent=agent, reason=reason)
+        self._trouble[agent] = reason
+
+    async def _take(self, agent: str) -> None:
+        outbox = self._outboxes.get(agent)
+        if outbox is None:
+            outbox = self._outboxes[agent] = Outbox(self._home.inbox(agent), self._clock, self._entropy)
+            self._allowances[agent] = _Allowance(self._clock.monotonic())
+        allowance = self._allowances[agent]
+        for name in await asyncio.to_thread(outbox.take, allowance.left(self._clock.monotonic())):
+            self._failpoints.reach("outbox.taken")
+            try:
+                data = await asyncio.to_thread(outbox.read, name)
+                letter = read_letter(data, agent, name=name, at=self._clock.now())
+            except InvalidInput as error:
+                allowance.spend()
+                await asyncio.to_thread(outbox.refuse, name, str(error))
+                self._log.emit("outbox.refused", agent=agent, name=name, reason=str(error))
+                continue
+            await self._deliver(letter)
+            allowance.spend()
+            self._failpoints.reach("outbox.delivered")
+            await asyncio.to_thread(outbox.finish, name)
+
+    async def _deliver(self, letter: Envelope) -> None:
+        """Deliver a message once, however often it is found, then acknowledge it."""
+        where: dict[str, Any] = {"agent": letter.sender, "id": letter.id, "kind": letter.kind}
+        if letter.kind == "ack":
+            await self._mailboxes.post(letter)
+        else:
+            key = letter.idempotency_key
+            fresh = self._mailboxes.known(key) is None and not await self._store.read(get_keys, [key])
+            if fresh:
+                trigger = await self._trigger(letter)
+                await self._acceptor.accept(trigger)
+                self._answered.add(trigger.parent)
+                where["turn_id"] = trigger.turn_id
+            self._log.emit("outbox.accepted", **where, fresh=fresh)
+        if letter.requires_ack:
+            await self._mailboxes.post(ack_of(letter, at=self._clock.now()))
+
+    async def _trigger(self, letter: Envelope) -> Trigger:
+        agent, key = letter.sender, letter.idempotency_key
+        requests = await self._store.read(mail.open_requests, agent)
+        asked = [
+            (item, parent)
+            for item, parent in requests
+            if item.turn_id not in self._answered and letter.thread in {"", thread_of(agent, parent.channel)}
+        ]
+        own: dict[str, Any] = {"agent": FIRST_AGENT, "prompt": letter.text, "sender": agent}
+        if asked and (letter.thread or len(asked) == 1):
+            item, parent = asked[-1]
+            own |= {"thread_id": parent.thread_id, "grant": parent.grant, "parent": item.turn_id, "hops": item.hops + 1}
+            by_fire = parent.trigger == "fire" or parent.kind == AGENT_KINDS["fire"]
+            return _trigger(parent, key, kind=AGENT_KINDS["fire" if by_fire else "author"], **own)
+        # Nobody asked: what a stranger says must not write, nor be read together with another channel's memory.
+        given = letter.thread if _is_thread_of(agent, letter.thread) else thread_of(agent, letter.thread or agent)
+        own |= {"thread_id": given, "grant": self._categories.get(CATEGORY), "channel": agent, "read_only": True}
+        turn_id, kind = turn_id_of("agent", key), AGENT_KINDS["fire"]
+        return Trigger(source="agent", key=key, turn_id=turn_id, kind=kind, hops=1, **own).sealed()
+
+
+def _is_thread_of(agent: str, thread: str) -> bool:
+    return re.fullmatch(rf"{re.escape(agent)}-[0-9a-f]{{8}}", thread, re.ASCII) is not None

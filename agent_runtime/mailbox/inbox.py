@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.mailbox.outbox import send
 from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
 from turnkeeper.bus.durable_writes import GroupingFiles, ns_of
@@ -69,17 +70,19 @@ def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
     return rows
 
 
-def quarantine_rows(home: Home, agent: str = "") -> list[Row]:
-    """Return what was set aside, of one agent or of all."""
+def quarantine_rows(home: Home, agent: str = "", *, refused: bool = False) -> list[Row]:
+    """Return what was set aside, of one agent or of all; with `refused` also what an agent in a terminal sent."""
     rows: list[Row] = []
     for one in [agent] if agent else agents_with_inboxes(home):
-        if not (existing(home, one) / "quarantine").is_dir():
-            continue
-        quarantine = Quarantine(home.inbox(one), files=SystemFiles(), clock=SystemClock())
-        rows += [
-            {"agent": one, "name": item.name, "reason": item.reason, "at": rfc3339(item.at) if item.at else None}
-            for item in quarantine.items()
-        ]
+        for place in ("quarantine", "refused") if refused else ("quarantine",):
+            if not (existing(home, one) / place).is_dir():
+                continue
+            quarantine = Quarantine(home.inbox(one), files=SystemFiles(), clock=SystemClock(), place=place)
+            rows += [
+                {"agent": one, "name": item.name, "reason": item.reason, "at": rfc3339(item.at) if item.at else None}
+                | {"place": place}
+                for item in quarantine.items()
+            ]
     return rows
 
 
@@ -159,7 +162,12 @@ class Reader:
             return None
         if agent in NOT_AGENTS or not folder.is_dir():
             return None
+        if agent in hosted_on(self._home):  # only the runtime puts there: like any message, it goes by the outbox
+            return self._send
         return open_inbox(self._home, agent, self._clock, self._entropy).put
+
+    def _send(self, ack: Envelope) -> Put:
+        return Put(name=send(self._home, ack, clock=self._clock, entropy=self._entropy), fresh=True)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from agent_runtime.mailbox.inbox import agents_with_inboxes
 from agent_runtime.model.trigger import NOT_AGENTS, Trigger, TriggerHeader, from_envelope, header_of
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
+from turnkeeper.bus.envelope import Envelope, encode
 from turnkeeper.bus.folders import EnvelopeState, envelope_states
 from turnkeeper.bus.inbox import Claimed, Encoded, Inbox, Put, open_inbox
 from turnkeeper.bus.seals import make_first_key
@@ -89,6 +90,12 @@ class Mailboxes:
             if isinstance(answer, Put) and trigger.agent in self._inboxes:
                 self._queued[trigger.key] = header_of(trigger)
         return answers
+
+    async def post(self, envelope: Envelope) -> None:
+        """Put an envelope that carries no trigger. Raises the error that refuses it."""
+        (answer,) = await self._run(lambda: self._put([(envelope, encode(envelope))]))
+        if isinstance(answer, TurnkeeperError):
+            raise answer
 
     def remember(self, header: TriggerHeader) -> None:
         """Remember a fire that waits in the inbox of an agent that the runtime does not host."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FIRST_AGENT = "agent0"
 NOT_AGENTS = frozenset({"author", "task-runner", "agentloop"})  # they send, and have no inbox
+RESERVED = NOT_AGENTS | {"watchdog"}  # names in which no agent in a terminal speaks
 
 
 def hosted(settings: "Settings") -> list[str]:

@@ -20,8 +20,10 @@ from sqlalchemy import Connection, bindparam, delete, select, text, update
 
 from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger, TriggerHeader, header_of, sendable
+from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store.schema import cancels, delegations, deliveries, handoffs, turns
 from agent_runtime.store.turn_events import add_event
+from agent_runtime.store.turn_reads import get_turn
 from turnkeeper.bus.envelope import wrapped
 from turnkeeper.storage.statements import Statement, among, listed, storable, upsert
 from turnkeeper.times import to_us
@@ -69,10 +71,26 @@ class Handoff:
 
 
 def add_delegation(connection: Connection, trigger: Trigger, *, over: bool) -> None:
-    """Write who sent the message that a turn is about; again changes nothing. A worker owes an answer once `over`."""
-    state = "none" if trigger.sender != FIRST_AGENT else "owed" if over else "open"
+    """Write who sent the message that a turn is about; again changes nothing.
+
+    Once `over`, an answer is owed to agent0, or to an agent in a terminal that began the exchange. What answers a
+    message of agent0's to such an agent settles that.
+    """
+    begins = trigger.sender == FIRST_AGENT or not trigger.parent
+    state = "none" if not begins else "owed" if over else "open"
     values = {name: getattr(trigger, name) for name in ("turn_id", "sender", "parent", "agent", "hops")}
     connection.execute(upsert(delegations, [delegations.c.turn_id]).values(**values, state=state))
+    if not begins:
+        asked = (delegations.c.turn_id == trigger.parent) & (delegations.c.agent == trigger.sender)
+        connection.execute(update(delegations).where(asked, delegations.c.state == "open").values(state="answered"))
+
+
+def open_requests(connection: Connection, agent: str) -> list[tuple[Delegation, TurnRecord]]:
+    """Return agent0's messages to an agent in a terminal that are not answered, with agent0's turns, oldest first."""
+    own = (delegations.c.agent == agent) & (delegations.c.sender == FIRST_AGENT) & (delegations.c.state == "open")
+    found = [Delegation(**row) for row in connection.execute(select(delegations).where(own)).mappings()]
+    asked = [(item, parent) for item in found if (parent := get_turn(connection, item.parent)) is not None]
+    return sorted(asked, key=lambda pair: pair[1].number)
 
 
 def get_delegation(connection: Connection, turn_id: str) -> Delegation | None:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, select
 
 from agent_runtime.graph.engine.engine import CALLED
 from agent_runtime.mailbox.acceptor import TerminalDeliveries
+from agent_runtime.mailbox.agent_messages import Outboxes
 from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.signal import Signal
@@ -112,6 +113,7 @@ class Worker:
         parts: Parts,
         *,
         terminal_deliveries: TerminalDeliveries,
+        outboxes: Outboxes,
         handoffs: HandoffIntake,
         arrived: Signal,
         clock: Clock,
@@ -119,6 +121,7 @@ class Worker:
     ) -> None:
         """Run at most `most_at_once` turns at a time. `arrived` is notified when something was put into an inbox."""
         self._terminal_deliveries = terminal_deliveries
+        self._outboxes = outboxes
         self._agent_messages = parts.agent_messages
         self._handoffs = handoffs
         self._store = parts.store
@@ -140,6 +143,7 @@ class Worker:
         """What of the machine keeps the inboxes from being read; empty where nothing does."""
         self._claiming: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
+        self._taking: asyncio.Task[None] | None = None
         self._began = clock.now()
         self._on_shutdown: Callable[[], None] = _nothing
 
@@ -168,10 +172,11 @@ class Worker:
         await self._route_all(await self._mailboxes.adopt())
         self._claiming = asyncio.create_task(self._claim(), name="claim")
         self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
+        self._taking = asyncio.create_task(self._outboxes.run(), name="outboxes")
 
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
-        ending = [task for task in (self._claiming, self._answering) if task is not None]
+        ending = [task for task in (self._claiming, self._answering, self._taking) if task is not None]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)

@@ -20,7 +20,7 @@ from typing import Any
 from constellation.inspect.condition import newer_stores
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
-from turnkeeper.bus.inbox import FOLDERS
+from turnkeeper.bus.inbox import FOLDERS, OUTGOING
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import sqlite_files
@@ -130,7 +130,7 @@ def _copy_bus(home: Home, fresh: Path) -> None:
     for agent in sorted(agents.iterdir()) if agents.is_dir() else ():
         target = fresh / "channels" / "agent" / agent.name
         copied: dict[str, Path] = {}
-        for folder in FOLDERS:
+        for folder in (*FOLDERS, *OUTGOING):
             (target / folder).mkdir(mode=0o700, parents=True)
             source = agent / folder
             for name in sorted(os.listdir(source)) if source.is_dir() else ():

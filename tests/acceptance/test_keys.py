@@ -73,5 +73,5 @@ def test_a_lost_key_is_restored_from_a_backup_or_given_up_by_the_author(constell
     constellation.stop()
     constellation.command("turnkeeper", "restore", str(backup))
     assert (home.keys / "envelopes.json").read_bytes() == held
-    constellation.start()
+    constellation.command("turnkeeper", "up", "--takeover")
     assert says(constellation, "hello again")

@@ -178,7 +178,7 @@ def decode(data: bytes) -> Envelope:
     meta, requires_ack = fields.get("meta", {}), fields.get("requires_ack", False)
     if wrong or not isinstance(meta, dict) or not isinstance(requires_ack, bool):
         raise InvalidInput("has the wrong type", where=wrong or "meta")
-    at, sender = _instant(texts.pop("ts")), texts.pop("from")
+    at, sender = parse_instant(texts.pop("ts")), texts.pop("from")
     return Envelope(sender=sender, at=at, meta=meta, requires_ack=requires_ack, **texts).checked()
 
 
@@ -192,7 +192,8 @@ def with_sender(envelope: Envelope, verified: str) -> Envelope:
     return replace(envelope, sender=verified)
 
 
-def _instant(text: str) -> datetime:
+def parse_instant(text: str) -> datetime:
+    """Return the time of an envelope. Raises InvalidInput."""
     try:
         if _RFC3339.fullmatch(text):
             return parse_rfc3339(text)

@@ -35,9 +35,10 @@ from turnkeeper.storage.files import Files, machine_errors
 from turnkeeper.storage.keys import KeyFile
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-__all__ = ["FOLDERS", "MOST_WAITING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
+__all__ = ["FOLDERS", "MOST_WAITING", "OUTGOING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
 
 FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
+OUTGOING = ("outbox", "taken", "refused")  # of an agent in a terminal, in the order in which a message moves
 MOST_WAITING = Quota().most_waiting
 _MOST_HINTS = 2 * MOST_WAITING
 _PRUNE_EVERY = 1024  # archives
@@ -188,6 +189,7 @@ class Inbox:
 
         Raises Exhausted if the machine has no room to take even one; nothing is lost, and a later claim goes on.
         """
+        self._check_folders()
         stale = bool(self._listed)
         taken = self._take(limit)
         if stale and not taken:
@@ -199,6 +201,7 @@ class Inbox:
 
         Only for the one process that claims: it would adopt what another is working on.
         """
+        self._check_folders()
         sweep(self.folder, files=self._files, clock=self._clock)
         if self._links is not None:
             self._links.rebuild()
@@ -317,6 +320,7 @@ class Inbox:
             return [error] * len(fresh)
 
     def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
+        self._check_folders()
         with machine_errors(self.folder):
             names = self._names.draw([envelope.sender for envelope, _ in fresh], lying=self._lying())
         with self._sealing() as sealed:
@@ -400,7 +404,13 @@ class Inbox:
             if not _same_file(source, target):  # a foreign writer used a name again
                 self._files.link(source, self._places["delivered"] / self._free_name("delivered", name))
 
+    def _check_folders(self) -> None:
+        """Raise InvalidInput if an agent that writes to its own folders has put a link in place of one."""
+        for place in self._places.values() if self._links is not None else ():
+            make_private(place)
+
     def _prune(self) -> None:
+        self._check_folders()
         self._archived = 0
         prune(self.folder, files=self._files, clock=self._clock, retention=self._retention)
 
@@ -444,8 +454,7 @@ def open_inbox(
 ) -> Inbox:
     """Return an agent's inbox. One that the runtime hosts takes only what is sealed, and has rows for keys."""
     seals = Seals(home, agent, required=hosted, keys=keys)
-    folder = home.inbox(agent)
-    return Inbox(folder, files=files, clock=clock, entropy=entropy, settles_keys=not hosted, seals=seals)
+    return Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy, settles_keys=not hosted, seals=seals)
 
 
 def _encoded(envelope: Envelope) -> Encoded | InvalidInput:
@@ -472,11 +481,11 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 class Quarantine:
-    """One agent's quarantine."""
+    """One agent's quarantine; with another `place`, what was refused of what it sends, which is only looked at."""
 
-    def __init__(self, folder: Path, *, files: Files, clock: Clock) -> None:
+    def __init__(self, folder: Path, *, files: Files, clock: Clock, place: str = "quarantine") -> None:
         self._agent = folder
-        self._folder = folder / "quarantine"
+        self._folder = folder / place
         self._files = files
         self._clock = clock
 

@@ -20,7 +20,7 @@ from turnkeeper.bus.envelope import LARGEST_BYTES, Envelope, decode, encode
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput
-from turnkeeper.storage.files import SystemFiles, create, machine_errors
+from turnkeeper.storage.files import SystemFiles, replace_whole
 from turnkeeper.storage.keys import Key, KeyFile
 
 LARGEST_FILE = LARGEST_BYTES + 256  # an envelope with its seal
@@ -146,9 +146,5 @@ def make_first_key(home: Home, hosted: Iterable[str], *, at: datetime, entropy: 
 
 
 def _seal_file(path: Path, key: Key) -> None:
-    data = SystemFiles().read(path, LARGEST_FILE)
-    fresh = path.with_name(f".{path.name}.tmp")
-    with machine_errors(path):
-        fresh.unlink(missing_ok=True)
-        create(fresh, seal(encode(decode(unsealed(data))), key), sync=True)
-        fresh.replace(path)
+    envelope = decode(unsealed(SystemFiles().read(path, LARGEST_FILE)))
+    replace_whole(path, seal(encode(envelope), key))

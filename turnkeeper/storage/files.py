@@ -125,6 +125,15 @@ def create(path: Path, data: bytes, *, sync: bool) -> None:
         os.close(descriptor)
 
 
+def replace_whole(path: Path, data: bytes) -> None:
+    """Write a file anew: under a name of its own, synced, then in place of the old one. Raises Exhausted."""
+    fresh = path.with_name(f".{path.name}.tmp")
+    with machine_errors(path):
+        fresh.unlink(missing_ok=True)
+        create(fresh, data, sync=True)
+        fresh.replace(path)
+
+
 @contextlib.contextmanager
 def machine_errors(path: Path) -> Iterator[None]:
     """Turn an OSError inside the block into Exhausted; one that says a name exists or is gone passes as it is.

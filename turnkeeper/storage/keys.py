@@ -18,7 +18,7 @@ from pathlib import Path
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Corrupt
-from turnkeeper.storage.files import SystemFiles, create, machine_errors
+from turnkeeper.storage.files import SystemFiles, create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
 
 ENVELOPES = "envelopes"
@@ -163,11 +163,8 @@ class KeyFile:
 
     def _write(self, keys: tuple[Key, ...], path: Path) -> None:
         text = json.dumps({"v": VERSION, "purpose": self.purpose, "keys": [asdict(key) for key in keys]}, indent=1)
-        fresh = path.with_name(f".{path.name}.new")
+        replace_whole(path, text.encode())
         with machine_errors(path):
-            fresh.unlink(missing_ok=True)
-            create(fresh, text.encode(), sync=True)
-            fresh.replace(path)
             SystemFiles().sync_folder(self._folder)
         if path == self.path:
             self._read_at = None
@@ -186,11 +183,10 @@ class KeyFile:
 
 def permission_faults(home: Home) -> Iterator[tuple[Path, int]]:
     """Yield what in `keys/` other users may read or write, with the permission bits that it should have."""
-    if not home.keys.is_dir():
-        return
-    for path, wanted in ((home.keys, 0o700), *((path, 0o600) for path in sorted(home.keys.iterdir()))):
+    inside = sorted(home.keys.iterdir()) if home.keys.is_dir() else []
+    for path in (home.keys, *inside) if inside else ():
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:
-            yield path, wanted
+            yield path, 0o700 if path == home.keys else 0o600
 
 
 def _new(at: datetime, entropy: Entropy) -> Key:

@@ -1,0 +1,277 @@
+"""What agents in terminals send: taken from the place that only its agent writes to, which says who sent it.
+
+::
+
+    outbox/ ──take (rename)──► taken/ ──deliver, as from the folder's owner──► removed
+                                  └──────refuse──► refused/ (with the reason beside it)
+
+A file has no identity of its own; its place has. Everything in these folders is written by a program that may be
+hostile: each folder and file is opened by its name in the folder above, never through a link, and no opening waits.
+
+A message is delivered once. A file in `taken/` keeps its name until it is removed, and the message's key is made from
+its id, or from that name where it has none: whoever finds it again after a crash delivers the same key.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.model.trigger import FIRST_AGENT
+from turnkeeper.bus.durable_writes import Names
+from turnkeeper.bus.envelope import Envelope, encode, parse_instant, parse_object
+from turnkeeper.bus.folders import REASON
+from turnkeeper.bus.inbox import OUTGOING
+from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home, make_private
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.storage.files import SystemFiles, create, machine_errors
+from turnkeeper.times import rfc3339
+
+LONGEST_MESSAGE = 256 << 10  # bytes of a text between agents
+LARGEST_FILE = 1 << 20  # bytes of a message as JSON, where each character may be escaped
+MOST_LISTED = 1000  # names looked at in one pass
+MOST_UNSETTLED = 16  # files not whole yet, of one pass
+MOST_REFUSED = 1000  # files kept for the author; nothing more is taken from that agent until they are removed
+_SENT = frozenset({"message", "ack"})
+_TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "body", "ts")
+_FIELDS = frozenset({"v", "requires_ack", "meta", *_TEXTS})
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EACCES}  # links, sockets: not the machine's trouble
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def read_letter(data: bytes, sender: str, *, name: str, at: datetime) -> Envelope:
+    """Return what a file of an agent's outbox says, complete, as from that agent. Pure.
+
+    A plain one is completed: `body` stands for `text`; without a version it is of this one, without `to` it is for
+    agent0, without a kind it is a message, without a time it is of `at`, without an id it is known by `name`. What it
+    says of its sender counts for nothing.
+
+    Raises:
+        InvalidInput: it is no message, or one that this agent may not send; `where` names the field.
+    """
+    fields = parse_object(data, where="envelope")
+    unknown = sorted(fields.keys() - _FIELDS)
+    if unknown or fields.get("v", 1) != 1 or isinstance(fields.get("v"), bool):
+        raise InvalidInput("unknown schema", where=ascii(min(unknown, default="v"))[1:41])
+    texts = {key: fields.get(key, "") for key in _TEXTS}
+    wrong = next((key for key, value in texts.items() if not isinstance(value, str)), None)
+    if wrong or not isinstance(fields.get("requires_ack", False), bool):
+        raise InvalidInput("has the wrong type", where=wrong or "requires_ack")
+    if texts["text"] and texts["body"]:
+        raise InvalidInput("stands beside text; give one of them", where="body")
+    return _checked(
+        Envelope(
+            id=texts["id"] or name,
+            sender=sender,
+            to=texts["to"] or FIRST_AGENT,
+            kind=texts["kind"] or "message",
+            text=texts["text"] or texts["body"],
+            at=parse_instant(texts["ts"]) if texts["ts"] else at,
+            thread=texts["thread"],
+            swarm=texts["swarm"],
+            idempotency_key=_key(sender, texts["idempotency_key"] or texts["id"], name),
+            requires_ack=fields.get("requires_ack", False),
+            meta=_meta(fields.get("meta", {}), texts["kind"]),
+        )
+    )
+
+
+def _checked(letter: Envelope) -> Envelope:
+    letter.checked()
+    if letter.kind not in _SENT:
+        raise InvalidInput(f"an agent in a terminal sends no {letter.kind}, only messages and acks", where="kind")
+    if letter.to != FIRST_AGENT:
+        raise InvalidInput(f"agents in terminals write to {FIRST_AGENT}, not to {letter.to}", where="to")
+    size = len(letter.text.encode())
+    if letter.kind == "message" and (not letter.text.strip() or size > LONGEST_MESSAGE):
+        raise InvalidInput(f"a message has 1 to {LONGEST_MESSAGE} bytes", where="text")
+    if letter.kind == "ack" and size:
+        raise InvalidInput("an ack has none", where="text")
+    return letter
+
+
+def _meta(given: object, kind: str) -> dict[str, Any]:
+    """Return the `meta` of an ack, which names the envelope it is about; a message has none: the runtime makes it."""
+    if not given:
+        return {}
+    named = given.get("envelope") if isinstance(given, dict) and kind == "ack" and len(given) == 1 else None
+    if not isinstance(named, str):
+        raise InvalidInput("is made by the runtime; leave it out", where="meta")
+    return {"envelope": named}
+
+
+def _key(sender: str, given: str, name: str) -> str:
+    text = json.dumps([sender, given or name, bool(given)])
+    return f"agent:out:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def send(home: Home, envelope: Envelope, *, clock: Clock, entropy: Entropy) -> str:
+    """Put an envelope into the outbox of its sender, whole and synced; return its name. Needs no daemon and no key.
+
+    Raises:
+        InvalidInput: the runtime would refuse it; nothing was written.
+        Exhausted: no room.
+    """
+    folder = home.inbox(envelope.sender)
+    data = encode(envelope)
+    read_letter(data, envelope.sender, name=envelope.id, at=envelope.at)
+    make_private(folder / "outbox")
+    (name,) = Names(folder, clock=clock, entropy=entropy).draw([envelope.sender], lying=os.listdir(folder / "outbox"))
+    fresh, files = folder / "outbox" / f".{name}.tmp", SystemFiles()
+    with machine_errors(fresh):
+        create(fresh, data, sync=True)
+        # A rename, not a link: for a moment a link would be a file with two names, which may be another's.
+        fresh.rename(folder / "outbox" / name)
+        files.sync_folder(folder / "outbox")
+    return name
+
+
+@dataclass
+class Outbox:
+    """One agent's outgoing folders. The caller is the one process that takes from them."""
+
+    folder: Path
+    clock: Clock
+    entropy: Entropy
+    _unsettled: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def take(self, most: int) -> list[str]:
+        """Move up to `most` files to `taken/`, oldest first; return all names that lie there, of earlier takes too.
+
+        A file that is not whole yet is left until a second look finds it unchanged.
+
+        Raises:
+            InvalidInput: a folder of these is not this user's own folder.
+            Exhausted: the author is to look at what was refused; or no room.
+        """
+        with self._opened() as places:
+            if len(os.listdir(places["refused"])) >= 2 * MOST_REFUSED:
+                hint = "look at them: agent-runtime inbox quarantine; then remove them"
+                raise Exhausted(f"holds {MOST_REFUSED} refused messages", where=str(self.folder / "refused"), hint=hint)
+            lying = sorted(name for name in os.listdir(places["taken"]) if not name.startswith("."))
+            for name in self._ready(places["outbox"], most - len(lying)):
+                taken = f"{self.entropy.hex(16)}-{_PLAIN.sub('_', name)[:100]}"
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(name, taken, src_dir_fd=places["outbox"], dst_dir_fd=places["taken"])
+                    lying.append(taken)
+            os.fsync(places["taken"])
+            return lying[:most]
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file that was taken. Raises InvalidInput for what is no plain file of this user's."""
+        with self._opened() as places:
+            return _read(name, places["taken"])
+
+    def finish(self, name: str) -> None:
+        """Remove a file that was taken, durably: its message is delivered."""
+        with self._opened() as places:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=places["taken"])
+            os.fsync(places["taken"])
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Move what was taken aside, whole, with the reason beside it."""
+        note = json.dumps({"name": name, "reason": reason, "at": rfc3339(self.clock.now())}).encode()
+        with self._opened() as places, contextlib.suppress(FileNotFoundError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(f"{name}{REASON}", flags, 0o600, dir_fd=places["refused"])
+            try:
+                os.write(descriptor, note)
+            finally:
+                os.close(descriptor)
+            os.rename(name, name, src_dir_fd=places["taken"], dst_dir_fd=places["refused"])
+            os.fsync(places["refused"])
+
+    def _ready(self, outbox: int, most: int) -> list[str]:
+        """Return up to `most` names to be taken, oldest first; remember those that may still be in the making."""
+        ready: list[str] = []
+        unsettled: dict[str, tuple[int, ...]] = {}
+        for mark, name in sorted(_marks(outbox)):
+            if len(ready) >= most or len(unsettled) >= MOST_UNSETTLED:
+                break
+            if self._unsettled.get(name) == mark or _whole(name, outbox):
+                ready.append(name)
+            else:
+                unsettled[name] = mark
+        self._unsettled = unsettled
+        return ready
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Mapping[str, int]]:
+        """Open the folders, by their names in the agent's folder; make those that are missing."""
+        with contextlib.ExitStack() as opened, machine_errors(self.folder):
+            above = _open_folder(str(self.folder), None, opened)
+            for name in OUTGOING:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=above)
+            yield {name: _open_folder(name, above, opened) for name in OUTGOING}
+
+
+def _open_folder(name: str, above: int | None, opened: contextlib.ExitStack) -> int:
+    try:
+        descriptor = os.open(name, _FOLDER, dir_fd=above)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise InvalidInput("is not a folder", where=name, hint="remove it: the runtime makes the folder") from error
+        raise
+    opened.callback(os.close, descriptor)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise InvalidInput("other users can write it", where=name, hint="run: chmod 700 on it")
+    return descriptor
+
+
+def _marks(outbox: int) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield what tells a file that changes from one that does not, its time first, and its name."""
+    with os.scandir(outbox) as entries:
+        names = [entry.name for entry in islice(entries, MOST_LISTED) if not entry.name.startswith(".")]
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            seen = os.stat(name, dir_fd=outbox, follow_symlinks=False)
+            yield (seen.st_mtime_ns, seen.st_ino, seen.st_size, seen.st_nlink), name
+
+
+def _whole(name: str, folder: int) -> bool:
+    """Tell whether a file reads as JSON: a writer that is not done has written only a part of it."""
+    with contextlib.suppress(TurnkeeperError, FileNotFoundError):
+        parse_object(_read(name, folder), where="envelope")
+        return True
+    return False
+
+
+def _read(name: str, folder: int) -> bytes:
+    try:
+        descriptor = os.open(name, _FILE, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise InvalidInput(f"cannot be opened: {error.strerror}", where="file") from error
+        raise
+    try:
+        found = os.fstat(descriptor)
+        for wrong, what in (
+            (not stat.S_ISREG(found.st_mode), "is not a plain file"),
+            (found.st_uid != os.geteuid(), "belongs to another user"),
+            (found.st_nlink != 1, "has another name elsewhere: it is a hard link"),
+            (found.st_size > LARGEST_FILE, f"is larger than {LARGEST_FILE} bytes"),
+        ):
+            if wrong:
+                raise InvalidInput(what, where="file")
+        chunks: list[bytes] = []
+        while len(chunks) <= LARGEST_FILE >> 16 and (chunk := os.read(descriptor, 1 << 16)):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    finally:
+        os.close(descriptor)
