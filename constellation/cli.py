@@ -345,6 +345,8 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
     found = says if isinstance(says, dict) else {}
     if found.get("phase") not in {"up-detected", "verified"}:
         why = found.get("error") or "it was abandoned"
+        if found.get("phase") == "refused":
+            raise TurnkeeperError(f"the restart was refused, and everything goes on as before: {why}")
         raise TurnkeeperError(f"the restart failed: {why}", hint="see: turnkeeper status")
     return found
 
@@ -411,7 +413,8 @@ def status(output: OutputOption = Output.TABLE) -> None:
         note(str(finding))
     missing = any(row["state"] != "running" for row in rows)
     idle = not supervised and all(row["state"] == "stopped" for row in rows)
-    if missing and people:
+    stopped = any(row["state"] == "stopped" for row in rows)
+    if stopped and people and not os.path.lexists(place.restored):
         what = "nothing is supposed to run; start it with" if idle else "some processes do not run; start them with"
         note(f"{what}: turnkeeper up")
     if not idle and (missing or any(finding.degraded for finding in found)):

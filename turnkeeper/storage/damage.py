@@ -16,11 +16,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
+from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.errors import EXIT_FAILURE, Corrupt
 
 START_S = 2.0  # how long a start reads one store
 HINT = "restore a backup: turnkeeper down && turnkeeper restore DIR"
 _MALFORMED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+LOOK_AGAIN_S = 5.0
 _AGAIN_S = 0.01
 _FAILED_READ = "error code="  # what a check says of a page that the disk did not give
 
@@ -136,18 +138,25 @@ class StoreWatch:
     Args:
         paths: the stores.
         report: is told of damage before the process ends, on any thread.
-        end: ends the process.
+        end: ends the process; as kill -9 does, unless a test passes another.
+        clock: the machine's, unless a test passes another.
     """
 
     active: "StoreWatch | None" = None
 
     def __init__(
-        self, *paths: Path, report: Callable[[Corrupt], None], end: Callable[[Corrupt], None] | None = None
+        self,
+        *paths: Path,
+        report: Callable[[Corrupt], None],
+        end: Callable[[Corrupt], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._paths = paths
         self._report = report
         self._end = end or _end_process
         self._once = threading.Lock()
+        self._clock = clock or SystemClock()
+        self._looked_at: float | None = None
 
     def __enter__(self) -> Self:
         """Read the stores for a short while each, and what is left of them in the background. Raises Corrupt."""
@@ -167,8 +176,15 @@ class StoreWatch:
                     self._stop(path, found)
 
     def look(self) -> None:
-        """Read the stores, one of which was said to be malformed. If it is, the process ends; its caller waits."""
+        """Read the stores, one of which was said to be malformed. If it is, the process ends; its caller waits.
+
+        A disk that fails says so again and again, so the stores are read every few seconds at most.
+        """
         with self._once:
+            now = self._clock.monotonic()
+            if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_S:
+                return
+            self._looked_at = now
             for path in self._paths:
                 with contextlib.suppress(sqlite3.Error):
                     if path.exists() and (found := damage_of(path, indexes=True)):

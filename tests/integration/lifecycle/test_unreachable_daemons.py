@@ -109,6 +109,7 @@ def test_a_suspended_daemon_is_named_and_up_does_not_wait_for_it(constellation: 
     assert '"state": "starting"' not in rows.stdout
     said = constellation.attempt("turnkeeper", "status").stderr
     assert f"kill -CONT {pid}" in said
+    assert "start them with" not in said
     assert f"kill -CONT {pid}" in " ".join(constellation.attempt("turnkeeper", "doctor").stdout.split())
     began = SystemClock().monotonic()
     done = constellation.attempt("turnkeeper", "up")

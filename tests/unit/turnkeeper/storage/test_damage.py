@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clock import ManualClock
 from turnkeeper.errors import Corrupt
 from turnkeeper.storage import damage
 from turnkeeper.storage.damage import StoreWatch, damage_of, is_malformed, judged, refuse_damaged
@@ -103,6 +104,23 @@ def test_damage_that_shows_later_ends_the_process_and_leaves_a_note(tmp_path: Pa
             judged(error, str(path))
     assert [one.where for one in told] == [str(path)]
     assert (tmp_path / "store.db.damaged").read_text()
+
+
+def test_a_disk_that_fails_again_and_again_has_the_stores_read_every_few_seconds_only(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    damaged, whole = make(tmp_path / "damaged.db"), make(tmp_path / "whole.db")
+    garble(damaged, 5)
+    error, read = malformed(damaged), list[Path]()
+    monkeypatch.setattr(damage, "damage_of", lambda path, **_how: read.append(path))
+    watch = StoreWatch(whole, report=print, clock=clock)
+    monkeypatch.setattr(StoreWatch, "active", watch)
+    for _ in range(10):
+        judged(error, str(whole))
+    assert len(read) == 1
+    clock.advance(damage.LOOK_AGAIN_S)
+    judged(error, str(whole))
+    assert len(read) == 2
 
 
 def test_an_index_that_contradicts_its_table_is_damage_too(tmp_path: Path):
