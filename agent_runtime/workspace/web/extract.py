@@ -13,6 +13,7 @@ import os
 import re
 import resource
 import sys
+from importlib import import_module
 from typing import Any
 
 from turnkeeper.errors import InvalidInput, Unreachable
@@ -29,6 +30,7 @@ _CHARSETS = frozenset(
     f"cp949 gb2312 gbk gb18030 big5 big5hkscs shift_jis euc_jp euc_kr iso2022_jp "
     f"{' '.join(f'iso8859-{part}' for part in range(1, 17))} {' '.join(f'cp125{part}' for part in range(9))}".split()
 )
+_READY = b"\n"
 _KEPT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "TMPDIR")
 
 
@@ -39,7 +41,7 @@ async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tu
         html: what the server sent, decompressed.
         charset: as the server states it; empty: unknown.
         url: where it was found.
-        timeout_s: after so long, the process is killed.
+        timeout_s: after so long, the process is killed; its start does not count.
 
     Raises:
         InvalidInput: it cannot be read in time, or no text could be extracted.
@@ -55,6 +57,7 @@ async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tu
     except OSError as error:
         raise Unreachable(f"the process that reads pages cannot be started: {error.strerror}", where="url") from error
     try:
+        await _ready(process)
         async with asyncio.timeout(timeout_s):
             said, _ = await asyncio.gather(_answer(process), _feed(process, given + b"\n" + html))
     except TimeoutError as error:
@@ -76,6 +79,12 @@ def known_charset(name: str) -> str:
     except (LookupError, ValueError):
         return ""
     return found if found in _CHARSETS else ""
+
+
+async def _ready(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    with contextlib.suppress(asyncio.IncompleteReadError):  # it has ended: it has no answer either
+        await process.stdout.readexactly(len(_READY))
 
 
 async def _answer(process: asyncio.subprocess.Process) -> bytes:
@@ -119,6 +128,10 @@ def main() -> None:
     ):
         with contextlib.suppress(ValueError, OSError):  # a system without this limit has the others
             resource.setrlimit(limit, (most, most))
+    with contextlib.suppress(ImportError):  # said in the answer
+        import_module("trafilatura")  # takes longer than most pages do
+    sys.stdout.buffer.write(_READY)
+    sys.stdout.buffer.flush()
     head, _, body = sys.stdin.buffer.read().partition(b"\n")
     given = json.loads(head)
     try:

@@ -21,6 +21,7 @@ from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
 LARGEST_BODY = 4 * 1024 * 1024  # bytes, after decompression
 LONGEST_S = 30.0  # for everything: names, connections, redirects, the body
 MOST_REDIRECTS = 5
+MOST_READINGS = 2  # pages that are taken apart at the same time
 MOST_PARTS = 50_000  # in which a body comes: each costs time, however small it is
 _LONGEST_TYPE = 255
 MOST_ADDRESSES = 4  # of one host that are tried
@@ -79,6 +80,7 @@ class WebReader:
         self._ports = ports
         self._timeout_s = timeout_s
         self._reading_s = reading_s
+        self._readings = asyncio.Semaphore(MOST_READINGS)
 
     async def fetch(self, url: str, refuse: Refuse) -> Fetched:
         """Return what a page says.
@@ -116,7 +118,8 @@ class WebReader:
                 _refuse_status(response.status)
                 kind, charset = _content_type(headers.get(b"content-type", ""))
                 body = await _body(response.aiter_stream(), headers.get(b"content-encoding", "identity"))
-            title, text = await read_text(kind, charset, body, target.url, self._reading_s)
+            async with self._readings:
+                title, text = await read_text(kind, charset, body, target.url, self._reading_s)
             return Fetched(url=target.url, title=title, text=text, fetched_at=self._clock.now())
         raise Unreachable(f"redirects more than {MOST_REDIRECTS} times", where="url")
 
