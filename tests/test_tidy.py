@@ -189,3 +189,107 @@ def test_the_unit_tests_of_a_module_are_found_by_its_path() -> None:
         modules |= {folder.parent.name for folder in package.glob("*/__init__.py")}
         about = path.stem.removeprefix("test_")
         assert any(about == module or about.startswith(f"{module}_") for module in modules), name(path)
+
+
+# Where a statement may be written for one database: what both stores say goes through turnkeeper/storage.
+SPEAK_TO_A_DATABASE = {
+    "turnkeeper/storage",
+    "agent_runtime/graph/checkpointer/rows.py",
+    "agent_runtime/graph/checkpointer/sqlite.py",
+    "agent_runtime/graph/checkpointer/postgres.py",
+}
+DRIVERS = re.compile(r"sqlite3|aiosqlite|psycopg\w*|asyncpg|sqlalchemy\.dialects")
+OWN_OPTIONS = re.compile(
+    r"(?:sqlite|postgresql)_(?!errorcode)|on_conflict_|exec_driver_sql$|driver_connection$|dialect$"
+)
+PORTABLE_FUNCTIONS = {"count", "min", "max", "coalesce", "trim", "length"}
+OWN_WORDS = re.compile(
+    r"""\b(?:INSERT\ OR|REPLACE\ INTO|ON\ CONFLICT|BEGIN\ IMMEDIATE|PRAGMA|GLOB|ILIKE|REGEXP|NOCASE|COLLATE|AUTOINCREMENT|VACUUM
+    |RETURNING|DISTINCT\ ON|SKIP\ LOCKED|FOR\ UPDATE|bytea|jsonb?_\w+|json_each|sqlite_(?!errorcode)\w+|rowid|last_insert_rowid
+    |total_changes|group_concat|string_agg|array_agg|strftime|julianday|unixepoch|to_char|ifnull|iif|typeof|printf
+    |pg_\w+|regclass)\b | LIMIT\ -1""",
+    re.VERBOSE,
+)
+FRAGMENT = re.compile(r"(?:\s|[(),=]|<>|:?[a-z_]+(?:\.[a-z_]+)?|'\w*'|\b(?:IN|IS|NOT|NULL|AND|OR)\b)*")
+
+
+def one_databases_own(tree: ast.Module) -> Iterator[str]:
+    """What a module says that only one database understands, or that nobody has shown both to."""
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                yield from (alias.name for alias in aliases if DRIVERS.match(alias.name))
+            case ast.ImportFrom(module=str(module), names=aliases):
+                whole = (f"{module}.{alias.name}" for alias in aliases)
+                yield from (each for each in whole if DRIVERS.match(each))
+            case ast.keyword(arg=str(option)) | ast.Attribute(attr=option) if OWN_OPTIONS.match(option):
+                yield option
+            case ast.Attribute(value=ast.Name("func") | ast.Attribute(attr="func"), attr=function):
+                yield from {f"func.{function}"} - {f"func.{each}" for each in PORTABLE_FUNCTIONS}
+            case ast.Call(
+                func=ast.Name("text") | ast.Attribute(ast.Name("sa" | "sqlalchemy"), "text"), args=[said, *_]
+            ):
+                if not (isinstance(said, ast.Constant) and FRAGMENT.fullmatch(str(said.value))):
+                    yield f"text({ast.unparse(said)})"
+            case ast.Constant(value=str(said)) if id(node) not in documented:
+                yield from OWN_WORDS.findall(said)
+
+
+@pytest.mark.parametrize("path", own_modules(), ids=name)
+def test_statements_for_one_database_stand_in_the_statement_layer(path: Path) -> None:
+    if "migrations" not in path.parts and not {name(path), str(path.parent.relative_to(ROOT))} & SPEAK_TO_A_DATABASE:
+        assert not list(one_databases_own(syntax(path)))
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "import sqlite3",
+        "from sqlite3 import Connection",
+        "def lazily():\n    import psycopg.rows",
+        "from sqlalchemy import dialects",
+        "from sqlalchemy.dialects import sqlite",
+        "from sqlalchemy.dialects.postgresql import insert",
+        "Index('a', 'b', sqlite_where=condition)",
+        "Table('t', metadata, sqlite_autoincrement=True)",
+        "insert(table).on_conflict_do_nothing()",
+        "connection.exec_driver_sql('SELECT 1')",
+        "if connection.dialect.name == 'sqlite': pass",
+        "select(func.group_concat(table.c.name))",
+        "select(sa.func.json_each(table.c.names))",
+        "query = 'INSERT OR IGNORE INTO t VALUES (1)'",
+        "query = f'SELECT {column} FROM json_each(?)'",
+        "query = 'PRAGMA quick_check'",
+        "query = \"SELECT seq FROM sqlite_sequence WHERE name = 't'\"",
+        "query = 'SELECT rowid FROM t'",
+        "query = \"SELECT 1 FROM t WHERE name GLOB 'a*'\"",
+        "query = 'INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING'",
+        "query = \"SELECT strftime('%Y', at) FROM t\"",
+        "query = 'SELECT pg_backend_pid()'",
+        "query = 'SELECT 1 FROM t FOR UPDATE SKIP LOCKED'",
+        "where(text('is_open = 1'))",
+        "where(text('+turns.thread_id = :thread_id'))",
+        "where(sa.text('name::bytea = :name'))",
+        "where(text(f'{column} = :name'))",
+        "where(text('name ILIKE :name'))",
+    ],
+)
+def test_a_statement_for_one_database_is_found(planted: str) -> None:
+    assert list(one_databases_own(ast.parse(planted)))
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        '"""A module about PRAGMA and rowid."""',
+        "at.strftime('%Y')",
+        "select(func.count(), func.coalesce(func.max(t.c.number), 0))",
+        "where(text(\"keys.became = 'held' AND NOT keys.released\"))",
+        "where(text(\":thread_id IN ('', kept.thread_id)\"))",
+        "message = 'pick a globe'",
+        "code = getattr(error, 'sqlite_errorcode', None)",
+    ],
+)
+def test_what_every_database_understands_is_let_by(sound: str) -> None:
+    assert not list(one_databases_own(ast.parse(sound)))

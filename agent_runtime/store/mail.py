@@ -135,7 +135,11 @@ def terminal_delivery_of_turn(connection: Connection, turn_id: str) -> TerminalD
 
 def waiting_deliveries(connection: Connection) -> list[TerminalDelivery]:
     """Return the terminal deliveries that are not settled, oldest first."""
-    query = select(*_DELIVERY).where(deliveries.c.state == "waiting").order_by(deliveries.c.at_us, deliveries.c.name)
+    query = (
+        select(*_DELIVERY)
+        .where(deliveries.c.state == "waiting")
+        .order_by(deliveries.c.at_us, deliveries.c.name, deliveries.c.key)
+    )
     return [TerminalDelivery(**row) for row in connection.execute(query).mappings()]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from turnkeeper.storage.statements import NUMBER, TEXT, partial
+from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, partial
 
 metadata = sa.MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
@@ -137,7 +137,7 @@ turn_events = sa.Table(
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),
     sa.Index("turn_events_by_turn", "turn_id", "sequence"),
-    sqlite_autoincrement=True,
+    **NEVER_AGAIN,
 )
 
 # What a graph asked the author, and what the author decided.
@@ -196,7 +196,7 @@ bridged_events = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("tool", TEXT, nullable=False),
     sa.Column("data_json", TEXT, nullable=False),
-    sqlite_autoincrement=True,
+    **NEVER_AGAIN,
 )
 
 # What all turns together used on a day: the sum of what each turn's row grew by.
@@ -464,7 +464,7 @@ revalidations = sa.Table(
         name="revalidations_settled",
     ),
     sa.Index("revalidations_waiting", "page_id", "cause", unique=True, **partial("state = 'waiting'")),
-    sqlite_autoincrement=True,
+    **NEVER_AGAIN,
 )
 
 # Files attached to pages; only an author adds one.

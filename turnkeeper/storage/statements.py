@@ -38,6 +38,7 @@ Values = Mapping[str, Any]
 TEXT = String().with_variant(Text(collation="C"), "postgresql")
 # What numbers rows. SQLite numbers those of an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
+NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # of a table: no number of a deleted row is given to a new one
 _SQLITE: Any = sqlite.dialect(paramstyle="named")  # as its driver takes a mapping
 
 
