@@ -373,7 +373,8 @@ class Snapshot:
     Attributes:
         task: the task.
         open: its open ledger entries of every kind, oldest first.
-        tail: the newest of its skipped entries, which an adjacent one of the same reason extends.
+        tail: the newest of its skipped entries, which an adjacent one of the same reason extends. Where the scheduled
+            times or the clock changed since, nothing extends it, and it has the negative of its number.
         taken: scheduled times after the cursor whose fires exist already, because the clock stepped back.
     """
 

@@ -200,7 +200,7 @@ def joined(
     kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
     tail = snapshot.tail
     for fire in skipped:
-        if tail is not None and fire.reason == tail.reason and timetable.next_after(tail.last_at) == fire.first_at:
+        if tail is not None and _is_next(timetable, tail, fire):
             tail = _grown(tail, fire)
             if fire.entry_id:
                 kept.append(settled_coalesced(fire, f"skipped({fire.reason})", fire.ended_at or fire.due_at))
@@ -219,6 +219,12 @@ def joined(
         skipped=skipped,
         tail=tail,
     )
+
+
+def _is_next(timetable: Timetable, tail: Fire, fire: Fire) -> bool:
+    """Return whether a skipped entry lies beside the newest one of before, for one reason."""
+    extends = tail.entry_id >= 0 and fire.reason == tail.reason
+    return extends and timetable.next_after(tail.last_at) == fire.first_at
 
 
 def _grown(tail: Fire, fire: Fire) -> Fire:

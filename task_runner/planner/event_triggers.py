@@ -334,7 +334,7 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: Event
     ]
     task = replace(snapshot.task, accepted=snapshot.task.accepted - entries.returned_places(gone))
     superseded = tuple(entries.settled_skipped(fire, "superseded", now) for fire in gone)
-    return Plan(task=task, changed=superseded, skipped=superseded)
+    return Plan(task=task, changed=superseded, skipped=superseded, tail=snapshot.tail)
 
 
 def _names(timetable: Timetable, fire: Fire) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from task_runner.model.task import Fire, FireKind, Revision, TaskState, replace
+from task_runner.model.task import Fire, FireKind, Revision, Snapshot, TaskState, replace
 from task_runner.planner import entries
 from task_runner.planner.entries import Plan
 from task_runner.planner.log_records import LogRecord
@@ -42,7 +42,7 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
             moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
         if is_self_paced(task.definition):
             moved = replace(moved, rewound_until=None)  # no time of it comes again
-        session.fires.write_plans([Plan(task=moved)], {})
+        session.fires.write_plans([Plan(task=moved, tail=_tail(session, snapshot))], {})
         events += [
             LogRecord("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
             LogRecord("cursor.moved", {"task_id": task.id, "to": rfc3339(now)}),
@@ -88,6 +88,15 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
             kept.append(cut if fire.fire_id else replace(cut, nominal_at=run.last_at, due_at=run.last_at))
     session.fires.remove_runs(gone)
     session.fires.update(kept)
+
+
+def _tail(session: Session, snapshot: Snapshot) -> Fire | None:
+    """Return what is left of a task's newest skipped entry: times that come again do not extend it."""
+    if snapshot.tail is None:
+        return None
+    number = abs(snapshot.tail.entry_id)
+    left = next(iter(session.fires.numbered(number - 1, 1)), None)
+    return replace(left, entry_id=-number) if left and left.entry_id == number and left.count else None
 
 
 def _planned_by(revisions: Sequence[Revision], fire: Fire) -> Timetable:

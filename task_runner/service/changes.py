@@ -104,10 +104,11 @@ def update(
         state=TaskState.ACTIVE if _begins_again(snapshot.task, definition) else snapshot.task.state,
         pacing=self_paced.edited(snapshot.task, definition, now),
     )
-    session.tasks.revise(revised, now)
+    same_times = timetable_of(definition) == timetable_of(task.definition)
+    session.tasks.revise(revised, now, ends_tail=not same_times)
     paced = self_paced.is_self_paced(definition) and self_paced.is_self_paced(task.definition)
     if not paced and _waits_for(definition) != _waits_for(task.definition):
-        fresh = replace(snapshot, task=revised)
+        fresh = replace(_snapshot(session, task.id), task=revised)
         gone = event_triggers.supersede(fresh, timetable_of(definition), now, task.definition.on)
         events += planning.write_plans(session, [(fresh, gone)]).events
     events += planning.plan_tasks(session, [task.id], now).events

@@ -207,7 +207,7 @@ class Fires:
     def leave_tails(self, entry_ids: Collection[int]) -> None:
         """Keep a later skip from extending one of these entries."""
         owners = select(fires.c.task_id).where(fires.c.entry_id.in_(entry_ids))
-        tailed = update(tasks).where(tasks.c.id.in_(owners), tasks.c.tail_entry.in_(entry_ids))
+        tailed = update(tasks).where(tasks.c.id.in_(owners), func.abs(tasks.c.tail_entry).in_(entry_ids))
         self._connection.execute(tailed.values(tail_entry=None))
 
     def remove(self, entry_ids: Collection[int]) -> None:

@@ -9,7 +9,18 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from task_runner.model.task import COUNTED, Fire, FireKind, Outcome, Revision, Snapshot, Task, TaskState, is_task_id
+from task_runner.model.task import (
+    COUNTED,
+    Fire,
+    FireKind,
+    Outcome,
+    Revision,
+    Snapshot,
+    Task,
+    TaskState,
+    is_task_id,
+    replace,
+)
 from task_runner.store.rows import Totals, decode_definition, fire_of, row_of_task, task_of
 from task_runner.store.schema import fires, revisions, tasks
 from turnkeeper.rpc.errors import AlreadyExists
@@ -64,15 +75,28 @@ class Tasks:
         query = select(tasks).where(tasks.c.state != TaskState.DELETED.value, *only)
         return self._found(query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name))
 
-    def revise(self, task: Task, valid_from: datetime) -> None:
-        """Write a task's new definition as its next revision."""
-        values = row_of_task(task) | {"tail_entry": None}  # entries of another schedule do not lie side by side
+    def revise(self, task: Task, valid_from: datetime, *, ends_tail: bool) -> None:
+        """Write a task's new definition as its next revision.
+
+        Args:
+            task: the task with its new definition.
+            valid_from: since when.
+            ends_tail: no entry extends one of before, as entries of another schedule do not lie side by side.
+        """
+        values = row_of_task(task)
         try:
             self._connection.execute(update(tasks).where(tasks.c.id == task.id), values)
         except IntegrityError as error:
             raise _taken_name(task) from error
+        if ends_tail:
+            self.end_tail(task.id)
         revision = {"task_id": task.id, "revision": task.revision, "definition": values["definition"]}
         _ADD_REVISION.run_each(self._connection, [revision | {"valid_from_us": to_us(valid_from)}])
+
+    def end_tail(self, task_id: str) -> None:
+        """Keep later skips from extending the newest skipped entry of a task."""
+        ended = {"tail_entry": -func.abs(tasks.c.tail_entry)}
+        self._connection.execute(update(tasks).where(tasks.c.id == task_id).values(ended))
 
     def revisions(self, task_id: str) -> list[Revision]:
         """Return all revisions of a task, oldest first."""
@@ -92,14 +116,14 @@ class Tasks:
         opened: dict[str, list[Fire]] = defaultdict(list)
         for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
             opened[fire.task_id].append(fire)
-        numbers = [row.tail_entry for row in rows if row.tail_entry is not None]
+        numbers = [abs(row.tail_entry) for row in rows if row.tail_entry is not None]
         found = map(fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers))) if numbers else ()
         tails = {fire.entry_id: fire for fire in found}
         return [
             Snapshot(
                 task=task_of(row),
                 open=tuple(opened.get(row.id, ())),
-                tail=None if row.tail_entry is None else tails.get(row.tail_entry),
+                tail=None if row.tail_entry is None else _tail(tails.get(abs(row.tail_entry)), row.tail_entry),
                 taken=frozenset() if row.rewound_us is None else self._taken(row),
             )
             for row in rows
@@ -172,6 +196,10 @@ class Tasks:
             fires.c.nominal_us > row.cursor_us,
         )
         return frozenset(from_us(us) for us in self._connection.execute(query).scalars())
+
+
+def _tail(entry: Fire | None, number: int) -> Fire | None:
+    return entry if entry is None or number >= 0 else replace(entry, entry_id=number)
 
 
 def _taken_name(task: Task | None) -> AlreadyExists:

@@ -76,7 +76,7 @@ def test_a_fire_owed_from_before_an_edit_explains_no_time_that_another_entry_is_
     round_(world)
     round_(world)
     fire = next(row for row in world.rows() if row.outcome is Outcome.RUNNING)
-    assert (fire.count, fire.first_at) == (2, START + timedelta(minutes=1))
+    assert (fire.count, fire.first_at) == (1, START + timedelta(hours=1)), "what was owed is not folded across skips"
     asked = wire.ExplainFireRequest(name="digest", at=rfc3339(START + timedelta(minutes=3)))
     assert world.run(lambda session: explain(session, asked, world.now)).verdict == "skipped"
 
@@ -202,3 +202,33 @@ def test_a_place_under_the_limit_that_comes_back_is_taken_by_the_next_time(world
     assert entries(world) == [("skipped", "catch_up_window", 1)], "the place was taken until then"
     passes(world, 0)
     assert (last(world).outcome, last(world).nominal_at) == (Outcome.RUNNING, world.now)
+
+
+@pytest.mark.parametrize(
+    ("moves", "changes"),
+    [(0, {"prompt": "another"}), (0, {"every": "90s"}), (0, {"timezone": "Europe/Riga"}), (400, {})],
+    ids=["prompt", "schedule", "time zone", "clock set back"],
+)
+def test_a_retry_is_not_folded_across_what_was_skipped_before(
+    world: World, moves: float, changes: dict[str, str]
+) -> None:
+    how = {"every": "60s", "catch_up": "skip", "retries": 2, "grace": "10s"}
+    world.create(**how)
+    passes(world, 60)
+    passes(world, 1262)  # twenty times are missed; the last of all waits
+    assert entries(world) == [("running", "", 1), ("skipped", "missed", 20), ("waiting", "", 1)]
+    if changes:
+        world.edit(**how | changes)
+    steps_back(world, moves)
+    world.tick()
+    world.peer.end("fails", world.now)
+    for _ in range(20):
+        passes(world, 20)
+        world.peer.end("fails", world.now)
+    missed = next(
+        row for row in world.rows() if row.outcome is Outcome.SKIPPED and row.reason == "missed" and row.count > 1
+    )
+    across = [
+        row for row in world.rows() if row.count and row.first_at < missed.first_at and row.last_at > missed.last_at
+    ]
+    assert across == []
