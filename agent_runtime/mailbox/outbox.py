@@ -162,12 +162,14 @@ class Outbox:
                 hint = "look at them: agent-runtime inbox quarantine; then remove them"
                 raise Exhausted(f"holds {MOST_REFUSED} refused messages", where=str(self.folder / "refused"), hint=hint)
             lying = sorted(name for name in os.listdir(places["taken"]) if not name.startswith("."))
-            for name in self._ready(places["outbox"], most - len(lying)):
+            ready = self._ready(places["outbox"], most - len(lying))
+            for name in ready:
                 taken = f"{self.entropy.hex(16)}-{_PLAIN.sub('_', name)[:100]}"
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(name, taken, src_dir_fd=places["outbox"], dst_dir_fd=places["taken"])
                     lying.append(taken)
-            os.fsync(places["taken"])
+            if ready:  # after a power loss a file without an id must not come back under its old name
+                os.fsync(places["taken"])
             return lying[:most]
 
     def read(self, name: str) -> bytes:
