@@ -6,7 +6,7 @@ that it overrides, which might grant more.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,8 +19,8 @@ from agent_runtime.model.turn import Category, Outside
 from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.config.toml_file import Location, TomlFile, read_toml
-from turnkeeper.errors import InvalidInput, MachineTrouble, NotFound, TurnkeeperError, machine_trouble
+from turnkeeper.config.toml_file import Location, TomlFile, read_text, read_toml
+from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 
 MOST_FILES = 500
 Source = Literal["shipped", "author"]
@@ -114,15 +114,15 @@ class Finding:
 class Categories:
     """The categories of one home: the shipped ones and the author's.
 
-    An author's edit is seen by the next call, without a restart. A bad file is kept with its problem, never raised.
+    An author's edit is seen by the next call, without a restart, whatever the file's times say. A bad file is kept with
+    its problem, never raised.
     """
 
     def __init__(self, home: Home, settings: Settings) -> None:
         self._folder = home.categories
         self._allowed = frozenset(settings.categories.autonomous_allowed)
         self._shipped = {entry.name: entry for entry in self._read_shipped()}
-        self._seen: tuple[tuple[str, int, int], ...] | None = None
-        self._entries: Mapping[str, CategoryEntry] = {}
+        self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: a file's text as it was read, what it says
 
     def get(self, name: str) -> Category:
         """Return a category that may be used now.
@@ -131,9 +131,9 @@ class Categories:
             NotFound: there is none of that name; the hint lists those there are.
             InvalidInput: its file cannot be used; `where` is the file, line and key.
         """
-        entry = self._fresh().get(name)
+        entry = self._look(name) if name.isprintable() and "/" not in name else None
         if entry is None:
-            known = ", ".join(sorted(self._fresh()))
+            known = ", ".join(one.name for one in self.all())
             raise NotFound(f"no category {name[:80]!r}", where="category", hint=f"there are {known}")
         if entry.category is None:
             hint = "run: agent-runtime categories check"
@@ -142,14 +142,23 @@ class Categories:
 
     def all(self) -> list[CategoryEntry]:
         """Return every category by name, also those that cannot be used."""
-        return [entry for _, entry in sorted(self._fresh().items())]
+        names = {path.stem for path in self._paths()} | self._shipped.keys()
+        return [entry for name in sorted(names) if (entry := self._look(name)) is not None]
 
-    def _fresh(self) -> Mapping[str, CategoryEntry]:
-        seen = _stamps(self._folder)
-        if seen != self._seen:
-            own = [self._read_own(path) for path in self._paths()]
-            self._entries, self._seen = self._shipped | {entry.name: entry for entry in own}, seen
-        return self._entries
+    def _look(self, name: str) -> CategoryEntry | None:
+        """Return a category as its file reads now. Its text is compared, as a file's times can be put back."""
+        known = self._known.get(name)
+        if known is not None and _reads(f"{self._folder}/{name}.toml", known[0]):
+            return known[1]
+        path = self._folder / f"{name}.toml"
+        try:
+            text = read_text(path)
+        except NotFound:
+            return self._shipped.get(name)
+        except InvalidInput as error:
+            return self._broken(path, str(error))
+        self._known[name] = (text.encode(), self._read_own(path, text))
+        return self._known[name][1]
 
     def _paths(self) -> list[Path]:
         found = sorted(self._folder.glob("*.toml")) if self._folder.is_dir() else []
@@ -163,21 +172,21 @@ class Categories:
                 path = Path(str(item))
                 yield self._entry(path, TomlFile(path, item.read_text("utf-8")).validate(_File), "shipped")
 
-    def _read_own(self, path: Path) -> CategoryEntry:
+    def _read_own(self, path: Path, text: str) -> CategoryEntry:
         try:
-            return self._entry(path, _read_file(path), "author")
-        except MachineTrouble:
-            raise  # it says nothing about the file
+            return self._entry(path, _read_file(path, text), "author")
         except TurnkeeperError as error:
-            shadows = path.stem in self._shipped
-            return CategoryEntry(
-                name=path.stem,
-                category=None,
-                source="author",
-                path=str(path),
-                overrides_shipped=shadows,
-                problem=str(error),
-            )
+            return self._broken(path, str(error))
+
+    def _broken(self, path: Path, problem: str) -> CategoryEntry:
+        return CategoryEntry(
+            name=path.stem,
+            category=None,
+            source="author",
+            path=str(path),
+            overrides_shipped=path.stem in self._shipped,
+            problem=problem,
+        )
 
     def _entry(self, path: Path, file: _File, source: Source) -> CategoryEntry:
         return CategoryEntry(
@@ -228,9 +237,9 @@ def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
     return _to_category(file, autonomous=file.autonomous and allowed), file.autonomous
 
 
-def _read_file(path: Path) -> _File:
-    """Read a category file. Raises NotFound, or InvalidInput with file, line and key."""
-    toml = read_toml(path)
+def _read_file(path: Path, text: str) -> _File:
+    """Read a category file of this text. Raises InvalidInput with file, line and key."""
+    toml = TomlFile(path, text)
     file = toml.validate(_File)
     if file.name != path.stem:
         hint = f"call the file {file.name}.toml"
@@ -303,17 +312,15 @@ def _to_category(file: _File, *, autonomous: bool) -> Category:
     return Category(**own, autonomous=autonomous, **grants, **file.limits.model_dump())
 
 
-def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes when a category file does. Every call of a tool asks: one look at the folder."""
+def _reads(path: str, text: bytes) -> bool:
+    """Return whether a file holds this text now. Every call of a tool asks, so it reads no more than it must."""
     try:
-        with os.scandir(folder) as entries:
-            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if _is_toml(entry.name)]
-    except OSError as error:
-        if (trouble := machine_trouble(error, str(folder))) is not None:
-            raise trouble from error
-        return ()
-    return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found))
-
-
-def _is_toml(name: str) -> bool:
-    return name.endswith(".toml")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.read(descriptor, len(text) + 1) == text
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)

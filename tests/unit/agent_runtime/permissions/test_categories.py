@@ -104,6 +104,24 @@ def test_an_edit_is_seen_without_a_restart(home: Home) -> None:
     assert categories.get("conversation").tools
 
 
+def test_an_edit_is_seen_though_the_files_times_and_size_are_as_before(home: Home) -> None:
+    categories = load(home)
+    path = write(home, "work", 'name = "work"\n[scopes]\ntools = ["tool:note"]\n')
+    assert categories.get("work").tools == {"tool:note"}
+    before = path.stat()
+    path.write_text(path.read_text().replace("note", "mote"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert categories.get("work").tools == {"tool:mote"}
+    assert {one.name: one.category.tools for one in categories.all() if one.category}["work"] == {"tool:mote"}
+
+
+@pytest.mark.parametrize("name", ["../work", "\0", "\ud83d", "a" * 500])
+def test_a_name_that_no_file_can_have_is_not_looked_for(home: Home, name: str) -> None:
+    with pytest.raises(NotFound if len(name) < 100 else (NotFound, InvalidInput)):
+        load(home).get(name)
+
+
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
