@@ -10,7 +10,7 @@ RFC 3056 for 6to4, RFC 4380 for Teredo; the WHATWG URL standard for hosts that e
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import quote, urljoin, urlsplit
 
 import idna
@@ -24,10 +24,27 @@ Address = IPv4Address | IPv6Address
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _KEPT = "/?&=+$,;:@!*'()[]%~"  # of a path and query that is written as it should be
+# IPv6 addresses that a gateway or tunnel on the way may turn into the IPv4 address inside: mapped and compatible ones,
+# NAT64 (RFC 6052, 8215), 6to4, Teredo. An ISATAP address carries one behind the marks 0:5efe and 200:5efe.
 _CARRIES_ANOTHER = tuple(
-    map(ip_network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+    map(ip_network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48"))
+) + tuple(map(ip_network, ("2002::/16", "2001::/32")))
+_ISATAP = frozenset({0x5EFE, 0x200_5EFE})
+# Every block of the special-purpose registries that the properties of `ipaddress` may leave out: which of them Python
+# knows depends on its version. "192.31.196.0/24", "192.175.48.0/24" and "2620:4f:8000::/48" are the servers that answer
+# for private addresses (AS112), "192.52.193.0/24" relays multicast, "3ffe::/16" was given back.
+_NEVER = tuple(
+    map(
+        ip_network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+            *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+            *("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3ffe::/16", "3fff::/20"),
+        ),
+    )
 )
-_NEVER = tuple(map(ip_network, ("192.88.99.0/24", "fec0::/10", "2001::/23")))
+_GIVEN_OUT = IPv6Network("2000::/3")  # of IPv6 nothing else is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +126,8 @@ def _why_not(address: Address) -> str | None:
             return "an address of one link"
         if any(address in network for network in _CARRIES_ANOTHER):
             return "an address that embeds another address"
+        if (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
+            return "an address that embeds another address"
     for known, why in (
         (address.is_loopback, "this machine"),
         (address.is_unspecified, "no address"),
@@ -116,6 +135,7 @@ def _why_not(address: Address) -> str | None:
         (address.is_link_local, "an address of one link"),
         (address.is_private, "private"),
         (address.is_reserved or any(address in network for network in _NEVER), "reserved"),
+        (isinstance(address, IPv6Address) and address not in _GIVEN_OUT, "reserved"),
         (not address.is_global, "not routed"),
     ):
         if known:

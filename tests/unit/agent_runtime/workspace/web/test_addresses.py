@@ -1,6 +1,6 @@
 """Which URLs and addresses may be asked: everything that is not plainly public is refused."""
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
@@ -78,6 +78,34 @@ NOT_PUBLIC = (
 )
 
 
+# The IANA special-purpose registries, every block; first and last address of each.
+REGISTRY = (
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
+    *("192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32", "192.0.0.10/32", "192.0.0.170/31", "192.0.2.0/24"),
+    *("192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15"),
+    *("198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "255.255.255.255/32", "224.0.0.0/4"),
+    *("::1/128", "::/128", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64"),
+    *("2001::/23", "2001::/32", "2001:1::1/128", "2001:1::2/128", "2001:1::3/128", "2001:2::/48", "2001:3::/32"),
+    *("2001:4:112::/48", "2001:10::/28", "2001:20::/28", "2001:30::/28", "2001:db8::/32", "2002::/16"),
+    *("2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "ff00::/8", "3ffe::/16", "4000::/3"),
+)
+EMBEDDED = ("::ffff:0:10.0.0.1", "::10.0.0.1", "2002:a00:1::1", "2606:4700::5efe:a00:1", "2606:4700::200:5efe:a00:1")
+
+
+@pytest.mark.parametrize("block", REGISTRY)
+def test_no_address_of_a_special_purpose_block_is_public(block: str) -> None:
+    network = ip_network(block)
+    for address in (network.network_address, network.broadcast_address):
+        with pytest.raises(Denied):
+            refuse_private(address)
+
+
+@pytest.mark.parametrize("address", EMBEDDED)
+def test_an_address_that_carries_another_is_not_public(address: str) -> None:
+    with pytest.raises(Denied, match="embeds"):
+        refuse_private(ip_address(address))
+
+
 @pytest.mark.parametrize("url", NOT_A_PUBLIC_URL.values(), ids=NOT_A_PUBLIC_URL.keys())
 def test_what_is_not_the_plain_address_of_a_page_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):
@@ -90,7 +118,9 @@ def test_an_address_that_is_not_public_is_refused(address: str) -> None:
         refuse_private(ip_address(address))
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "172.32.0.1", "2606:4700::1111", "2a00:1450:4001::1"])
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "93.184.215.14", "172.32.0.1", "2606:4700::1111", "2a00:1450:4001::1", "3f00::1"]
+)
 def test_public_addresses_are_taken(address: str) -> None:
     refuse_private(ip_address(address))
 
