@@ -35,6 +35,7 @@ def main(argv: list[str]) -> int:
     def serve() -> None:
         home.check()
         home.check_taken_over()
+        home.check_keys()
         if given.check:
             os.environ.update(ENVIRONMENT)
             asyncio.run(import_module("agent_runtime.daemon.assembly").check(home))

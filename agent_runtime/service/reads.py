@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from sqlalchemy import Connection, Row, Table, func, or_, select
 
 from agent_runtime.model.conversation import project
-from agent_runtime.model.decide import UNFINISHED
+from agent_runtime.model.decide import FINISHED, UNFINISHED
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import AGENT_KINDS
 from agent_runtime.model.turn import TurnRecord
@@ -33,6 +33,7 @@ MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again beca
 MOST_LISTED = 1_000
 LIFECYCLES = ("draft", "canonical")
 ORIGINS = ("authored", "agent-produced", "imported", "observed")
+_STATUSES = FINISHED | {*UNFINISHED, "accepted", "held", "kept", "delivered"}
 
 
 def list_channels(connection: Connection, _request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
@@ -149,6 +150,9 @@ def get_turn(connection: Connection, request: wire.GetTurnRequest) -> wire.Turn:
 
 def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
     """Return turns, newest first."""
+    if request.status and request.status not in _STATUSES:
+        hint = f"one of {', '.join(sorted(_STATUSES))}"
+        raise InvalidInput(f"no turn has the status {request.status[:40]!r}", where="status", hint=hint)
     wanted = {"channel": request.channel, "thread_id": request.thread_id, "status": request.status}
     found = turn_reads.list_turns(connection, **wanted, limit=request.limit)
     return wire.ListTurnsResponse(turns=[turn_message(connection, turn) for turn in found])

@@ -5,13 +5,12 @@ on disk. Receipts come in the order of the fires. A fire that is refused is answ
 """
 
 import asyncio
-import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
-from typing import Any, NoReturn
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -21,7 +20,8 @@ from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, Trigger, fire_k
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import Categories
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.bus.envelope import DEEPEST, check_text
+from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
+from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.errors import code_of
 from turnkeeper.times import EPOCH
@@ -33,7 +33,6 @@ LONGEST_MESSAGE = 256 << 10
 MOST_ATTEMPTS = 1_000_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~+-]{0,199}", re.ASCII)
 _LABEL = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?", re.ASCII)
-_KIND = re.compile(r"[a-z][a-z-]{0,31}", re.ASCII)
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}", re.ASCII)
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
@@ -65,13 +64,13 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
         attempt=attempt,
         task_id=_matching(_ID, request.task_id, "task_id"),
         task_name=read_label(request.task_name, "task_name") if request.task_name else "",
-        kind=_matching(_KIND, request.kind, "kind"),
+        kind=_one_of(FIRE_KINDS, request.kind, "kind"),
         read_only=request.read_only,
         nominal_at=_required(request, "nominal_at"),
         due_at=_instant(request, "due_at"),
         fired_at=_instant(request, "fired_at"),
         timezone=_zone(request.timezone),
-        catch_up=_matching(_KIND, catch_up.policy, "catch_up.policy") if catch_up.policy else "",
+        catch_up=_one_of(CATCH_UP_POLICIES, catch_up.policy, "catch_up.policy") if catch_up.policy else "",
         stands_for=_between(catch_up.count or 1, 1, 1 << 31, "catch_up.count"),
         first_nominal_at=_instant(catch_up, "first_nominal_at", "catch_up."),
         last_nominal_at=_instant(catch_up, "last_nominal_at", "catch_up."),
@@ -144,6 +143,13 @@ def _matching(pattern: re.Pattern[str], text: str, field: str) -> str:
     return text
 
 
+def _one_of(known: Collection[str], text: str, field: str) -> str:
+    if text not in known:
+        hint = f"one of {', '.join(sorted(known))}"
+        raise InvalidInput(f"{text[:40]!r} is not valid" if text else "is required", where=field, hint=hint)
+    return text
+
+
 def _between(value: int, least: int, most: int, field: str) -> int:
     if not least <= value <= most:
         raise InvalidInput(f"{value} is not between {least} and {most}", where=field)
@@ -161,37 +167,9 @@ def _text(text: str, longest: int, field: str) -> str:
 
 
 def _payload(text: str) -> str:
-    if not text:
-        return ""
-    if len(text.encode()) > LONGEST_PAYLOAD:
-        raise InvalidInput(f"is longer than {LONGEST_PAYLOAD} bytes", where="payload_json")
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", where="payload_json") from error
-    if not isinstance(value, dict):
-        raise InvalidInput("is not a JSON object", where="payload_json")
-    if _depth(value) > DEEPEST:
-        raise InvalidInput(f"is nested more than {DEEPEST} levels deep", where="payload_json")
+    if text:
+        read_object(text, where="payload_json", longest=LONGEST_PAYLOAD)
     return text
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _depth(value: object) -> int:
-    deepest, level = 0, [value]
-    while level and deepest <= DEEPEST:
-        deepest += 1
-        level = [child for item in level for child in _children(item)]
-    return deepest
-
-
-def _children(item: object) -> list[object]:
-    if isinstance(item, dict):
-        return list(item.values())
-    return item if isinstance(item, list) else []
 
 
 def _required(request: wire.FireRequest, field: str) -> datetime:

@@ -5,10 +5,9 @@ Nothing here changes the home.
 
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from constellation.supervisor.daemons import DAEMONS
 from constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import Conflict, Corrupt, MachineTrouble, TurnkeeperError
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError
 from turnkeeper.storage import damage
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
@@ -184,9 +183,10 @@ def _stores(home: Home) -> Iterator[Finding]:
 
 
 def _keys(home: Home) -> Iterator[Finding]:
-    if home.environment.exists() and stat.S_IMODE(home.environment.stat().st_mode) & 0o077:
-        what = f"{home.environment}: other users can read your keys"
-        yield Finding(process="", what=what, fix=f"chmod 600 {home.environment}")
+    try:
+        home.check_keys()
+    except InvalidInput as error:
+        yield replace(_finding(error), fix=error.hint.removeprefix("run: "))
     for path, wanted in permission_faults(home):
         yield Finding(process="", what=f"{path}: other users can use your keys", fix=f"chmod {wanted:o} {path}")
     for purpose in PURPOSES:
@@ -225,7 +225,8 @@ def _program_errors() -> Iterator[TurnkeeperError]:
 
 
 def _file_errors(home: Home) -> Iterator[TurnkeeperError]:
-    for check in (home.check, home.check_sockets, lambda: load_settings(home), KeyFile(home).read):
+    checks = (home.check, home.check_sockets, home.check_keys, lambda: load_settings(home), KeyFile(home).read)
+    for check in checks:
         try:
             check()
         except TurnkeeperError as error:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import re2
 
+from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import InvalidInput
 
 # Emitted by the agent runtime, about what happens inside turns.
@@ -105,16 +106,7 @@ def check_data(text: str) -> str:
     """Return an event's data as one line of JSON. Raises InvalidInput: no JSON object, too long, nested too deep."""
     if not text.strip():
         return ""
-    if len(text.encode("utf-8", errors="replace")) > LARGEST_DATA:
-        raise InvalidInput(f"is longer than {LARGEST_DATA} bytes", where="data")
-    try:
-        data = json.loads(text, parse_constant=_not_json)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", where="data") from error
-    if not isinstance(data, dict):
-        raise InvalidInput("must be a JSON object", where="data")
-    if _depth(data) > DEEPEST_DATA:
-        raise InvalidInput(f"is nested deeper than {DEEPEST_DATA}", where="data")
+    data = read_object(text, where="data", longest=LARGEST_DATA, deepest=DEEPEST_DATA, half_characters=True)
     return json.dumps(data, separators=(",", ":"))
 
 
@@ -213,15 +205,3 @@ def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     # A lone surrogate, which JSON can spell, is no text that a pattern could be asked about.
     return text.encode("utf-8", "replace").decode()
-
-
-def _depth(data: Any) -> int:
-    deepest, level = 0, [data]
-    while level := [each for each in level if isinstance(each, dict | list)]:
-        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
-        deepest += 1
-    return deepest
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")

@@ -21,7 +21,7 @@ from task_runner.service import changes
 from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
-from task_runner.service.views import previewed, show_fire, show_task, stamp, state_of
+from task_runner.service.views import STATES, previewed, show_fire, show_task, stamp, state_of
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
 from turnkeeper import __version__
@@ -368,6 +368,9 @@ def _shown(session: Session, task: Task) -> wire.Task:
 
 
 def _listed(session: Session, request: wire.ListTasksRequest) -> tuple[list[wire.Task], int, int]:
+    if request.state and request.state not in STATES:
+        hint = f"one of {', '.join(sorted(STATES))}"
+        raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)
     found = session.tasks.listed(category=request.category, channel=request.channel, made_by=request.made_by)
     if request.tags:
         wanted = set(request.tags.items())

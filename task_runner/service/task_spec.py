@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import task as model
@@ -21,6 +21,7 @@ from task_runner.planner.schedule import timetable_of
 from task_runner.timetable import parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.bus.envelope import check_text as check_envelope_text
 from turnkeeper.config.home import check_agent
+from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration, rfc3339
 
@@ -234,20 +235,11 @@ def refuse_nul(text: str, field: str) -> None:
 def _payload(given: _Given) -> str:
     if not given.spec.payload_json:
         return ""
-    try:
-        payload: Any = json.loads(given.spec.payload_json, parse_constant=_not_json)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", where="payload") from error
-    if not isinstance(payload, dict):
-        raise InvalidInput("must be a JSON object", where="payload")
+    payload = read_object(given.spec.payload_json, where="payload", longest=LONGEST_PROMPT)
     compact = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
     if len(compact.encode("utf-8", errors="replace")) > LONGEST_PROMPT:
         raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where="payload")
     return compact
-
-
-def _not_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _thread(given: _Given) -> str:

@@ -22,6 +22,7 @@ _SHOWN = (
     (frozenset({Outcome.RUNNING}), "running"),
     (UNDER_WAY | {Outcome.PENDING, Outcome.WAITING}, "waiting"),
 )
+STATES = frozenset({*(state.value for state in TaskState), *(shown for _, shown in _SHOWN)})
 
 
 def state_of(task: Task, opened: frozenset[Outcome]) -> str:

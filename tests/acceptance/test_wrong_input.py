@@ -26,7 +26,11 @@ REST = ("--category", "catch-up-summary", "--channel", "general", "--prompt", "p
         ((*CREATE, "digest", "--every", "5m", "--tz", "Mars/Base", *REST), 2, "Mars/Base"),
         ((*CREATE, "digest", "--every", "5m", "--catch-up", "maybe", *REST), 2, "run-once"),
         ((*CREATE, "digest", "--every", "5m", "--payload", "[1]", *REST), 2, "object"),
+        ((*CREATE, "digest", "--every", "5m", "--payload", '{"a":' * 500 + "1" + "}" * 500, *REST), 2, "deeper than 32"),
+        ((*CREATE, "digest", "--every", "5m", "--payload", '{"a": "\\ud83d"}', *REST), 2, "half a character"),
         ((*CREATE, "taken", "--every", "5m", *REST), 4, "taken"),
+        (("task-runner", "list", "--state", "evil"), 2, "evil"),
+        (("agent-runtime", "turns", "list", "--status", "evil"), 2, "evil"),
         (("task-runner", "show", "nosuch"), 3, "nosuch"),
         (("task-runner", "history", "nosuch"), 3, "nosuch"),
         (("task-runner", "delete", "nosuch"), 3, "nosuch"),
@@ -92,3 +96,20 @@ def test_an_unknown_key_in_the_settings_is_named_by_file_and_line(stopped: Const
         refused = stopped.attempt(*argv)
         assert refused.returncode != 0
         assert f"{stopped.home.config}:2: scheduler.grase_s" in refused.stderr
+
+
+def test_a_runtime_whose_keys_others_can_read_does_not_start_and_the_doctor_says_the_same(
+    stopped: Constellation,
+) -> None:
+    stopped.home.environment.write_text("OPENAI_API_KEY=x\n")
+    stopped.home.environment.chmod(0o644)
+    says = f"{stopped.home.environment}: can be read by others"
+    refused = stopped.attempt("agent-runtime", "serve")
+    assert (refused.returncode, says in refused.stderr) == (2, True)
+    assert "run: chmod 600" in refused.stderr
+    examined = stopped.attempt("turnkeeper", "doctor")
+    assert (examined.returncode, says in examined.stdout + examined.stderr) == (6, True)
+    stopped.home.environment.chmod(0o600)
+    stopped.start()
+    assert stopped.attempt("turnkeeper", "doctor").returncode == 0
+    stopped.stop()

@@ -133,6 +133,12 @@ class Home:
         if os.path.lexists(self.restored):
             raise Conflict(f"{RESTORED}, and nothing runs until it is taken over", where=str(self.root), hint=TAKE_OVER)
 
+    def check_keys(self) -> None:
+        """Raise InvalidInput if other users can read the keys of model providers: as ssh does with a key of its own."""
+        path = self.environment
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise InvalidInput("can be read by others", where=str(path), hint=f"run: chmod 600 {path}")
+
     def check_sockets(self) -> None:
         """Raise InvalidInput if a socket's path would be longer than the system allows."""
         longest = max(len(os.fsencode(self.socket(name))) for name in ("task-runner", "agent-runtime"))

@@ -4,13 +4,13 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from turnkeeper.config.json_text import is_deeper
 from turnkeeper.errors import InvalidInput, NotFound, machine_trouble
 
 LARGEST_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class TomlFile:
             self.data: dict[str, Any] = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOML error
             raise InvalidInput(f"not valid TOML: {error}", where=str(path)) from error
-        if _depth(self.data) > DEEPEST:
+        if is_deeper(self.data, DEEPEST):
             raise InvalidInput(f"nested deeper than {DEEPEST} levels", where=str(path))
 
     def validate(self, model: type[M]) -> M:
@@ -120,20 +120,6 @@ def line_of(text: str, at: Location) -> int:
         if len(here) > longest and tuple(here) == tuple(at[: len(here)]):
             best, longest = number, len(here)
     return best
-
-
-def _depth(value: object) -> int:
-    deepest, level = 0, [value]
-    while level and deepest <= DEEPEST:
-        deepest += 1
-        level = [child for item in level for child in _children(item)]
-    return deepest
-
-
-def _children(item: object) -> Sequence[object]:
-    if isinstance(item, dict):
-        return list(item.values())
-    return item if isinstance(item, list) else ()
 
 
 def _reason(kind: str, message: str) -> str:

@@ -5,7 +5,6 @@ Errors quote servers, and servers quote keys: `redact` takes them out of every t
 
 import os
 import re
-import stat
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -151,8 +150,7 @@ def take_keys(home: Home, environ: Mapping[str, str]) -> None:
     path = home.environment
     if not path.exists():
         return
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InvalidInput("can be read by others", where=str(path), hint=f"run: chmod 600 {path}")
+    home.check_keys()
     for key, value in dotenv_values(path, interpolate=False).items():
         if value is not None and key not in environ:
             os.environ[key] = value

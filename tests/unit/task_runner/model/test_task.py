@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from task_runner.model.task import CatchUp, Overlap, check_name, check_request_id
+from task_runner.model.task import CatchUp, FireKind, Overlap, check_name, check_request_id
 from task_runner.store.rows import decode_definition, encode_definition
 from tests.unit.task_runner.simulated import at, definition
+from turnkeeper.bus import envelope
 from turnkeeper.errors import InvalidInput
 
 
@@ -62,3 +63,8 @@ def test_what_is_no_request_id(request_id) -> None:
 def test_a_definition_survives_the_store(changes) -> None:
     made = definition(**changes)
     assert decode_definition(encode_definition(made)) == made
+
+
+def test_the_runtime_takes_every_kind_of_fire_and_policy_that_there_is() -> None:
+    assert {kind.value for kind in FireKind} == envelope.FIRE_KINDS
+    assert {policy.value for policy in CatchUp} == envelope.CATCH_UP_POLICIES

@@ -1,0 +1,60 @@
+"""Reading JSON that a caller gave: one object, bounded in length and depth, of what every store can hold."""
+
+import json
+from typing import Any, NoReturn
+
+from turnkeeper.errors import InvalidInput
+
+DEEPEST = 32
+
+
+def read_object(
+    text: str, *, where: str, longest: int, deepest: int = DEEPEST, half_characters: bool = False
+) -> dict[str, Any]:
+    """Return the one JSON object that a text holds.
+
+    Args:
+        text: as the caller gave it.
+        where: the field, for errors.
+        longest: in bytes of UTF-8.
+        deepest: how many levels of objects and arrays there may be.
+        half_characters: take lone surrogates, which JSON can spell and UTF-8 cannot.
+
+    Raises:
+        InvalidInput: it is longer or deeper, is not JSON, or no object.
+    """
+    if len(text.encode("utf-8", errors="replace")) > longest:
+        raise InvalidInput(f"is longer than {longest} bytes", where=where)
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"is not JSON: {error}", where=where) from error
+    if not isinstance(found, dict):
+        raise InvalidInput("is not a JSON object", where=where)
+    if is_deeper(found, deepest):
+        raise InvalidInput(f"is nested deeper than {deepest} levels", where=where)
+    if not half_characters and "\\u" in text:
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput("holds half a character (a lone surrogate)", where=where) from error
+    return found
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Return whether lists and tables are nested in a value more than so many levels deep.
+
+    >>> is_deeper({"a": [1]}, 2), is_deeper({"a": [[1]]}, 2)
+    (False, True)
+    """
+    inside: list[Any] = [value]
+    for _ in range(levels + 1):
+        inside = [item for item in inside if isinstance(item, dict | list)]
+        if not inside:
+            return False
+        inside = [child for item in inside for child in (item.values() if isinstance(item, dict) else item)]
+    return True
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
