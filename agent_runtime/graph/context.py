@@ -6,7 +6,7 @@ the worker threads in which it runs sync code. A thread that a tool starts by it
 turn, no permission.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ from agent_runtime.model.turn import Effect, TurnContext
 
 WAKEUP_TOOL = "schedule_loop_wakeup"  # by which a self-paced turn asks for its next iteration
 T = TypeVar("T")
+Questions = MutableMapping[str, Mapping[str, Any]]
 _TURN: ContextVar[TurnContext | None] = ContextVar("turnkeeper_turn", default=None)
+_QUESTIONS: ContextVar[Questions | None] = ContextVar("turnkeeper_questions", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,17 @@ def current_turn() -> TurnContext | None:
 def turn_around(turn: TurnContext) -> AbstractContextManager[TurnContext]:
     """Make `turn` the current one for the block, and for every task and copied context that is begun in it."""
     return bound(_TURN, turn)
+
+
+def recording(questions: Questions) -> AbstractContextManager[Questions]:
+    """Let the guard record what it asks in the block, by LangGraph's id of the interrupt."""
+    return bound(_QUESTIONS, questions)
+
+
+def record_question(interrupt_id: str, question: Mapping[str, Any]) -> None:
+    """Record that the guard asks this: nothing else tells its questions from a value that looks like one."""
+    if (questions := _QUESTIONS.get()) is not None:
+        questions[interrupt_id] = question
 
 
 @contextmanager

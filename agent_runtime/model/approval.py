@@ -1,27 +1,32 @@
 """Interrupts: what a graph asks an author, what the author decides, and what the graph is resumed with. Pure.
 
-The guard raises an interrupt whose value :func:`ask` builds; the runtime keeps it as a :class:`RaisedInterrupt`. The
-author's decision returns to the graph as the value that :func:`answer_to` builds, and the guard checks it with
-:func:`answers_call`. Any other interrupt is a question of a foreign graph: its answer is plain text, arguments, True or
-False.
+The guard raises an interrupt whose value :func:`ask` builds, and records it; the runtime keeps it as a
+:class:`RaisedInterrupt`. The author's decision returns to the graph as the value that :func:`resume_value` builds, and
+the guard checks it with :func:`answers_call`. Any other interrupt is a question of the graph's own, whatever its value
+looks like: its answer is plain text, arguments, True or False, and decides no call.
 """
 
+import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import InterruptRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import InvalidInput
 
 Kind = Literal["permission", "proposal", "question", "pause"]
 DECISIONS = frozenset({"approve", "reject", "edit", "answer"})
 LONGEST_PAUSE_S = 86_400
-_GUARDED = frozenset({"permission", "proposal"})
+GUARDED = frozenset({"permission", "proposal"})
+_VERSION = "2."  # begins each binding; what an earlier version asked has the bare hash of the arguments
 LONGEST_TEXT = 256 << 10  # bytes
+LONGEST_ARGS = 4 << 20  # bytes
+DEEPEST_ARGS = 100
 _DECISIONS_ON: dict[str, tuple[str, ...]] = {
     "permission": ("approve", "reject", "edit"),
     "proposal": ("approve", "reject", "edit"),
@@ -74,7 +79,7 @@ def canonical(value: object) -> str:
 
 
 def hash_args(args: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a call's arguments in canonical JSON.
+    """Return the SHA-256 of a call's arguments in canonical JSON, to which an earlier version bound its approvals.
 
     >>> hash_args({"a": 1, "b": 2}) == hash_args({"b": 2, "a": 1})
     True
@@ -82,40 +87,96 @@ def hash_args(args: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(args).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def call_key(call_id: str, args_hash: str) -> str:
-    """Return what a call is known by in its turn: some servers number the calls of each message from one."""
-    return f"{call_id}:{args_hash}"
+@dataclass(frozen=True, kw_only=True)
+class AskedCall:
+    """A tool call as it is put to the author: all that an approval is bound to.
+
+    Attributes:
+        tool: the name that it was called by.
+        scope: what a category would grant it by.
+        code: where the tool's code is; two tools of one name differ in it.
+        call_id: equal whenever the graph makes this call again.
+        shown: its arguments as the author reads them.
+        content: a digest of what its arguments hold.
+        plain: the arguments are JSON as it stands, of which an earlier version knew the content too.
+        lacking: everything that it needs and the turn was not granted.
+        missing_scope: the first of these, or the scope.
+    """
+
+    tool: str
+    scope: str
+    code: str
+    call_id: str
+    shown: Mapping[str, Any]
+    content: str
+    plain: bool
+    lacking: tuple[str, ...] = ()
+    missing_scope: str = ""
+
+    @property
+    def key(self) -> str:
+        """What the call is known by in its turn: some servers number the calls of each message from one."""
+        return f"{self.call_id}:{self._binding}"
+
+    @property
+    def args_hash(self) -> str:
+        """What the author decides on: the call, and what it lacks. At most 64 characters."""
+        return f"{self._binding}.{_digest(self.lacking)[:16]}"
+
+    @property
+    def _binding(self) -> str:
+        return _VERSION + _digest([self.tool, self.scope, self.code, self.content])
+
+    def was_asked(self, keys: Collection[str]) -> bool:
+        """Return whether this call is among those whose keys (:func:`call_key`) these are."""
+        return self.key in keys or (self.plain and f"{self.call_id}:{self.tool}:{hash_args(self.shown)}" in keys)
 
 
-def ask(
-    kind: Literal["permission", "proposal"], *, tool: str, args: Mapping[str, Any], call_id: str, scope: str, why: str
-) -> dict[str, Any]:
-    """Return the value of a guard's interrupt."""
+def call_key(asked: InterruptRecord | RaisedInterrupt) -> str:
+    """Return the key of the call that was put to the author; what is lacking is no part of it."""
+    if asked.args_hash.startswith(_VERSION):
+        return f"{asked.call_id}:{asked.args_hash.rpartition('.')[0]}"
+    return f"{asked.call_id}:{asked.tool}:{asked.args_hash}"
+
+
+def _digest(value: object) -> str:
+    raw = hashlib.sha256(canonical(value).encode("utf-8", "surrogatepass")).digest()
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def ask(kind: Literal["permission", "proposal"], call: AskedCall, why: str) -> dict[str, Any]:
+    """Return the value of a guard's interrupt: JSON, as a checkpoint can hold it."""
     return {
         "kind": kind,
-        "tool": tool,
-        "args": json.loads(canonical(args)),  # as the author reads them, and as a checkpoint can hold them
-        "args_hash": hash_args(args),
-        "call_id": call_id,
-        "scope": scope,
+        "tool": call.tool,
+        "args": dict(call.shown),
+        "args_hash": call.args_hash,
+        "call_id": call.call_id,
+        "scope": call.missing_scope,
         "why": why,
     }
 
 
-def read_interrupt(interrupt_id: str, value: object) -> RaisedInterrupt:
-    """Read an interrupt's value, whoever raised it."""
+def read_interrupt(interrupt_id: str, value: object, recorded: object = None) -> RaisedInterrupt:
+    """Read an interrupt's value.
+
+    Args:
+        interrupt_id: LangGraph's id.
+        value: what was asked, by whoever asked it.
+        recorded: what the guard recorded that it asked under this id; None for nothing. Only this makes a question one
+            of the guard's: the value may come from a model.
+    """
     said = value if isinstance(value, dict) else {}
-    kind = said.get("kind")
-    if kind in _GUARDED and isinstance(said.get("args"), dict):
+    if recorded is not None and said == recorded:
         return RaisedInterrupt(
             interrupt_id=interrupt_id,
-            kind=kind,
-            tool=str(said.get("tool", "")),
+            kind=said["kind"],
+            tool=said["tool"],
             args=said["args"],
-            args_hash=hash_args(said["args"]),
-            call_id=str(said.get("call_id", "")),
-            missing_scope=str(said.get("scope", "")),
-            question=str(said.get("why", "")),
+            args_hash=said["args_hash"],
+            call_id=said["call_id"],
+            missing_scope=said["scope"],
+            question=said["why"],
         )
     if said.get("resume_on") == "trigger":
         return RaisedInterrupt(interrupt_id=interrupt_id, kind="pause", timeout_s=_pause_s(said.get("timeout_s")))
@@ -126,16 +187,19 @@ def read_interrupt(interrupt_id: str, value: object) -> RaisedInterrupt:
     )
 
 
-def answer_to(kind: str, args_hash: str, call_id: str, thread_id: str, decided: AuthorDecision) -> object:
-    """Return the value that an interrupt of `kind` is resumed with."""
-    if kind in _GUARDED:
+def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided: AuthorDecision) -> object:
+    """Return the value that an interrupt is resumed with."""
+    if asked.kind in GUARDED:
         return {
             "decision": decided.decision,
             "message": decided.message,
             "args": None if decided.args is None else dict(decided.args),
-            "args_hash": args_hash,
-            "call_id": call_id,
+            "args_hash": asked.args_hash,
+            "call_id": asked.call_id,
             "thread_id": thread_id,
+            "tool": asked.tool,
+            "kind": asked.kind,
+            "scope": asked.missing_scope,
         }
     if decided.decision == "answer":
         return decided.message
@@ -146,12 +210,26 @@ def answer_to(kind: str, args_hash: str, call_id: str, thread_id: str, decided: 
     return decided.decision == "approve"
 
 
-def answers_call(answer: object, *, args: Mapping[str, Any], call_id: str, thread_id: str) -> bool:
-    """Return whether an answer is the author's, about exactly this call with exactly these arguments."""
+def answers_call(answer: object, call: AskedCall, thread_id: str) -> bool:
+    """Return whether an answer is the author's, about exactly this call: tool, scope, arguments, id and thread."""
     if not isinstance(answer, dict) or answer.get("decision") not in DECISIONS:
         return False
-    about = (answer.get("args_hash"), answer.get("call_id"), answer.get("thread_id"))
-    return about == (hash_args(args), call_id, thread_id)
+    if (answer.get("call_id"), answer.get("thread_id"), answer.get("tool")) != (call.call_id, thread_id, call.tool):
+        return False
+    about = str(answer.get("args_hash"))
+    if about.startswith(_VERSION):
+        return about.rpartition(".")[0] == call.args_hash.rpartition(".")[0]
+    return call.plain and about == hash_args(call.shown)
+
+
+def covers(answer: Mapping[str, Any], call: AskedCall, kind: str) -> bool:
+    """Return whether a yes about this call is a yes to all that it lacks now: its category may have been narrowed."""
+    if not call.lacking or answer.get("args_hash") == call.args_hash:
+        return True
+    if str(answer.get("args_hash")).startswith(_VERSION):
+        return False
+    # An earlier version recorded no more of what a call lacked.
+    return (answer.get("kind"), answer.get("scope")) == (kind, call.missing_scope)
 
 
 def _pause_s(value: object) -> int:
@@ -174,12 +252,10 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
         raise InvalidInput("only an edit takes arguments", where="args_json")
     if request.decision != "edit":
         return AuthorDecision(decision=request.decision, message=request.message)
-    try:
-        args = json.loads(request.args_json)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", where="args_json") from error
-    if not isinstance(args, dict):
-        raise InvalidInput("is not a JSON object", where="args_json")
+    args = read_object(request.args_json, where="args_json", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
+    if asked.kind not in GUARDED and {"decision", "args_hash"} <= set(args):
+        what = "looks like the answer to a tool call, and this is a question of the graph"
+        raise InvalidInput(what, where="args_json", hint="leave out decision or args_hash")
     return AuthorDecision(decision="edit", message=request.message, args=args)
 
 
@@ -191,7 +267,7 @@ def recorded_decision(item: InterruptRecord) -> AuthorDecision:
 
 def resume_value(item: InterruptRecord) -> object:
     """Return what the graph is given for a decision that is on record."""
-    return answer_to(item.kind, item.args_hash, item.call_id, item.thread_id, recorded_decision(item))
+    return answer_to(item, item.thread_id, recorded_decision(item))
 
 
 def pause_value(trigger: Trigger) -> dict[str, Any]:

@@ -111,13 +111,15 @@ class Verdict:
     """The answer to one tool call: allowed, or which scope is missing and why.
 
     Attributes:
-        missing_scope: what would have to be granted; empty when allowed.
+        missing_scope: what would have to be granted first; empty when allowed.
         reason: one sentence for the author; empty when allowed.
+        lacking: everything that would have to be granted, each named as `missing_scope` is.
     """
 
     allowed: bool
     missing_scope: str = ""
     reason: str = ""
+    lacking: tuple[str, ...] = ()
 
 
 ALLOWED = Verdict(allowed=True)

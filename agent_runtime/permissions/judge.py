@@ -104,11 +104,11 @@ def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext
     Returns:
         A verdict that names the first thing missing: a tool scope as it is, anything else as `<kind>:<value>`.
     """
-    first = next(_lacks(scope, effect, args, context), None)
-    if first is None:
+    lacks = list(_lacks(scope, effect, args, context))
+    if not lacks:
         return ALLOWED
-    missing = first.value if first.field == "tools" else f"{first.field}:{first.value}"
-    return Verdict(allowed=False, missing_scope=_short(missing), reason=first.reason)
+    names = tuple(lack.value if lack.field == "tools" else f"{lack.field}:{lack.value}" for lack in lacks)
+    return Verdict(allowed=False, missing_scope=_short(names[0]), reason=lacks[0].reason, lacking=names)
 
 
 def require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:

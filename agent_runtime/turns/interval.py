@@ -96,7 +96,7 @@ class Intervals:
             category=category,
             started_by="fire" if turn.trigger == "fire" or turn.kind == AGENT_KINDS["fire"] else "author",
             by_agent=turn.kind in AGENT_KINDS.values(),
-            asked=frozenset(call_key(one.call_id, one.args_hash) for one in asked if one.call_id),
+            asked=frozenset(call_key(one) for one in asked if one.call_id),
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
             handoff=shown(handoffs),
             paced=turn.kind in WAKES,

@@ -5,6 +5,7 @@ The only module that runs graphs. It knows threads, checkpoints and messages; it
 
 import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from agent_runtime.graph.context import turn_around
+from agent_runtime.graph.context import Questions, recording, turn_around
 from agent_runtime.graph.engine import inputs, model_output
 from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical, read_interrupt
@@ -24,6 +25,7 @@ from agent_runtime.model.turn import Said, TurnContext
 from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
+MOST_THREADS_RECORDED = 4096  # far more than turns that run at once
 WAKE = "wake_after_s"
 LONGEST_ERROR = 1000
 LONGEST_WAKE_S = 31 * 86_400
@@ -180,6 +182,7 @@ class Engine:
         self._schema = inputs.read_schema(graph)
         self._controls: set[RunControl] = set()
         self._draining = False
+        self._questions: OrderedDict[str, Questions] = OrderedDict()  # by thread: what the guard asked on it
 
     async def read(self, thread_id: str, turn_ids: Sequence[str] = ()) -> ThreadState:
         """Return where the thread stands, and which of the turns have their input in it."""
@@ -201,7 +204,8 @@ class Engine:
         """Return how the thread's newest interval stopped, from its checkpoint, without running anything."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         questions = {item.id: item.value for item in snapshot.interrupts}  # a subgraph's is there once a level
-        raised = tuple(read_interrupt(asked, value) for asked, value in questions.items())
+        recorded = self._questions.get(thread_id, {})
+        raised = tuple(read_interrupt(asked, value, recorded.get(asked)) for asked, value in questions.items())
         before = (snapshot.metadata or {}).get(BEFORE, "")
         step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
         if (left := _steps_left(snapshot)) and not raised:
@@ -242,6 +246,7 @@ class Engine:
                     await self._allow()
                 with (
                     turn_around(context),
+                    recording(self._recorded(context.thread_id)),
                     model_output.counting_subagents(progress.subagents),
                     model_output.publishing(self._live, context, progress.count),
                 ):
@@ -266,6 +271,14 @@ class Engine:
             return Ended(stopped="failed", error=_sentence(error, self._secrets), step=progress.with_cost(error))
         finally:
             self._controls.discard(control)
+
+    def _recorded(self, thread_id: str) -> Questions:
+        """Return an empty record of what the guard asks on a thread from now on. What still waits is asked again."""
+        while len(self._questions) >= MOST_THREADS_RECORDED:
+            self._questions.popitem(last=False)
+        self._questions[thread_id] = {}
+        self._questions.move_to_end(thread_id)
+        return self._questions[thread_id]
 
     def drain(self) -> None:
         """Ask every interval, now and later, to stop at its next superstep boundary."""

@@ -2,144 +2,35 @@
 
 Nothing is allowed by default. A call outside a turn never runs. A tool has one of our scopes only if it is
 that very tool, whatever its name; any other is `tool:<name>` and counts as a write. An approval holds for one call with
-exactly the arguments that the author saw; an answer that does not fit counts for nothing, and the author is asked anew.
+exactly the content that the author saw; an answer that does not fit counts for nothing, and the author is asked anew.
+So is an author whose category was narrowed since: a yes covers what the call lacked when it was asked.
 
-An approval is bound to the arguments and to an id that is equal when the call is run again. The author approves all of
-a tool's arguments but those that LangGraph itself put in. An annotation or a name tells where a value should come from,
-but whoever calls the tool may give another, which may be a model's. So only a value that is LangGraph's own is left
-out: by its class, or because a `ToolNode` put this very object into this very call. An object that cannot be written
-down is not shown either, where the tool marks it as injected: no model gives one.
+An approval is bound to the tool, its scope and code, to the arguments (:mod:`agent_runtime.graph.guard.arguments`) and
+to an id that is equal when the call is run again. What the guard asks it records; nothing else is one of its questions.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
-from pathlib import PurePath
 from typing import Any, Literal, cast
-from uuid import UUID  # noqa: TID251  the class, to know one by; none is made here
 from weakref import WeakKeyDictionary
 
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
-from langgraph.prebuilt import ToolRuntime
-from langgraph.prebuilt.tool_node import _get_all_injected_args
-from langgraph.store.base import BaseStore
+from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
-from pydantic import BaseModel
 
-from agent_runtime.graph.context import ToolSpec, bound, current_turn, turn_around
-from agent_runtime.model.approval import answers_call, ask, call_key, canonical, hash_args
+from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_question, turn_around
+from agent_runtime.graph.guard.arguments import write
+from agent_runtime.model.approval import AskedCall, answers_call, ask, canonical, covers
 from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal
 from turnkeeper.errors import Denied
-
-_PLAIN = (str, int, float, bool, type(None))
-_WRITTEN = (Enum, Decimal, date, time, timedelta, UUID, PurePath, bytes)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Names:
-    """Names of arguments that no model should fill in.
-
-    Attributes:
-        marked: a tool's class or function says so of them.
-        replaced: what a model gives for them, a `ToolNode` takes out or puts its own in the place of.
-    """
-
-    marked: frozenset[str]
-    replaced: frozenset[str]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _PutIn:
-    """What a `ToolNode` put into the call that it makes next."""
-
-    tool: str
-    call_id: str
-    values: Mapping[str, Any]
-
-
-_KNOWN: dict[int, tuple[weakref.ref[BaseTool], _Names]] = {}
-_PUT_IN: ContextVar[_PutIn | None] = ContextVar("turnkeeper_put_in", default=None)
-
-
-def note_put_in(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Remember what LangGraph put into a call, given the call before and after, for what is done with it next."""
-    had = before["args"]
-    values = {name: value for name, value in after["args"].items() if name not in had or had[name] is not value}
-    _PUT_IN.set(_PutIn(tool=before["name"], call_id=before["id"] or "", values=values))
-
-
-def chosen(tool: BaseTool, args: Mapping[str, Any], call_id: str | None = None) -> dict[str, Any]:
-    """Return the arguments that an approval is about, objects of an injected one as what they hold.
-
-    Where the call has an id, what LangGraph put into this very call is left out.
-    """
-    marked, put_in = _names_of(tool).marked, _PUT_IN.get()
-    own: Mapping[str, Any] = {}
-    if call_id and put_in is not None and (put_in.tool, put_in.call_id) == (tool.name, call_id):
-        own = put_in.values
-    shown: dict[str, Any] = {}
-    for name, value in args.items():
-        if isinstance(value, ToolRuntime | BaseStore) or (name in own and own[name] is value):
-            continue
-        if name not in marked:
-            shown[name] = value
-        elif not _opaque(value):
-            shown[name] = _read(value)
-    return shown
-
-
-def sent_by_model(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a `ToolNode` leaves of the arguments that a model wrote."""
-    return {name: value for name, value in args.items() if name not in _names_of(tool).replaced}
-
-
-def _opaque(value: Any) -> bool:
-    """Return whether an object cannot be written down so that it reads the same when its node is run again."""
-    readable = (*_PLAIN, *_WRITTEN, Mapping, list, tuple, set, frozenset, BaseModel)
-    return not isinstance(value, readable) and not _is_record(value)
-
-
-def _read(value: Any) -> Any:
-    """Return what an object holds, in what JSON has; an object inside that cannot be written down as its class."""
-    if isinstance(value, (*_PLAIN, *_WRITTEN)):
-        return value if isinstance(value, _PLAIN) else str(value)
-    if _is_record(value):
-        value = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping | BaseModel):
-        return {str(name): _read(inner) for name, inner in dict(value).items()}
-    if isinstance(value, set | frozenset):
-        return sorted((_read(inner) for inner in value), key=repr)
-    return [_read(inner) for inner in value] if isinstance(value, list | tuple) else f"<{type(value).__name__}>"
-
-
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _names_of(tool: BaseTool) -> _Names:
-    key = id(tool)
-    known = _KNOWN.get(key)
-    if known is not None and known[0]() is tool:
-        return known[1]
-    found = _get_all_injected_args(tool)
-    replaced = {name for name in (*found.state, found.store, found.runtime) if name} | found.all_injected_keys
-    marked = found.all_injected_keys | tool._injected_args_keys  # noqa: SLF001  what a schema leaves out
-    names = _Names(marked=frozenset(marked), replaced=frozenset(replaced))
-    _KNOWN[key] = (weakref.ref(tool, lambda _gone: _KNOWN.pop(key, None)), names)
-    return names
-
 
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
 
@@ -169,7 +60,16 @@ class RepeatedCalls:
 
 def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
     """Return an id for a call that has none: equal whenever its node is run again."""
-    return "direct-" + hashlib.sha256(canonical([at, name, args]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    written = write(args)
+    about = written.shown if written.plain and not written.problem else written.digest
+    return "direct-" + hashlib.sha256(canonical([at, name, about]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def code_of(tool: BaseTool | None) -> str:
+    """Return where a tool's code is: its function, or its class."""
+    function = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
+    code = type(tool) if function is None else getattr(function, "func", function)  # of a partial, its function
+    return f"{getattr(code, '__module__', '')}.{getattr(code, '__qualname__', type(code).__qualname__)}"
 
 
 def place() -> str:
@@ -282,14 +182,21 @@ def unchanged(context: TurnContext) -> TurnContext:
 
 
 class Gate:
-    """Decides about calls. Holds no state: the turn tells what the author was asked and approved before."""
+    """Decides about calls. The turn tells what the author was asked and approved before."""
 
-    def __init__(self, specs: Mapping[str, ToolSpec], judge: Judge, narrow: Narrow = unchanged) -> None:
+    def __init__(
+        self,
+        specs: Mapping[str, ToolSpec],
+        judge: Judge,
+        narrow: Narrow = unchanged,
+        tools: Sequence[BaseTool] = (),
+    ) -> None:
         """Make a gate for tools by their names.
 
         The judge is the pure function that knows what a category grants. `narrow` gives the turn under its category as
-        it is at this moment, and must never widen it.
+        it is at this moment, and must never widen it. `tools` are those that were found in a foreign graph.
         """
+        self._names = _Names(tools)
         self._specs = specs
         self._judge = judge
         self._narrow = narrow
@@ -339,14 +246,18 @@ class Gate:
         """
         scope, effect = self.named(request)
         verdict = self._judge(scope, effect, request.args, turn)
+        if verdict.allowed and request.known is None and scope.startswith(FOREIGN) and self._names.is_shared(request):
+            why = f"another tool is called {request.name} too, so that no category grants either; rename one of them"
+            verdict = Verdict(allowed=False, missing_scope=scope, reason=why, lacking=(scope,))
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)
         halts = needs_proposal(scope, effect, turn)
         # A call that was put to the author is his to decide, though by now it might run without him.
-        if call_key(request.call_id, hash_args(request.args)) in turn.asked or (halts and not turn.writes_approved):
+        was_asked = bool(turn.asked) and self._call(request, verdict).was_asked(turn.asked)
+        if was_asked or (halts and not turn.writes_approved):
             name = turn.category.name
             why = f"category {name} does not act by itself; approving covers this turn's other writes"
-            asked_before = Verdict(allowed=False, missing_scope=scope, reason=why if halts else "it was asked before")
+            asked_before = Verdict(allowed=True, missing_scope=scope, reason=why if halts else "it was asked before")
             return self._put_to_author(request, turn, "proposal" if halts else "permission", asked_before)
         return Admitted(args=request.args, context=turn)
 
@@ -359,18 +270,41 @@ class Gate:
             return f"{FOREIGN}{request.name}", "write"
         return spec.scope, spec.effect
 
+    def _call(self, request: CallRequest, verdict: Verdict) -> AskedCall:
+        written = write(request.args)
+        return AskedCall(
+            tool=request.name,
+            scope=self.named(request)[0],
+            code=code_of(request.tool),
+            call_id=request.call_id,
+            shown=written.shown,
+            content=written.digest,
+            plain=written.plain,
+            lacking=verdict.lacking,
+            missing_scope=verdict.missing_scope,
+        )
+
     def _put_to_author(
         self, request: CallRequest, turn: TurnContext, kind: Literal["permission", "proposal"], verdict: Verdict
     ) -> Admitted | Refused:
         """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
+        if problem := write(request.args).problem:
+            return Refused(text=f"this call cannot be put to the author, and was not run: {problem}")
         started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
         reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
         why = f"{reason}; the agent says: {request.why}" if request.why else reason
-        args, call_id = request.args, request.call_id
-        question = ask(kind, tool=request.name, args=args, call_id=call_id, scope=verdict.missing_scope, why=why)
-        answer = interrupt(question)
-        while not answers_call(answer, args=args, call_id=call_id, thread_id=turn.thread_id):
-            answer = interrupt(question)  # ends: each round takes up one answer, or stops the graph to wait for one
+        call = self._call(request, verdict)
+        answer = _ask(ask(kind, call, why))
+        while True:  # ends: each round takes up one answer, or stops the graph to wait for one
+            if not answers_call(answer, call, turn.thread_id):
+                answer = _ask(ask(kind, call, why))
+            elif answer["decision"] in {"approve", "edit"} and not covers(answer, call, kind):
+                narrower = (
+                    f"you approved this call, and its category was narrowed since; approve again to run it: {why}"
+                )
+                answer = _ask(ask(kind, call, narrower))
+            else:
+                break
         decision, edited = answer["decision"], answer.get("args")
         if decision == "approve":
             return self._approved(request, turn, request.args)
@@ -382,3 +316,41 @@ class Gate:
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
         scope, effect = self.named(request)
         return Admitted(args=args, context=approve_once(scope, effect, args, turn))
+
+
+def _ask(question: dict[str, Any]) -> Any:
+    """Interrupt the graph with a question of the guard's, and record it; return an answer if there is one."""
+    try:
+        return interrupt(question)
+    except GraphInterrupt as asked:
+        for one in asked.args[0]:
+            record_question(one.id, question)
+        raise
+
+
+class _Names:
+    """Which tool has which name: a category's grant names one tool, and where two have the name, it is for neither."""
+
+    def __init__(self, tools: Sequence[BaseTool]) -> None:
+        self._codes: dict[str, str] = {}
+        self._shared: set[str] = set()
+        known: dict[str, BaseTool] = {}
+        for tool in tools:
+            self._codes[tool.name] = code_of(tool)
+            if not _same(known.setdefault(tool.name, tool), tool):
+                self._shared.add(tool.name)
+
+    def is_shared(self, request: CallRequest) -> bool:
+        """Return whether another tool than this has its name: of the graph's, or called before in this process."""
+        code = code_of(request.tool)
+        return request.name in self._shared or self._codes.setdefault(request.name, code) != code
+
+
+def _same(one: BaseTool, other: BaseTool) -> bool:
+    """Return whether two tools of one name do the same: they have one function, or equal fields."""
+    if one is other:
+        return True
+    functions = [(getattr(tool, "func", None), getattr(tool, "coroutine", None)) for tool in (one, other)]
+    if any(functions[0]) or any(functions[1]):
+        return functions[0] == functions[1]
+    return type(one) is type(other) and vars(one) == vars(other)

@@ -34,8 +34,8 @@ from langgraph.prebuilt import ToolNode
 from sqlalchemy import Connection
 
 from agent_runtime.graph.context import bound
-from agent_runtime.graph.guard import gate
-from agent_runtime.model.approval import canonical, hash_args
+from agent_runtime.graph.guard import arguments, gate
+from agent_runtime.model.approval import canonical
 from agent_runtime.store.database import check_lease
 from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import get_turn
@@ -149,13 +149,14 @@ class _Pass:
 
     tool: BaseTool | None
     call_id: str
-    args_hash: str
+    about: arguments.Written
     used: bool = False
 
     def fits(self, tool: BaseTool, call_id: str, args: Mapping[str, Any]) -> bool:
         """Return whether this is the call, and it has not run yet."""
-        about = (self.tool is tool, self.call_id == call_id, self.args_hash == hash_args(args))
-        return all(about) and not self.used
+        if self.tool is not tool or self.call_id != call_id or self.used or self.about.problem:
+            return False
+        return self.about.digest == arguments.write(args).digest
 
 
 class _Counted:
@@ -220,8 +221,8 @@ def watched() -> bool:
 
 def admit_once(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> AbstractContextManager["_Pass | None"]:
     """Let exactly this call, judged already, through once within the block."""
-    about = gate.chosen(tool, gate.sent_by_model(tool, args)) if tool is not None else args
-    return bound(_PASS, _Pass(tool=tool, call_id=call_id, args_hash=hash_args(about)))
+    about = arguments.chosen(tool, arguments.sent_by_model(tool, args)) if tool is not None else args
+    return bound(_PASS, _Pass(tool=tool, call_id=call_id, about=arguments.write(about)))
 
 
 def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, gate.Refused | Execution | None]:
@@ -232,7 +233,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
         LimitReached: the turn goes on calling tools past its limit.
     """
     args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
-    shown = gate.chosen(tool, args, call_id)
+    shown = arguments.chosen(tool, args, call_id)
     watch = _WATCHES[-1]
     turn = watch.decider.turn()
     if turn is None:
@@ -260,8 +261,9 @@ def _given(tool_input: Any, shown: Mapping[str, Any], decided: gate.Admitted) ->
     if decided.args is shown:
         return tool_input
     given = {name: value for name, value in tool_input.items() if name not in shown}
+    read = arguments.write(shown).shown
     for name, value in decided.args.items():
-        if name in shown and canonical(value) == canonical(shown[name]):
+        if name in shown and canonical(value) == canonical(read[name]):
             given[name] = tool_input[name]  # the object itself, of which the author read what it holds
         elif name not in tool_input or name in shown:
             given[name] = value
@@ -297,7 +299,7 @@ async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> A
 
 def _inject(self: ToolNode, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
     made = _INJECT(self, tool_call, *args, **kwargs)
-    gate.note_put_in(tool_call, made)
+    arguments.note_put_in(tool_call, made)
     return made
 
 

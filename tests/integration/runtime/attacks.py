@@ -132,7 +132,10 @@ def _noted(field: Field, name: str = "evil") -> BaseTool:
 
 NO_JUDGE = {"agent_runtime.daemon.assembly.judge": lambda *_args: ALLOWED}
 NO_HOOKS = {"agent_runtime.daemon.assembly.watching": lambda *_args: nullcontext()}
-NO_BINDING = {"agent_runtime.graph.guard.gate.answers_call": lambda answer, **_about: isinstance(answer, dict)}
+NO_BINDING = {
+    "agent_runtime.graph.guard.gate.answers_call": lambda answer, *_about: isinstance(answer, dict),
+    "agent_runtime.graph.guard.gate.covers": lambda *_about: True,
+}
 NO_CHECK_IN_THE_WORLD = {
     "agent_runtime.workspace.workspace.require": lambda *_args: None,
     "agent_runtime.workspace.memory.require": lambda *_args: None,
@@ -140,8 +143,8 @@ NO_CHECK_IN_THE_WORLD = {
 NO_CHECK_IN_THE_STORE = {"agent_runtime.graph.agent.memory_store.require": lambda *_args: None}
 
 
-def _any_thread(answer: Any, *, args: Any, call_id: str, thread_id: str) -> bool:
-    return answers_call(answer, args=args, call_id=call_id, thread_id=answer["thread_id"]) if thread_id else False
+def _any_thread(answer: Any, call: Any, _thread_id: str) -> bool:
+    return answers_call(answer, call, answer["thread_id"])
 
 
 def _folded_name(self: Gate, wanted: Any) -> tuple[str, str]:
@@ -264,7 +267,7 @@ async def _(field: Field) -> Effects:
     field.grant()
     event = await field.act(calls(("note", {"text": "evil"})))
     (question,) = await _questions(field)
-    about = {key: question.value[key] for key in ("args_hash", "call_id")}
+    about = {key: question.value[key] for key in ("args_hash", "call_id", "tool", "kind", "scope")}
     assert event.state == STATES.INTERRUPTED
     await _resume(field, {question.id: {"decision": "approve", "args": None, "thread_id": "thread-b", **about}})
     return field.noted

@@ -13,7 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from agent_runtime.graph.context import turn_around
+from agent_runtime.graph.context import recording, turn_around
 from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, answer_to, call_key, read_interrupt
 from agent_runtime.model.turn import Category, TurnContext
@@ -78,10 +78,12 @@ class Thread:
 
     def __init__(self, graph: Any, context: TurnContext, way: str = "ainvoke") -> None:
         self.graph, self.context, self.way = graph, context, way
+        self.recorded: dict[str, Any] = {}
 
     async def go(self, given: Any = None) -> list[RaisedInterrupt]:
         given = {"messages": [HumanMessage("go", id="turn-1")]} if given is None else given
-        with turn_around(self.context):
+        self.recorded.clear()
+        with turn_around(self.context), recording(self.recorded):
             if self.way == "invoke":
                 self.graph.invoke(given, CONFIG)
             elif self.way == "ainvoke":
@@ -93,16 +95,12 @@ class Thread:
 
     async def asked(self) -> list[RaisedInterrupt]:
         found = {one.id: one.value for one in (await self.graph.aget_state(CONFIG)).interrupts}
-        return [read_interrupt(key, value) for key, value in found.items()]
+        return [read_interrupt(key, value, self.recorded.get(key)) for key, value in found.items()]
 
     async def decide(self, *decided: tuple[RaisedInterrupt, str], args: Any = None) -> list[RaisedInterrupt]:
-        self.context = replace(
-            self.context, asked=self.context.asked | {call_key(one.call_id, one.args_hash) for one, _ in decided}
-        )
+        self.context = replace(self.context, asked=self.context.asked | {call_key(one) for one, _ in decided})
         answers = {
-            one.interrupt_id: answer_to(
-                one.kind, one.args_hash, one.call_id, "thread-a", AuthorDecision(decision=decision, args=args)
-            )
+            one.interrupt_id: answer_to(one, "thread-a", AuthorDecision(decision=decision, args=args))
             for one, decision in decided
         }
         return await self.go(Command(resume=answers))

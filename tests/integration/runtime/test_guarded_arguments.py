@@ -8,12 +8,12 @@ import pytest
 from langchain.agents import create_agent
 from langchain.tools import InjectedState, InjectedStore, ToolRuntime
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.tools import InjectedToolArg, InjectedToolCallId, tool
+from langchain_core.tools import InjectedToolArg, InjectedToolCallId, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from agent_runtime.graph.guard import Gate, Guard
 from agent_runtime.permissions.judge import judge
@@ -184,3 +184,43 @@ async def test_our_agent_asks_once_for_a_call_whose_injected_argument_a_model_wr
     (asked,) = await thread.go()
     assert await thread.decide((asked, "approve")) == []
     assert ran == ["1 None 2"]
+
+
+async def test_a_call_that_cannot_be_written_down_is_refused_and_its_caller_reads_why() -> None:
+    thread = Thread(plain(act, lines=[calls(("act", {"text": "half \ud83d"})), calls(("free", {}))]), turn())
+    assert await thread.go() == [], "nobody is asked"
+    told = await thread.told()
+    assert "cannot be put to the author, and was not run: the argument text holds half a character" in told[0]
+
+    @tool
+    def send(through: Any) -> str:
+        """Send."""
+        ran.append("sent")
+        return "done"
+
+    thread = Thread(of_node(lambda _: send.invoke({"through": object()}) and {}, InMemorySaver()), turn())
+    with pytest.raises(ToolException, match="argument through is an object of builtins.object"):
+        await thread.go()
+    assert ran == []
+    granted = Thread(thread.graph, turn("tool:send"))
+    assert await granted.go() == [], "what nobody has to approve needs no writing down"
+    assert ran == ["sent"]
+
+
+async def test_a_secret_that_a_node_injects_is_compared_and_not_shown() -> None:
+    keys = iter(["good", "evil", "evil"])
+
+    @tool
+    def log_in(user: str, key: Annotated[Any, InjectedToolArg]) -> str:
+        """Log in."""
+        ran.append(f"{user} {key.get_secret_value()}")
+        return "done"
+
+    def node(_state: Any) -> Any:
+        return log_in.invoke({"user": "ada", "key": SecretStr(next(keys))}) and {}
+
+    thread = Thread(of_node(node, InMemorySaver()), turn())
+    (asked,) = await thread.go()
+    assert asked.args == {"user": "ada", "key": "**********"}
+    (anew,) = await thread.decide((asked, "approve"))
+    assert (anew.args, ran) == (asked.args, [])

@@ -86,13 +86,11 @@ class Agent:
 
     def asked(self) -> Any:
         (asked,) = self.graph.get_state(CONFIG).interrupts
-        return read_interrupt(asked.id, asked.value)
+        return read_interrupt(asked.id, asked.value, recorded=asked.value)
 
     async def decide(self, decision: str, args: Any = None) -> list[str]:
         asked = self.asked()
-        answer = answer_to(
-            asked.kind, asked.args_hash, asked.call_id, "thread-a", AuthorDecision(decision=decision, args=args)
-        )
+        answer = answer_to(asked, "thread-a", AuthorDecision(decision=decision, args=args))
         return await self.go(Command(resume={asked.interrupt_id: answer}))
 
 

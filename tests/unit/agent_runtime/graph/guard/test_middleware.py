@@ -64,11 +64,11 @@ class Agent:
 
     def decide(self, turn: TurnContext, decision: str, **changes: Any) -> list[str]:
         (asked,) = self.graph.get_state(CONFIG).interrupts
-        raised = read_interrupt(asked.id, asked.value)
+        raised = read_interrupt(asked.id, asked.value, recorded=asked.value)
         decided = AuthorDecision(decision=decision, args=changes.pop("args", None), message=changes.pop("message", ""))
-        answer = answer_to(raised.kind, raised.args_hash, raised.call_id, "thread-a", decided)
+        answer = answer_to(raised, "thread-a", decided)
         assert isinstance(answer, dict)
-        turn = replace(turn, asked=frozenset({call_key(raised.call_id, raised.args_hash)}))
+        turn = replace(turn, asked=frozenset({call_key(raised)}))
         return self._tell(Command(resume={asked.id: answer | changes}), turn)
 
     def _tell(self, what: Any, turn: TurnContext | None) -> list[str]:

@@ -1,0 +1,120 @@
+"""Writing arguments down: equal contents only are equal, secrets are not shown, and what has no content is a problem."""
+
+import array
+import dataclasses
+import pathlib
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import pytest
+from langchain_core.messages import AIMessage
+from pydantic import BaseModel, PrivateAttr, Secret, SecretBytes, SecretStr
+
+from agent_runtime.graph.guard.arguments import write
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    a: str
+    b: str = dataclasses.field(default="", repr=False)
+
+
+class Model(BaseModel):
+    a: str = ""
+    _b: str = PrivateAttr("")
+
+
+class Text(str):  # noqa: SLOT000  it has attributes
+    """A text that says another than it holds, and holds more."""
+
+    def __str__(self) -> str:
+        return "same"
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+class Kind(Enum):
+    A = "a"
+
+
+class OtherKind(Enum):
+    A = "a"
+
+
+class Liar:
+    def __str__(self) -> str:
+        return "same"
+
+    __repr__ = __str__
+
+
+def model(private: str) -> Model:
+    made = Model()
+    made._b = private
+    return made
+
+
+def text(extra: str) -> Text:
+    made = Text("a")
+    made.extra = extra  # type: ignore[attr-defined]
+    return made
+
+
+UNLIKE: list[tuple[Any, Any]] = [
+    (1, True), (1, 1.0), ("1", 1), (None, "None"), ([1], (1,)), ({1}, [1]), (b"a", "b'a'"), ({1: 2}, {"1": 2}),
+    (Slotted("a", "b"), Slotted("a", "c")), (model("b"), model("c")), (text("b"), text("c")), (Text("a"), Text("b")),
+    (Kind.A, OtherKind.A), (Kind.A, "Kind.A"), (Decimal(1), "1"), (Decimal(1), Decimal("1.0")),
+    (SecretStr("a"), SecretStr("b")), (SecretBytes(b"a"), SecretBytes(b"b")), (Secret[int](1), Secret[int](2)),
+    (array.array("i", [1]), array.array("i", [2])), (array.array("i", range(5000)), array.array("i", range(1, 5001))),
+    (Pair(1, 2), (1, 2)), (pathlib.PurePosixPath("a"), "a"), ("\ud83d", "\ud83e"), (float("nan"), "nan"),
+    (datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")),
+     datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)),
+    ({"$": 1}, [["$", 1]]), (["dict", ["a", 1]], {"a": 1}), (10**5000, 10**5000 + 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), UNLIKE, ids=map(str, range(len(UNLIKE))))
+def test_unlike_contents_have_unlike_digests_and_like_ones_the_same(one: Any, other: Any) -> None:
+    assert write({"x": one}).digest != write({"x": other}).digest
+    assert write({"x": one}).digest == write({"x": one}).digest
+
+
+def test_the_order_of_keys_and_of_a_set_is_no_content() -> None:
+    assert write({"a": 1, "b": {2, 3}}).digest == write({"b": {3, 2}, "a": 1}).digest
+
+
+def test_what_an_author_reads_is_all_of_it_but_secrets() -> None:
+    given = {"to": Slotted("shop", "account 1"), "key": SecretStr("s3cret"), "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    assert write(given).shown == {
+        "to": {"a": "shop", "b": "account 1"}, "key": "**********", "at": "2026-01-01 00:00:00+00:00",
+    }  # fmt: skip
+    assert write({"x": array.array("i", [1, 2])}).shown == {"x": [1, 2]}
+    assert write({"x": array.array("i", range(5000))}).shown["x"].startswith("<array of 5,000 items, 20,000 bytes, sha")
+    assert write({"m": AIMessage("hi", id="1")}).shown["m"]["content"] == "hi"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (Liar(), "Liar, which cannot be written down exactly"),
+        ([{"deep": object()}], "the argument x[0].deep is an object of builtins.object"),
+        (lambda: 1, "builtins.function"),
+        (type("Sub", (SecretStr,), {})("a"), "Sub, which cannot"),
+        ("half \ud83d", "half a character"),
+        ({1: "a", "1": "b"}, "two keys that are written '1'"),
+    ],
+)
+def test_what_has_no_exact_content_is_a_problem(value: Any, why: str) -> None:
+    assert why in write({"x": value}).problem
+
+
+def test_what_holds_itself_is_a_problem_and_no_endless_work() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    assert "nested deeper than 100 levels" in write({"x": ring}).problem
