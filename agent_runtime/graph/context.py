@@ -38,14 +38,51 @@ class ToolSpec:
     effect: Effect
 
 
+class _Lifetime:
+    """How long what is begun somewhere may act for its turn: until the node, the tool call or the turn is over."""
+
+    __slots__ = ("around", "over")
+
+    def __init__(self, around: "_Lifetime | None") -> None:
+        self.around = around
+        self.over = False
+
+
+_LIFETIME: ContextVar[_Lifetime | None] = ContextVar("turnkeeper_lifetime", default=None)
+
+
+@contextmanager
+def lifetime() -> Iterator[None]:
+    """End, with the block, what is begun in it: a task that it leaves running acts for no turn any more.
+
+    Such a task may work for another turn by then, which reaches it through a queue: it must not have this one's grant.
+    """
+    mine = _Lifetime(_LIFETIME.get())
+    try:
+        with bound(_LIFETIME, mine):
+            yield
+    finally:
+        mine.over = True
+
+
+def is_over() -> bool:
+    """Return whether the node, tool call or turn is over in which this line of code was begun."""
+    place = _LIFETIME.get()
+    while place is not None and not place.over:
+        place = place.around
+    return place is not None
+
+
 def current_turn() -> TurnContext | None:
     """Return the running turn, its category as granted at acceptance and still granted now; None outside a turn."""
-    return _TURN.get()
+    return None if is_over() else _TURN.get()
 
 
-def turn_around(turn: TurnContext) -> AbstractContextManager[TurnContext]:
+@contextmanager
+def turn_around(turn: TurnContext) -> Iterator[TurnContext]:
     """Make `turn` the current one for the block, and for every task and copied context that is begun in it."""
-    return bound(_TURN, turn)
+    with lifetime(), bound(_TURN, turn):
+        yield turn
 
 
 def recording(questions: Questions) -> AbstractContextManager[Questions]:

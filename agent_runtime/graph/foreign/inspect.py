@@ -22,6 +22,8 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._utils import get_function_nonlocals
 from langgraph.pregel.remote import RemoteGraph
 
+from agent_runtime.graph.guard.overrides import METHODS as TOOL_METHODS
+
 MOST_LOOKED_AT = 100_000  # objects; a graph that holds on to more is not called guarded
 _LIBRARIES = sys.stdlib_module_names | {
     *("langchain", "langchain_core", "langchain_classic", "langchain_openai", "langgraph", "langgraph_sdk"),
@@ -45,7 +47,6 @@ _NODE_METHODS = (
     "_execute_tool_sync",
     "_execute_tool_async",
 )
-_TOOL_METHODS = ("invoke", "ainvoke", "run", "arun")
 _LEAVES = (str, bytes, int, float, type, types.ModuleType, types.NoneType)
 
 
@@ -193,7 +194,7 @@ def _why_not(value: Any) -> str:
         return "it runs on another server, which asks nobody here"
     if isinstance(value, ToolNode) and (changed := _changed(type(value), ToolNode, _NODE_METHODS)):
         return f"{type(value).__name__} runs its tools in a way of its own ({changed})"
-    if isinstance(value, BaseTool) and (changed := _changed(type(value), BaseTool, _TOOL_METHODS)):
+    if isinstance(value, BaseTool) and (changed := _changed(type(value), BaseTool, TOOL_METHODS)):
         return f"the tool {value.name} runs in a way of its own ({changed})"
     if isinstance(value, _Unseen):
         return f"it holds more than {value.most:,} objects, of which the others were not looked at"
@@ -220,7 +221,7 @@ def _well_known(tool: Mapping[Any, Any]) -> bool:
 
 def _changed(kind: type, base: type, methods: Sequence[str]) -> str:
     """Return which of the methods a class of the author's has changed."""
-    own = [one for one in kind.__mro__ if issubclass(one, base) and not _of_library(one)]
+    own = [one for one in kind.__mro__[: kind.__mro__.index(base)] if not _of_library(one)]
     return ", ".join(name for name in methods if any(name in vars(one) for one in own))
 
 

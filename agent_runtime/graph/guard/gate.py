@@ -145,6 +145,7 @@ class _Start:
 
 _STARTED: ContextVar[tuple[_Start, ...]] = ContextVar("turnkeeper_subagents", default=())
 NO_TURN = Refused(text="this call was made outside a turn; it was not run")
+OTHER_PROCESS = Refused(text="this call was made in another process than the turn's; it was not run")
 
 
 def over_limit(number: int, most: int) -> str:

@@ -9,7 +9,12 @@ A plain `ToolNode` runs all calls of a message as one task: on a resume, calls t
 would pair with calls in the order in which these arrive. So while a runtime watches, each of its calls is made a task
 of its own, as the agents of LangChain make them: its result is kept, and its question has its own id.
 
-Both are replaced for the process, not on graphs: a graph that is called inside a node's function cannot be found.
+Both are replaced for the process, not on graphs: a graph that is called inside a node's function cannot be found. So is
+what a class of the author's has instead of them, or of any other way to run a tool: it is judged first, and what it
+calls of the same tool with the same arguments passes.
+
+What a node or a tool leaves running when it is over acts for no turn. A process that is forked, or that
+`multiprocessing` starts, can call no tool: its calls could be neither judged nor counted here.
 
 A call that runs has events of its own, while anybody asked for them: one is written before the tool begins, and one
 after its answer, before anybody sees the answer. Tools run on the event loop and in threads of their own; both wait
@@ -17,12 +22,14 @@ here until the event is on disk.
 """
 
 import asyncio
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from multiprocessing import spawn
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -31,11 +38,13 @@ from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.func import task
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel import _runner
 from sqlalchemy import Connection
 
-from agent_runtime.graph.context import bound
-from agent_runtime.graph.guard import arguments, gate
+from agent_runtime.graph.context import bound, lifetime
+from agent_runtime.graph.guard import arguments, gate, overrides
 from agent_runtime.model.approval import canonical
+from agent_runtime.model.turn import Verdict
 from agent_runtime.store.database import check_lease
 from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import get_turn
@@ -151,6 +160,7 @@ class _Pass:
     call_id: str
     about: arguments.Written
     used: bool = False
+    counted: bool = False  # and its events are written
 
     def fits(self, tool: BaseTool, call_id: str, args: Mapping[str, Any]) -> bool:
         """Return whether this is the call, and it has not run yet."""
@@ -185,6 +195,7 @@ class _Watch:
     counted: _Counted
     repeated: gate.RepeatedCalls
     events: ToolEvents | None
+    process: int
 
 
 # The functions that the hooks stand before. Nothing public says what a node puts into a call.
@@ -192,6 +203,9 @@ _RUN, _ARUN = BaseTool.run, BaseTool.arun
 _INVOKE: Any = ToolNode.invoke
 _AINVOKE: Any = ToolNode.ainvoke
 _INJECT: Any = ToolNode._inject_tool_args  # noqa: SLF001
+_RUNNER: Any = _runner
+_NODE: Any = _RUNNER.run_with_retry
+_ANODE: Any = _RUNNER.arun_with_retry
 _PASS: ContextVar[_Pass | None] = ContextVar("turnkeeper_pass", default=None)
 _WATCHES: list[_Watch] = []
 _LOCK = threading.Lock()
@@ -200,7 +214,9 @@ _LOCK = threading.Lock()
 @contextmanager
 def watching(decider: gate.Gate, events: ToolEvents | None = None) -> Iterator[None]:
     """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
-    watch = _Watch(decider=decider, counted=_Counted(), repeated=gate.RepeatedCalls(), events=events)
+    watch = _Watch(
+        decider=decider, counted=_Counted(), repeated=gate.RepeatedCalls(), events=events, process=os.getpid()
+    )
     with _LOCK:
         if not _WATCHES:
             _install_hooks()
@@ -212,6 +228,11 @@ def watching(decider: gate.Gate, events: ToolEvents | None = None) -> Iterator[N
             _WATCHES.remove(watch)
             if not _WATCHES:
                 _remove_hooks()
+
+
+def _watch(decider: gate.Gate, events: ToolEvents | None) -> _Watch:
+    repeated = gate.RepeatedCalls()
+    return _Watch(decider=decider, counted=_Counted(), repeated=repeated, events=events, process=os.getpid())
 
 
 def watched() -> bool:
@@ -236,8 +257,12 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     shown = arguments.chosen(tool, args, call_id)
     watch = _WATCHES[-1]
     turn = watch.decider.turn()
-    if turn is None:
-        return tool_input, gate.NO_TURN
+    if turn is None or watch.process != os.getpid():
+        return tool_input, gate.NO_TURN if turn is None else gate.OTHER_PROCESS
+    leave = _PASS.get()
+    if leave is not None and leave.counted and leave.fits(tool, call_id or "", shown):
+        leave.used = True
+        return tool_input, None
     at = gate.place()
     known_as = call_id or gate.made_id(at, tool.name, shown)
     call = watch.repeated.name(f"{at}|{known_as}")
@@ -245,7 +270,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
         if over := gate.over_limit(watch.counted.number((turn.turn_id, *subagents), call), most):
             return tool_input, gate.Refused(text=over)
     run = watch.events.of_call(turn.turn_id, tool.name, call) if watch.events is not None else None
-    if (leave := _PASS.get()) is not None and leave.fits(tool, call_id or "", shown):
+    if leave is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
         return tool_input, run
     decided = watch.decider.admit(gate.CallRequest(tool=tool, name=tool.name, call_id=known_as, args=shown), turn)
@@ -281,7 +306,7 @@ def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
     if isinstance(known, gate.Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
-    with bound(_PASS, None):
+    with bound(_PASS, None), lifetime():
         if known is None:
             return _RUN(self, given, *args, **kwargs)
         return known.around(lambda: _RUN(self, given, *args, **kwargs))
@@ -291,10 +316,31 @@ async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> A
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
     if isinstance(known, gate.Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
-    with bound(_PASS, None):
+    with bound(_PASS, None), lifetime():
         if known is None:
             return await _ARUN(self, given, *args, **kwargs)
         return await known.around_async(lambda: _ARUN(self, given, *args, **kwargs))
+
+
+def _before(tool: BaseTool, asked: overrides.Asked) -> tuple[Any, Any]:
+    """Judge a call of a way of its own to run a tool; return what is put around it, and its input or its refusal."""
+    given, known = _judged(tool, asked.given, asked.call_id)
+    if isinstance(known, gate.Refused):
+        return None, _refusal(tool, known, asked.call_id)
+    args = given if isinstance(given, dict) else {_TEXT: given}
+    about = arguments.write(arguments.chosen(tool, args, asked.call_id))
+    inner = _Pass(tool=tool, call_id=asked.call_id or "", about=about, counted=True)
+    return overrides.Around(contexts=(lambda: bound(_PASS, inner), lifetime), execution=known), given
+
+
+def _run_node(*args: Any, **kwargs: Any) -> Any:
+    with lifetime():
+        return _NODE(*args, **kwargs)
+
+
+async def _arun_node(*args: Any, **kwargs: Any) -> Any:
+    with lifetime():
+        return await _ANODE(*args, **kwargs)
 
 
 def _inject(self: ToolNode, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
@@ -375,20 +421,48 @@ def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
     return node._combine_tool_outputs(outputs, kind)  # noqa: SLF001  one answer of many, as the node makes it
 
 
+def refuse_all() -> None:
+    """Refuse every tool call of this process: it was started by one that watches, and no turn runs here."""
+    decider = gate.Gate({}, lambda *_call: Verdict(allowed=False))
+    _install_hooks()
+    _WATCHES.append(_watch(decider, None))
+
+
+class _Refusing:
+    """Goes along with what a new process of `multiprocessing` is told first; reading it refuses tools there."""
+
+    def __reduce__(self) -> Any:
+        return refuse_all, ()
+
+
+def _prepare(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    return {"turnkeeper": _Refusing(), **_PREPARE(*args, **kwargs)}
+
+
+_PREPARE: Any = spawn.get_preparation_data
+_OVERRIDES = overrides.Overrides(_before)
+
+
 def _install_hooks() -> None:
+    _OVERRIDES.install()
     for owner, hooks in _HOOKS:
         for name, hook in hooks.items():
             setattr(owner, name, hook)
 
 
 def _remove_hooks() -> None:
+    _OVERRIDES.remove()
+    spawn.get_preparation_data = _PREPARE
+    _RUNNER.run_with_retry, _RUNNER.arun_with_retry = _NODE, _ANODE
     BaseTool.run, BaseTool.arun = _RUN, _ARUN  # type: ignore[method-assign]
     ToolNode._inject_tool_args = _INJECT  # type: ignore[method-assign]  # noqa: SLF001  as it was
     for name in ("invoke", "ainvoke"):
         delattr(ToolNode, name)  # a ToolNode inherits its own
 
 
-_HOOKS: tuple[tuple[type, dict[str, Any]], ...] = (
+_HOOKS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (spawn, {"get_preparation_data": _prepare}),
+    (_RUNNER, {"run_with_retry": _run_node, "arun_with_retry": _arun_node}),
     (BaseTool, {"run": _run, "arun": _arun}),
     (ToolNode, {"invoke": _invoke, "ainvoke": _ainvoke, "_inject_tool_args": _inject}),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.integration.runtime import attacks_on_approvals  # noqa: F401  registers its attacks
+from tests.integration.runtime import attacks_on_approvals, attacks_on_entrances  # noqa: F401  register their attacks
 from tests.integration.runtime.attacks import ATTACKS, Attack, Field
 from turnkeeper.config.home import Home
 

@@ -1,0 +1,178 @@
+"""Tool classes that run their tools in a way of their own: each such method is judged before it runs.
+
+Every way to a tool of LangChain's classes ends in `run` or `arun` of the base class. A class of the author's may put a
+method of its own in the place of any of them, and never get there. So each method that is not LangChain's is replaced
+while the guard stands: on the classes that there are, and on each that is made later, in a node for example. A method
+comes from the class or from anything else that it inherits from.
+
+Not covered, as it is plain Python: a function that is put on an object or on a class after the class was made.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+from langchain_core.runnables import Runnable, RunnableSerializable
+from langchain_core.tools import BaseTool, StructuredTool, Tool
+
+METHODS = (
+    *("invoke", "ainvoke", "run", "arun", "__call__", "batch", "abatch", "batch_as_completed", "abatch_as_completed"),
+    *("stream", "astream", "transform", "atransform", "astream_log", "astream_events"),
+)
+_OF_LANGCHAIN = frozenset({BaseTool, Tool, StructuredTool, RunnableSerializable, Runnable, object})
+_INPUTS = ("input", "tool_input", "inputs")
+_MARK = "_turnkeeper_stands_before"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a method was called with.
+
+    Attributes:
+        given: the tool's input; all arguments where no one is known to be that.
+        call_id: of the call that a model made.
+    """
+
+    given: Any
+    call_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """What stands around a call that may run.
+
+    Attributes:
+        contexts: make what is entered for it.
+        execution: writes its events; None for nobody.
+    """
+
+    contexts: tuple[Callable[[], AbstractContextManager[Any]], ...]
+    execution: Any
+
+    def entered(self) -> ExitStack:
+        stack = ExitStack()
+        for make in self.contexts:
+            stack.enter_context(make())
+        return stack
+
+
+# Returns what is put around a call and its input; or nothing, and the refusal that is its answer.
+Before = Callable[[BaseTool, Asked], tuple[Around | None, Any]]
+
+
+class Overrides:
+    """Stands before the methods of tool classes that are not LangChain's."""
+
+    def __init__(self, before: Before) -> None:
+        self._before = before
+        self._kinds: WeakSet[type] = WeakSet()
+
+    def install(self) -> None:
+        """Cover all classes that there are, and from now on each that is made."""
+        for kind in _kinds(BaseTool):
+            self._cover(kind)
+        inherited = BaseTool.__init_subclass__.__func__  # type: ignore[attr-defined]
+
+        def made(kind: type[BaseTool], /, **kwargs: Any) -> None:
+            inherited(kind, **kwargs)
+            self._cover(kind)
+
+        setattr(made, _MARK, inherited)
+        BaseTool.__init_subclass__ = classmethod(made)  # type: ignore[assignment]
+
+    def remove(self) -> None:
+        """Leave all classes as they were."""
+        made = BaseTool.__init_subclass__.__func__  # type: ignore[attr-defined]
+        BaseTool.__init_subclass__ = classmethod(getattr(made, _MARK))  # type: ignore[assignment]
+        for kind in list(self._kinds):
+            for name in METHODS:
+                own = getattr(vars(kind).get(name), _MARK, None)
+                if own is not None and own[0] is kind:
+                    setattr(kind, name, own[1])
+                elif own is not None:
+                    delattr(kind, name)
+        self._kinds.clear()
+
+    def _cover(self, kind: type) -> None:
+        for name in METHODS:
+            owner = _owner(kind, name)
+            own = vars(owner).get(name)
+            inherited = owner is not kind and issubclass(owner, BaseTool)  # covered there
+            if owner in _OF_LANGCHAIN or inherited or own is None or hasattr(own, _MARK):
+                continue
+            standing = _standing_before(name, own, self._before)
+            setattr(standing, _MARK, (owner, own))
+            setattr(kind, name, standing)
+            self._kinds.add(kind)
+
+
+def _owner(kind: type, name: str) -> type:
+    """Return the class that a class has a method from."""
+    for one in kind.__mro__:
+        if name in vars(one):
+            return one
+    return object
+
+
+def _kinds(kind: type) -> Iterator[type]:
+    found: list[type] = type.__subclasses__(kind)
+    for one in found:
+        yield one
+        yield from _kinds(one)
+
+
+def _standing_before(name: str, own: Any, before: Before) -> Any:
+    """Return a method that has a call judged before it runs the one in whose place it stands."""
+
+    def bound(tool: BaseTool) -> Any:
+        return own.__get__(tool, type(tool)) if hasattr(own, "__get__") else own
+
+    def method(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
+        asked, put = _asked(name, args, kwargs)
+        around, given = before(tool, asked)
+        if around is None:
+            return given
+        args, kwargs = put(given)
+        with around.entered():
+            if around.execution is None:
+                return bound(tool)(*args, **kwargs)
+            return around.execution.around(lambda: bound(tool)(*args, **kwargs))
+
+    async def async_method(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
+        asked, put = _asked(name, args, kwargs)
+        around, given = before(tool, asked)
+        if around is None:
+            return given
+        args, kwargs = put(given)
+        with around.entered():
+            if around.execution is None:
+                return await bound(tool)(*args, **kwargs)
+            return await around.execution.around_async(lambda: bound(tool)(*args, **kwargs))
+
+    made = async_method if inspect.iscoroutinefunction(own) else method
+    return functools.wraps(own)(made) if inspect.isfunction(own) else made
+
+
+def _asked(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Asked, Callable[[Any], Any]]:
+    """Return what a call is about, and a function that puts an input in its place."""
+    at = next((key for key in _INPUTS if key in kwargs), "")
+    if name == "__call__" or not (args or at):
+        whole = {"args": list(args), **kwargs}
+
+        def as_it_was(given: Any) -> Any:
+            return (tuple(given["args"]), {key: value for key, value in given.items() if key != "args"})
+
+        return Asked(given=whole, call_id=None), as_it_was
+    had = args[0] if args else kwargs[at]
+    is_call = isinstance(had, dict) and had.get("type") == "tool_call" and "args" in had
+
+    def put(given: Any) -> Any:
+        new = {**had, "args": given} if is_call else given
+        return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, at: new})
+
+    call_id = had.get("id") if is_call else kwargs.get("tool_call_id")
+    return Asked(given=had["args"] if is_call else had, call_id=call_id), put
