@@ -25,20 +25,28 @@ def read_object(
     """
     if len(text.encode("utf-8", errors="replace")) > longest:
         raise InvalidInput(f"is longer than {longest} bytes", where=where)
-    try:
-        found = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", where=where) from error
+    found = _read(text, where)
     if not isinstance(found, dict):
         raise InvalidInput("is not a JSON object", where=where)
     if is_deeper(found, deepest):
         raise InvalidInput(f"is nested deeper than {deepest} levels", where=where)
-    if not half_characters and "\\u" in text:
-        try:
-            json.dumps(found, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise InvalidInput("holds half a character (a lone surrogate)", where=where) from error
+    if not half_characters and "\\u" in text and not _has_utf8(found):
+        raise InvalidInput("holds half a character (a lone surrogate)", where=where)
     return found
+
+
+def _read(text: str, where: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"is not JSON: {error}", where=where) from error
+
+
+def _has_utf8(value: object) -> bool:
+    try:
+        return bool(json.dumps(value, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def is_deeper(value: object, levels: int) -> bool:

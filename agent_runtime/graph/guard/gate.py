@@ -291,21 +291,7 @@ class Gate:
         """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
         if problem := write(request.args).problem:
             return Refused(text=f"this call cannot be put to the author, and was not run: {problem}")
-        started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
-        reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
-        why = f"{reason}; the agent says: {request.why}" if request.why else reason
-        call = self._call(request, verdict)
-        answer = _ask(ask(kind, call, why))
-        while True:  # ends: each round takes up one answer, or stops the graph to wait for one
-            if not answers_call(answer, call, turn.thread_id):
-                answer = _ask(ask(kind, call, why))
-            elif answer["decision"] in {"approve", "edit"} and not covers(answer, call, kind):
-                narrower = (
-                    f"you approved this call, and its category was narrowed since; approve again to run it: {why}"
-                )
-                answer = _ask(ask(kind, call, narrower))
-            else:
-                break
+        answer = _decided(kind, self._call(request, verdict), _why(request, turn, verdict), turn.thread_id)
         decision, edited = answer["decision"], answer.get("args")
         if decision == "approve":
             return self._approved(request, turn, request.args)
@@ -317,6 +303,26 @@ class Gate:
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
         scope, effect = self.named(request)
         return Admitted(args=args, context=approve_once(scope, effect, args, turn))
+
+
+def _why(request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
+    """Return why the author is asked, and what the agent says that the call is good for."""
+    started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
+    reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
+    return f"{reason}; the agent says: {request.why}" if request.why else reason
+
+
+def _decided(kind: Literal["permission", "proposal"], call: AskedCall, why: str, thread_id: str) -> Any:
+    """Return the author's decision about a call; one that does not fit, or does not cover it any more, is none."""
+    answer = _ask(ask(kind, call, why))
+    while not (fits := answers_call(answer, call, thread_id)) or not _may(answer, call, kind):
+        told = f"you approved this call, and its category was narrowed since; approve again to run it: {why}"
+        answer = _ask(ask(kind, call, told if fits else why))  # takes up the next answer, or waits for one
+    return answer
+
+
+def _may(answer: Mapping[str, Any], call: AskedCall, kind: str) -> bool:
+    return answer["decision"] not in {"approve", "edit"} or covers(answer, call, kind)
 
 
 def _ask(question: dict[str, Any]) -> Any:

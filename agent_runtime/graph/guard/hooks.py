@@ -44,7 +44,7 @@ from sqlalchemy import Connection
 from agent_runtime.graph.context import bound, lifetime
 from agent_runtime.graph.guard import arguments, gate, overrides
 from agent_runtime.model.approval import canonical
-from agent_runtime.model.turn import Verdict
+from agent_runtime.model.turn import TurnContext, Verdict
 from agent_runtime.store.database import check_lease
 from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import get_turn
@@ -266,9 +266,8 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     at = gate.place()
     known_as = call_id or gate.made_id(at, tool.name, shown)
     call = watch.repeated.name(f"{at}|{known_as}")
-    for subagents, most in gate.limits(turn):  # what a subagent is refused does not count for its turn
-        if over := gate.over_limit(watch.counted.number((turn.turn_id, *subagents), call), most):
-            return tool_input, gate.Refused(text=over)
+    if over := _over_limit(watch, turn, call):
+        return tool_input, gate.Refused(text=over)
     run = watch.events.of_call(turn.turn_id, tool.name, call) if watch.events is not None else None
     if leave is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
@@ -277,6 +276,14 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     if isinstance(decided, gate.Refused):
         return tool_input, decided
     return _given(tool_input, shown, decided), run
+
+
+def _over_limit(watch: _Watch, turn: TurnContext, call: str) -> str:
+    """Count a call; return why it is one too many, or nothing. What a subagent is refused counts not for its turn."""
+    for subagents, most in gate.limits(turn):
+        if over := gate.over_limit(watch.counted.number((turn.turn_id, *subagents), call), most):
+            return over
+    return ""
 
 
 def _given(tool_input: Any, shown: Mapping[str, Any], decided: gate.Admitted) -> Any:

@@ -161,12 +161,7 @@ def _asked(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[As
     """Return what a call is about, and a function that puts an input in its place."""
     at = next((key for key in _INPUTS if key in kwargs), "")
     if name == "__call__" or not (args or at):
-        whole = {"args": list(args), **kwargs}
-
-        def as_it_was(given: Any) -> Any:
-            return (tuple(given["args"]), {key: value for key, value in given.items() if key != "args"})
-
-        return Asked(given=whole, call_id=None), as_it_was
+        return Asked(given={"args": list(args), **kwargs}, call_id=None), _as_it_was
     had = args[0] if args else kwargs[at]
     is_call = isinstance(had, dict) and had.get("type") == "tool_call" and "args" in had
 
@@ -176,3 +171,7 @@ def _asked(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[As
 
     call_id = had.get("id") if is_call else kwargs.get("tool_call_id")
     return Asked(given=had["args"] if is_call else had, call_id=call_id), put
+
+
+def _as_it_was(given: Any) -> Any:
+    return tuple(given["args"]), {key: value for key, value in given.items() if key != "args"}
