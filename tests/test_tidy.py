@@ -202,7 +202,7 @@ DRIVERS = re.compile(r"sqlite3|aiosqlite|psycopg\w*|asyncpg|sqlalchemy\.dialects
 OWN_OPTIONS = re.compile(
     r"(?:sqlite|postgresql)_(?!errorcode)|on_conflict_|exec_driver_sql$|driver_connection$|dialect$"
 )
-PORTABLE_FUNCTIONS = {"count", "min", "max", "coalesce", "trim", "length"}
+PORTABLE_FUNCTIONS = {"abs", "count", "min", "max", "coalesce", "trim", "length"}
 OWN_WORDS = re.compile(
     r"""\b(?:INSERT\ OR|REPLACE\ INTO|ON\ CONFLICT|BEGIN\ IMMEDIATE|PRAGMA|GLOB|ILIKE|REGEXP|NOCASE|COLLATE|AUTOINCREMENT|VACUUM
     |RETURNING|DISTINCT\ ON|SKIP\ LOCKED|FOR\ UPDATE|bytea|jsonb?_\w+|json_each|sqlite_(?!errorcode)\w+|rowid|last_insert_rowid
