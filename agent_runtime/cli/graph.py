@@ -26,6 +26,10 @@ app = typer.Typer(help="Your own LangGraph graph, if turns run one.", rich_marku
 
 _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
+_NOTES = (
+    ("makes_tools", "makes tools", "such tools are not listed here; each is judged when it is called"),
+    ("shared_names", "shared", "two tools have this name, so no category grants either; rename one"),
+)
 _VERDICTS = {
     "guarded": "every tool call is guarded",
     "trusted": "runs, but not guarded everywhere: you trust it in [categories] trusted_graphs",
@@ -98,6 +102,7 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         ("nodes", ", ".join(found["nodes"])),
         ("subgraphs", ", ".join(found["subgraphs"]) or "none"),
         ("input", _input(found)),
+        *((what, f"{', '.join(found[key])}: {why}") for key, what, why in _NOTES if found[key]),
         ("verdict", _VERDICTS[found["verdict"]]),
     ]
     show_record(found, output, name_key="reference", lines=lines)

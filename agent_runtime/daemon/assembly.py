@@ -360,7 +360,8 @@ class _Basis:
         """Make the graph, with every tool call watched, and its engine."""
         settings, foreign, secrets = self.settings, self.opened is not None, self._secrets()
         # A foreign graph's tools are in no scope map, whatever they are called.
-        gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing)
+        found = self.opened.inspection.held if self.opened is not None else ()
+        gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing, found)
         self.stack.enter_context(watching(gate, ToolEvents(self.database, store, self.clock)))
         budget = TokenBudget(settings.model.daily_token_cap, store, self.clock)
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)

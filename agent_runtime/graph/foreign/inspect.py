@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableParallel, RunnableSequence
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, tool
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
@@ -47,6 +47,7 @@ _NODE_METHODS = (
     "_execute_tool_sync",
     "_execute_tool_async",
 )
+_TOOL_MODULES = frozenset({"langchain_core.tools", "langchain.tools"})
 _LEAVES = (str, bytes, int, float, type, types.ModuleType, types.NoneType)
 
 
@@ -65,19 +66,26 @@ class Inspection:
     Attributes:
         tools: names of the tools that it reaches, in order of their names.
         unguardable: what makes it a graph that runs only if the author trusts it.
+        held: the tools themselves; two may have one name.
+        makers: paths of nodes whose functions make tools, which are not among these.
     """
 
     tools: tuple[str, ...]
     unguardable: tuple[Unguardable, ...]
+    held: tuple[BaseTool, ...] = ()
+    makers: tuple[str, ...] = ()
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
     """Look at a graph without running anything of it. Finds no less than its nodes, subgraphs and their closures."""
-    tools: set[str] = set()
+    tools: list[BaseTool] = []
+    makers: set[str] = set()
     problems: dict[Unguardable, None] = {}
     for where, value in _reached(graph):
         if isinstance(value, BaseTool):
-            tools.add(value.name)
+            tools.append(value)
+        elif isinstance(value, types.FunctionType) and _makes_tools(value):
+            makers.add(where)
         why = _why_not(value)
         if (
             isinstance(value, Pregel)
@@ -88,7 +96,8 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
             why = "it keeps no checkpoints (checkpointer=False), so that no question in it can be answered"
         if why:
             problems[Unguardable(where=where, why=why)] = None
-    return Inspection(tools=tuple(sorted(tools)), unguardable=tuple(problems))
+    names = sorted({one.name for one in tools})
+    return Inspection(tools=tuple(names), unguardable=tuple(problems), held=tuple(tools), makers=tuple(sorted(makers)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +180,20 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from (function.__kwdefaults__ or {}).values()
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     yield from _named({name: _content(cell) for name, cell in cells})
+
+
+def _makes_tools(function: types.FunctionType) -> bool:
+    """Return whether a function of the author's uses what makes tools: a class of tools, or LangChain's `tool`."""
+    names = set() if _of_library(function) else set(_names_in(function.__code__))
+    used = [function.__globals__.get(name) for name in names]
+    used += [_content(cell) for cell in function.__closure__ or ()] if names else []
+    return bool(names & _TOOL_MODULES) or any(map(_makes_tool, used))
+
+
+def _makes_tool(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):
+        return value.__name__ in _TOOL_MODULES
+    return value is tool or (isinstance(value, type) and issubclass(value, BaseTool))
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

@@ -33,7 +33,7 @@ from typing_extensions import is_typeddict
 
 from agent_runtime.graph.engine.inputs import read_schema
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
-from agent_runtime.graph.guard import watched
+from agent_runtime.graph.guard import shared_names, watched
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
 from turnkeeper.config.toml_file import read_text
@@ -459,7 +459,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str) -> dic
     `absolute` is the reference as it means the same from any folder.
     """
     loaded, problem = opened.loaded, opened.problem()
-    schema = read_schema(loaded.graph)
+    schema, shared = read_schema(loaded.graph), shared_names(opened.inspection.held)
     return {
         "reference": loaded.reference.text,
         "absolute": absolute,
@@ -469,7 +469,9 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str) -> dic
         "subgraphs": [name for name, _ in loaded.graph.get_subgraphs(recurse=True)],
         "prompt_goes_to": schema.prompt_field,
         "input_schema": schema.json_schema(),
-        "tools": [_tool(name, categories) for name in opened.inspection.tools],
+        "tools": [_tool(name, () if name in shared else categories) for name in opened.inspection.tools],
+        "shared_names": sorted(shared),
+        "makes_tools": list(opened.inspection.makers),
         "unguardable": [{"where": one.where, "why": one.why} for one in opened.inspection.unguardable],
         "trusted": opened.trusted,
         "verdict": verdict(opened),

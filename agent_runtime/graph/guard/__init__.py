@@ -4,8 +4,8 @@ Enforcement is here, in code, whatever a prompt says. `gate` decides about one c
 of our own agent, `hooks` for every other tool call of the process; `gate` also says what an approval is bound to.
 """
 
-from agent_runtime.graph.guard.gate import Gate, LimitReached
+from agent_runtime.graph.guard.gate import Gate, LimitReached, shared_names
 from agent_runtime.graph.guard.hooks import watched, watching
 from agent_runtime.graph.guard.middleware import Guard
 
-__all__ = ["Gate", "Guard", "LimitReached", "watched", "watching"]
+__all__ = ["Gate", "Guard", "LimitReached", "shared_names", "watched", "watching"]

@@ -339,18 +339,19 @@ class _Names:
     """Which tool has which name: a category's grant names one tool, and where two have the name, it is for neither."""
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
-        self._codes: dict[str, str] = {}
-        self._shared: set[str] = set()
-        known: dict[str, BaseTool] = {}
-        for tool in tools:
-            self._codes[tool.name] = code_of(tool)
-            if not _same(known.setdefault(tool.name, tool), tool):
-                self._shared.add(tool.name)
+        self._codes = {tool.name: code_of(tool) for tool in tools}
+        self._shared = shared_names(tools)
 
     def is_shared(self, request: CallRequest) -> bool:
         """Return whether another tool than this has its name: of the graph's, or called before in this process."""
         code = code_of(request.tool)
         return request.name in self._shared or self._codes.setdefault(request.name, code) != code
+
+
+def shared_names(tools: Sequence[BaseTool]) -> frozenset[str]:
+    """Return the names that more than one of the tools has."""
+    known: dict[str, BaseTool] = {}
+    return frozenset(tool.name for tool in tools if not _same(known.setdefault(tool.name, tool), tool))
 
 
 def _same(one: BaseTool, other: BaseTool) -> bool:

@@ -550,3 +550,17 @@ async def test_a_graph_that_reaches_for_another_channel_waits_for_the_author_ove
     assert event.state == STATES.SUCCEEDED
     found = await bench.service.ListMemory(wire.ListMemoryRequest(tier="channel"), None)
     assert {entry.owner: entry.text for entry in found.entries} == {"main": '{"at": 1}', "secret": '{"at": 1}'}
+
+
+async def test_a_grant_is_for_none_of_two_tools_of_one_name(bench: AuthorsBench) -> None:
+    bench.bring(
+        TALKER.replace("@tool\nasync def paint", '@tool("look")\nasync def paint').replace(
+            "ToolNode([look, paint])", 'ToolNode([look])\n)\ngraph.add_node("more", ToolNode([paint])'
+        )
+    )
+    bench.category("work", tools=["tool:look"])
+    await bench.open()
+    assert (await bench.run(prompt="look: door")).state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert (asked.missing_scope, "no category grants either" in asked.question) == ("tool:look", True)
+    assert bench.module.done == []

@@ -136,3 +136,18 @@ def test_a_home_that_runs_another_graph_is_left_alone(home: Home) -> None:
     home.config.write_text('[agents.agent0]\ngraph = "other.module:graph"\n')
     with pytest.raises(Conflict, match=r"\[agents.agent0\] runs other.module:graph; set it there yourself"):
         check_room(home, GARDEN)
+
+
+def test_it_names_nodes_that_make_tools_and_tools_that_share_a_name(shell: Shell) -> None:
+    twice = TALKER.replace("@tool\nasync def paint", '@tool("look")\nasync def paint').replace(
+        "ToolNode([look, paint])", 'ToolNode([look])\n)\ngraph.add_node("more", ToolNode([paint])'
+    )
+    making = twice.replace("def model(state):\n", "def model(state):\n    tool(lambda what: what, description='d')\n")
+    (shell.home.categories / "house.toml").write_text('name = "house"\n[scopes]\ntools = ["tool:look"]\n')
+    reference = shell.write(making)
+    found = shell.check(reference)
+    assert (found["makes_tools"], found["shared_names"]) == (["model"], ["look"])
+    assert found["tools"] == [{"name": "look", "scope": "tool:look", "effect": "write", "granted_by": []}]
+    shown = shell(app, "graph", "check", reference)
+    assert "model: such tools are not listed here" in shown
+    assert "look: two tools have this name" in shown
