@@ -33,6 +33,7 @@ from turnkeeper.console import Column, Output, OutputOption, home, note, plain, 
 from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
+from turnkeeper.storage.files import machine_errors
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
 from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
 
@@ -192,11 +193,11 @@ def backup(
     place = home()
     place.check()
     if keep is not None:
-        with spinner("copying"):
+        with spinner("copying"), machine_errors(folder):
             target = back_up_among(place, folder.absolute(), SystemClock().now(), keep=keep)
         note(f"wrote {target}; it contains your keys")
         return
-    with spinner("copying"):
+    with spinner("copying"), machine_errors(folder):
         manifest = back_up(place, folder.absolute(), SystemClock().now())
     note(f"{folder}: {len(manifest['files'])} files, as of {manifest['at']}; it contains your keys")
 

@@ -79,6 +79,9 @@ def test_a_full_disk_ends_nobody_is_said_everywhere_and_passes(constellation: Co
 def test_a_full_disk_lets_everything_be_stopped(constellation: Constellation) -> None:
     constellation.command("turnkeeper", "up")
     faults.fill(constellation.home.root)
+    backup = constellation.home.root / "backup"
+    done = constellation.attempt("turnkeeper", "backup", str(backup))
+    assert (done.returncode, done.stderr) == (1, f"error: {backup}: cannot be read or written: {FULL}\n")
     constellation.command("turnkeeper", "down")
     assert pids(constellation.home) == []
 
