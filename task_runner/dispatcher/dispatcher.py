@@ -10,6 +10,7 @@ for its author is left alone.
 """
 
 import asyncio
+import re
 from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,6 +37,9 @@ MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0
 _RECEIPTS_WAIT_S = 0.25
 _CONNECT_S = 5.0
+STOPPED_REASON = "its task was stopped before the agent read it"
+# Whoever has another name lives in a terminal. One that has this name, and does too, keeps what lies in its inbox.
+_HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
 CANCEL_REASON = f"the next fire of its task is due (overlap {overlap.CANCELS})"
 _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
@@ -275,7 +279,7 @@ def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]]
 
 
 class Canceller:
-    """Asks the runtime to end the turns that a waiting fire wants ended."""
+    """Asks the runtime to end the turns that a waiting fire wants ended, and what stopped tasks left in terminals."""
 
     def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, log: EventLog, work: asyncio.Event) -> None:
         """Set `work` when there may be a turn to end."""
@@ -297,19 +301,28 @@ class Canceller:
         wanted, after = list[Fire](), 0
         while batch := await self._store.run(partial(_asked_to_end, after=after)):
             wanted, after = wanted + batch, batch[-1].entry_id
-        keys = {_Key(fire.fire_id, fire.attempt): fire for fire in wanted}
+        keys = {_Key(fire.fire_id, fire.attempt): (fire, CANCEL_REASON) for fire in wanted}
+        for fire in await self._store.run(_left_in_terminals):
+            keys[_Key(fire.fire_id, fire.attempt)] = fire, STOPPED_REASON
         self._answered &= keys.keys()
-        for key, fire in keys.items():
+        for key, (fire, reason) in keys.items():
             if key in self._answered:
                 continue
             try:
-                await self._runtime.cancel(key.fire_id, key.attempt, CANCEL_REASON, unless_waiting=True)
+                await self._runtime.cancel(key.fire_id, key.attempt, reason, unless_waiting=True)
             except TurnkeeperError:
                 return False
             self._answered.add(key)
-            self._log.emit_all([log_records.of_fire("fire.asked_to_end", fire, reason=CANCEL_REASON)])
+            self._log.emit_all([log_records.of_fire("fire.asked_to_end", fire, reason=reason)])
         return True
 
 
 def _asked_to_end(session: Session, after: int) -> list[Fire]:
     return session.fires.asked_to_end(after, _MOST_CANCELLED)
+
+
+def _left_in_terminals(session: Session) -> list[Fire]:
+    """Return the fires of stopped tasks that lie in terminals' inboxes. A turn that a hosted agent has begun goes on."""
+    found = session.fires.of_stopped_tasks(_MOST_CANCELLED)
+    tasks = {each.task.id: each.task for each in session.tasks.snapshots(list({fire.task_id for fire in found}))}
+    return [fire for fire in found if not _HOSTED.fullmatch(tasks[fire.task_id].definition.agent)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
-from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, TaskId, replace
+from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, TaskId, TaskState, replace
 from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
 from task_runner.store import rows
@@ -136,6 +136,10 @@ class Fires:
     def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
         """Return at most `limit` fires under way that one waiting behind them asks to end, by number, in order."""
         return self._found(_ASKED_TO_END, after=after_entry, limit=limit)
+
+    def of_stopped_tasks(self, limit: int) -> list[Fire]:
+        """Return at most `limit` fires under way whose task is deleted or disabled, in order."""
+        return self._found(_OF_STOPPED_TASKS, limit=limit)
 
     def catching_up(self) -> int:
         """Return how many caught-up fires are under way."""
@@ -286,6 +290,14 @@ _ASKED_TO_END = (
     .where(_asking.c.outcome.in_([Outcome.WAITING.value, Outcome.PENDING.value]), _asking.c.reason == CANCELS)
     .where(fires.c.is_open, fires.c.kind.in_(_CANCELLED), fires.c.entry_id > bindparam("after"))
     .where(fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
+    .order_by(fires.c.entry_id)
+    .limit(bindparam("limit"))
+)
+_OF_STOPPED_TASKS = (
+    select(fires)
+    .join(tasks, tasks.c.id == fires.c.task_id)
+    .where(tasks.c.state.in_([TaskState.DELETED.value, TaskState.DISABLED.value]))
+    .where(fires.c.is_open, fires.c.outcome.in_([outcome.value for outcome in UNDER_WAY]))
     .order_by(fires.c.entry_id)
     .limit(bindparam("limit"))
 )

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.constellation import Constellation
+from turnkeeper.clock import SystemClock
 
 pytestmark = pytest.mark.process
 
@@ -37,3 +38,17 @@ def test_up_with_a_number_gives_so_many_workers_and_starts_the_runtime_anew_only
     assert "agent-runtime stopped; it starts again with 0 workers" in other.stderr
     rows = {row["agent"]: row for row in stopped.ask("agent-runtime", "inbox", "list")}
     assert [rows[agent]["reader"] is not None for agent in ("agent0", "agent1")] == [True, False]
+
+
+def test_a_loop_that_is_stopped_takes_the_fire_back_that_nobody_has_read(constellation: Constellation) -> None:
+    for stop in ("delete", "disable"):
+        name = f"pulse-{stop}"
+        constellation.create(name, "--every", "1s", "--agent", "codex", "--prompt", "Look at CI.")
+        constellation.await_outcome(name, "waiting")
+        assert len(constellation.ask("agent-runtime", "inbox", "list", "codex")) == 1
+        constellation.command("task-runner", stop, name)
+        gone = SystemClock().poll(
+            lambda: constellation.ask("agent-runtime", "inbox", "list", "codex") == [], timeout_s=60, every_s=0.1
+        )
+        assert gone, "within seconds of the command, and nothing more comes"
+    assert constellation.violations(drained=False) == []
