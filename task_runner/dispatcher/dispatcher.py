@@ -322,7 +322,8 @@ def _asked_to_end(session: Session, after: int) -> list[Fire]:
 
 
 def _left_in_terminals(session: Session) -> list[Fire]:
-    """Return the fires of stopped tasks that lie in terminals' inboxes. A turn that a hosted agent has begun goes on."""
+    """Return the fires of stopped tasks that lie in terminals' inboxes; a turn that has begun goes on."""
     found = session.fires.of_stopped_tasks(_MOST_CANCELLED)
-    tasks = {each.task.id: each.task for each in session.tasks.snapshots(list({fire.task_id for fire in found}))}
-    return [fire for fire in found if not _HOSTED.fullmatch(tasks[fire.task_id].definition.agent)]
+    stopped = session.tasks.snapshots(list({fire.task_id for fire in found}))
+    elsewhere = {each.task.id for each in stopped if not _HOSTED.fullmatch(each.task.definition.agent)}
+    return [fire for fire in found if fire.task_id in elsewhere]
