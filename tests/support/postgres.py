@@ -76,6 +76,9 @@ class Server:
         self._connection.close()
         self._process.terminate()
         self._process.wait()
+        self._draining.join()
+        assert self._process.stderr
+        self._process.stderr.close()
         shutil.rmtree(self._folder)
 
     def _command(self, *words: str | Path) -> list[str]:
@@ -91,7 +94,8 @@ class Server:
         for line in self._process.stderr:
             said.append(line)
             if "ready to accept connections" in line:
-                threading.Thread(target=deque, args=(self._process.stderr, 0), daemon=True).start()
+                self._draining = threading.Thread(target=deque, args=(self._process.stderr, 0), daemon=True)
+                self._draining.start()
                 return
         raise AssertionError("".join(said))
 

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,8 +208,8 @@ async def test_a_bounded_pause_meets_the_next_fire_of_its_task(bench: Bench) -> 
     assert "woken by task-0000000a@3" in [line.text for line in shown[1].messages]
 
 
-async def test_a_bounded_pause_ends_by_itself(home: Home, clock: ManualClock) -> None:
-    bench = Bench(home, clock)
+async def test_a_bounded_pause_ends_by_itself(home: Home, clock: ManualClock, place: Path | str) -> None:
+    bench = Bench(home, clock, place=place)
     await bench.open()
     bench.category("work", tools=["tool:pause"])
     bench.script["go"] = [calls(("pause", {}))]

@@ -1,5 +1,7 @@
 """Whatever a model, a tool or an author writes: a turn keeps it as every database can, or it is refused by name."""
 
+import json
+
 import pytest
 from langchain_core.messages import AIMessage
 
@@ -53,4 +55,15 @@ async def test_an_answer_reaches_the_graph_and_is_kept(bench: Bench, name: str) 
     (asked,) = await bench.pending()
     decided = await bench.resolve(asked.interrupt_id, "answer", message=TEXTS[name])
     assert decided.message == KEPT[name]
+    assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+
+
+async def test_a_decision_given_again_is_the_same_one(bench: Bench) -> None:
+    bench.category("narrow")
+    bench.script["go"] = [calls(("note", {"text": TEXTS["NUL"]})), AIMessage("done")]
+    event = await bench.run(category="narrow")
+    (asked,) = await bench.pending()
+    assert json.loads(asked.args_json) == {"text": TEXTS["NUL"]}, "JSON has a spelling for NUL"
+    for _ in ("first", "again"):
+        assert (await bench.resolve(asked.interrupt_id, "reject", message=TEXTS["NUL"])).message == KEPT["NUL"]
     assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED

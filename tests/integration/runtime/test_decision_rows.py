@@ -26,6 +26,7 @@ nothing in the way                                                     test_turn
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,8 +226,10 @@ async def test_a_pause_is_given_what_its_fire_says(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_pause_ends_by_itself_though_nothing_comes(home: Home, clock: ManualClock, restarted: bool) -> None:
-    bench = Bench(home, clock)
+async def test_a_pause_ends_by_itself_though_nothing_comes(
+    home: Home, clock: ManualClock, place: Path | str, restarted: bool
+) -> None:
+    bench = Bench(home, clock, place=place)
     await bench.open()
     event = await paused(bench)
     await bench.rest()

@@ -12,6 +12,7 @@ from agent_runtime.store import schema
 from agent_runtime.store.database import open_database
 from agent_runtime.workspace import memory as entries
 from agent_runtime.workspace.memory import Shelf
+from tests.support.postgres import Places
 from turnkeeper.config.home import Home
 
 STORES = sorted((Path(__file__).parent / "stores").glob("schema_*.sql"))
@@ -52,25 +53,30 @@ def described(index: Any) -> tuple[Any, ...]:
     return index["name"], index["column_names"], index["unique"], conditions
 
 
-def opened_shape(home: Home) -> dict[str, object]:
-    opened = open_database(home.agent_db)
+def opened_shape(place: Path | str) -> dict[str, object]:
+    opened = open_database(place)
     try:
         return opened.submit(shape).result()
     finally:
         opened.close()
 
 
-def test_the_migrations_make_what_the_program_works_with(home: Home) -> None:
-    with sa.create_engine("sqlite://").begin() as connection:
+def test_the_migrations_make_what_the_program_works_with(home: Home, place: Path | str, place_of: Places) -> None:
+    beside = place_of(home.root / "described.db")
+    engine = sa.create_engine(
+        f"sqlite:///{beside}" if isinstance(beside, Path) else beside.replace(":", "+psycopg:", 1)
+    )
+    with engine.begin() as connection:
         schema.metadata.create_all(connection)
         wanted = shape(connection)
-    assert opened_shape(home) == wanted, "a change of the schema needs a migration"
+    engine.dispose()
+    assert opened_shape(place) == wanted, "a change of the schema needs a migration"
 
 
 def test_a_store_of_before_gets_the_schema_of_a_new_one(home: Home, store: str) -> None:
-    upgraded = opened_shape(home)
+    upgraded = opened_shape(home.agent_db)
     home.agent_db.unlink()
-    assert upgraded == opened_shape(home)
+    assert upgraded == opened_shape(home.agent_db)
 
 
 def test_a_store_of_before_keeps_its_rows(home: Home, store: str) -> None:

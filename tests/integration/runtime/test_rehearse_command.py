@@ -14,6 +14,7 @@ from agent_runtime.cli import app
 from agent_runtime.cli.rehearse import past_turns
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
+from turnkeeper.config.home import Home
 from turnkeeper.console import run
 from turnkeeper.times import rfc3339
 
@@ -46,6 +47,12 @@ class Commands:
 
     def json(self, *argv: str) -> Any:
         return json.loads(self(*argv, "-o", "json"))
+
+
+@pytest.fixture
+def place(home: Home) -> Path:
+    """These commands read the file of a home."""
+    return home.agent_db
 
 
 @pytest.fixture
