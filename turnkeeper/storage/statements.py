@@ -6,6 +6,7 @@ For a fire or a turn, what SQLAlchemy does between a statement and the database 
 
 import itertools
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -43,8 +44,9 @@ _SQLITE: Any = sqlite.dialect(paramstyle="named")  # as its driver takes a mappi
 
 
 def partial(where: str) -> dict[str, Any]:
-    """Return the arguments of an index over the rows for which `where` is true: a flag is written `flag = 1`."""
-    return {"sqlite_where": text(where), "postgresql_where": text(where.replace(" = 1", ""))}
+    """Return the arguments of an index over the rows for which `where` is true: a flag is `flag = 1` or `flag = 0`."""
+    booleans = re.sub(r"\b(\w+) = ([01])\b", lambda flag: f"{'' if flag[2] == '1' else 'NOT '}{flag[1]}", where)
+    return {"sqlite_where": text(where), "postgresql_where": text(booleans)}
 
 
 class Statement:
