@@ -38,7 +38,7 @@ from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_tex
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
-from turnkeeper.storage.statements import size_of, total
+from turnkeeper.storage.statements import holds, size_of, total
 from turnkeeper.times import to_us
 
 LARGEST_ENTRY = 4_000  # bytes
@@ -293,7 +293,7 @@ def _holds_any(wanted: list[str]) -> sa.ColumnElement[bool]:
     """Leave out entries without any of the terms. A database folds the case of ASCII only, hence the spellings."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     columns = (memory.c.key, memory.c.text)
-    return sa.or_(*(column.icontains(form, autoescape=True) for form in spellings for column in columns))
+    return sa.or_(*(holds(column, form) for form in spellings for column in columns))
 
 
 def _entries(connection: sa.Connection, query: sa.Select[Any]) -> list[MemoryEntry]:

@@ -18,7 +18,7 @@ from agent_runtime.model.words import score, snippet, terms
 from agent_runtime.store.schema import attachments, candidates, derivations, page_versions, pages
 from agent_runtime.workspace.model import Candidate, Hit, Page
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound
-from turnkeeper.storage.statements import upsert
+from turnkeeper.storage.statements import holds, upsert
 from turnkeeper.times import to_us
 
 MOST_ROWS = 1000
@@ -34,7 +34,7 @@ def list_pages(
     """
     query = select(pages).where(pages.c.page_id > after).order_by(pages.c.page_id).limit(MOST_ROWS)
     if tag:
-        query = query.where(pages.c.tags.icontains(json.dumps(tag), autoescape=True))
+        query = query.where(holds(pages.c.tags, json.dumps(tag)))
     for column, wanted in ((pages.c.lifecycle, lifecycle), (pages.c.origin, origin)):
         query = query.where(column == wanted) if wanted else query
     return [to_page(row) for row in connection.execute(query).mappings()]
@@ -127,7 +127,7 @@ def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
     """Leave out pages without any of the terms. A database folds the case of ASCII only, hence the spellings."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     columns = (pages.c.title, pages.c.body, pages.c.tags)
-    return or_(*(column.icontains(form, autoescape=True) for form in spellings for column in columns))
+    return or_(*(holds(column, form) for form in spellings for column in columns))
 
 
 def to_page(row: RowMapping) -> Page:

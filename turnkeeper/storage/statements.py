@@ -25,6 +25,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    literal,
     or_,
     text,
 )
@@ -143,15 +144,20 @@ class Listed(list[Any]):
 sqlite3.register_adapter(Listed, json.dumps)
 
 
-class _Among(FunctionElement[bool]):
-    """That a column's value is one of those in a parameter."""
+class _Condition(FunctionElement[bool]):
+    """A condition that each database spells in its own way."""
 
     type = Boolean()
-    inherit_cache = True
 
-    def self_group(self, against: object = None) -> "_Among":  # noqa: ARG002
+    def self_group(self, against: object = None) -> "_Condition":  # noqa: ARG002
         """Return it as it is: SQLite would use no index for a condition that is compared with 1."""
         return self
+
+
+class _Among(_Condition):
+    """That a column's value is one of those in a parameter."""
+
+    inherit_cache = True
 
 
 @compiles(_Among, "sqlite")
@@ -164,6 +170,19 @@ def _among_in_sqlite(element: _Among, compiler: Any, **how: Any) -> str:
 def _among_in_postgresql(element: _Among, compiler: Any, **how: Any) -> str:
     column, values = (compiler.process(each, **how) for each in element.clauses)
     return f"{column} = ANY ({values})"
+
+
+class _Like(_Condition):
+    """That a text is like a pattern, whatever the case of its ASCII letters."""
+
+    inherit_cache = True
+
+
+@compiles(_Like)
+def _like(element: _Like, compiler: Any, **how: Any) -> str:
+    column, pattern = (compiler.process(each, **how) for each in element.clauses)
+    word = "LIKE" if compiler.dialect.name == "sqlite" else "ILIKE"  # a server's LIKE tells cases apart
+    return f"{column} {word} {pattern} ESCAPE '/'"
 
 
 def upsert(
@@ -191,6 +210,12 @@ def among(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
     """Return that a column is one of the values that :func:`listed` makes of those passed as parameter `name`."""
     plain = Text() if isinstance(column.type, String) else column.type
     return _Among(column, bindparam(name, type_=ARRAY(plain)))
+
+
+def holds(column: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    """Return that a text holds another, whatever the case of ASCII letters."""
+    escaped = part.replace("/", "//").replace("%", "/%").replace("_", "/_")
+    return _Like(column, literal(f"%{escaped}%"))
 
 
 def one_of(column: ColumnElement[Any], values: Iterable[str]) -> ColumnElement[bool]:
