@@ -18,7 +18,6 @@ from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
 from turnkeeper.console import LimitOption, Output, OutputOption, home, note, plain, show_rows
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
@@ -100,6 +99,8 @@ def watch(
 
     Example: agent-runtime inbox watch codex --tmux codex
     """
+    from turnkeeper.config.settings import load_settings  # noqa: PLC0415  takes time to load
+
     place, clock = _home(), SystemClock()
     of_agent = load_settings(place).agents.get(agent)
     pane = Pane(tmux, server=server, prompt=of_agent.prompt if of_agent else "", clock=clock)
