@@ -297,6 +297,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
     options = {"options": "-c default_transaction_read_only=on"} if read_only else {}
     try:
         engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=StaticPool, connect_args=options)
+        event.listen(engine, "connect", _take_any_text)
         engine.connect().close()
     except ModuleNotFoundError as error:
         hint = "install turnkeeper[postgres]"
@@ -305,6 +306,17 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         why = str(error.orig).partition("\n")[0]
         raise Unreachable(f"cannot be opened: {why}", where=where.render_as_string()) from error
     return engine
+
+
+def _take_any_text(connection: Any, _record: object) -> None:
+    """Let a lookup by a text with a NUL find nothing, as in SQLite; PostgreSQL would refuse it."""
+    from psycopg.types.string import StrDumper
+
+    class AnyText(StrDumper):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\uffff"))  # a character that no text contains
+
+    connection.adapters.register_dumper(str, AnyText)
 
 
 def _open_file(path: Path, *, read_only: bool) -> Engine:

@@ -110,3 +110,11 @@ def test_a_parameter_that_is_forgotten_is_an_error(run: Run) -> None:
     with pytest.raises(DBAPIError) as refused:
         run(PLANTED.value)
     assert isinstance(refused.value, ProgrammingError)
+
+
+@pytest.mark.parametrize("text", ["ro\0se", "\0"])
+def test_a_text_with_a_nul_is_looked_up_and_not_found(run: Run, text: str) -> None:
+    run(add("rose"))
+    assert run(lambda connection: PULL.run(connection, called=text)) == 0
+    assert run(lambda connection: connection.execute(select(plants).where(plants.c.name == text)).all()) == []
+    assert run(lambda connection: NAMES.values(connection, names=listed(["rose", text]))) == ["rose"]
