@@ -310,7 +310,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
 
 def _take_any_text(connection: Any, _record: object) -> None:
     """Let a lookup by a text with a NUL find nothing, as in SQLite; PostgreSQL would refuse it."""
-    from psycopg.types.string import StrDumper
+    from psycopg.types.string import StrDumper  # noqa: PLC0415  only where a server is used
 
     class AnyText(StrDumper):
         def dump(self, obj: str) -> Any:
