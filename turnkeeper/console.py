@@ -26,6 +26,7 @@ from typer.exceptions import Abort, Exit, TyperException
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError, machine_trouble
+from turnkeeper.times import shown_in
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _GAP = 2  # between columns, as kubectl and systemctl print tables
@@ -84,7 +85,7 @@ def when(at: datetime | None) -> str:
     """Write an instant for a table: local time, or UTC with `--utc`; empty for None."""
     if at is None:
         return ""
-    shown = at.astimezone(UTC) if _common.utc else at.astimezone()
+    shown = shown_in(at, UTC if _common.utc else None)
     return shown.strftime("%Y-%m-%d %H:%M:%S") + ("Z" if _common.utc else "")
 
 

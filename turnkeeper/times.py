@@ -1,7 +1,7 @@
 """Instants and durations, as integers and as people write them. Nothing here reads a clock."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from turnkeeper.errors import InvalidInput
 
@@ -57,7 +57,23 @@ def parse_rfc3339(text: str) -> datetime:
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError(f"{text!r} has no offset")
-    return at.astimezone(UTC)
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r} lies outside the years 1 to 9999 in UTC") from error
+
+
+def shown_in(at: datetime, zone: tzinfo | None) -> datetime:
+    """Return an instant as a zone shows it, None for the machine's; in UTC where that year would be 0 or 10000.
+
+    >>> from zoneinfo import ZoneInfo
+    >>> shown_in(datetime(9999, 12, 31, 23, 59, tzinfo=UTC), ZoneInfo("Asia/Tokyo")).isoformat()
+    '9999-12-31T23:59:00+00:00'
+    """
+    try:
+        return at.astimezone(zone)
+    except (OverflowError, ValueError):
+        return at.astimezone(UTC)
 
 
 def parse_duration(text: str, *, field: str = "duration") -> timedelta:

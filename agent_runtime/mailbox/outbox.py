@@ -128,14 +128,15 @@ def send(home: Home, envelope: Envelope, *, clock: Clock, entropy: Entropy) -> s
     folder = home.inbox(envelope.sender)
     data = encode(envelope)
     read_letter(data, envelope.sender, name=envelope.id, at=envelope.at)
-    make_private(folder / "outbox")
-    (name,) = Names(folder, clock=clock, entropy=entropy).draw([envelope.sender], lying=os.listdir(folder / "outbox"))
-    fresh, files = folder / "outbox" / f".{name}.tmp", SystemFiles()
-    with machine_errors(fresh):
+    outbox, files = folder / "outbox", SystemFiles()
+    with machine_errors(outbox):
+        make_private(outbox)
+        (name,) = Names(folder, clock=clock, entropy=entropy).draw([envelope.sender], lying=os.listdir(outbox))
+        fresh = outbox / f".{name}.tmp"
         create(fresh, data, sync=True)
         # A rename, not a link: for a moment a link would be a file with two names, which may be another's.
-        fresh.rename(folder / "outbox" / name)
-        files.sync_folder(folder / "outbox")
+        fresh.rename(outbox / name)
+        files.sync_folder(outbox)
     return name
 
 

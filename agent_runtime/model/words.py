@@ -3,6 +3,7 @@
 import re
 
 MOST_TERMS = 24
+LONGEST_TERM = 200  # SQLite takes no pattern of more than 50,000 bytes
 SNIPPET_CHARS = 160
 LONGEST_SENTENCE = 240
 _HEADING = re.compile(r"^#.*$", re.MULTILINE)
@@ -28,13 +29,16 @@ def words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text)]
 
 
-def terms(text: str) -> list[str]:
-    """Return the words worth searching for, each once, in order; at most 24.
+def terms(text: str, *, common: bool = False) -> list[str]:
+    """Return the words worth searching for, each once, in order; at most 24, none of more than 200 letters.
+
+    Words that nearly every text has, and single letters, are worth it only if `common`.
 
     >>> terms("What about the release? The release of Monday.")
     ['release', 'monday']
     """
-    return list(dict.fromkeys(word for word in words(text) if word not in STOP_WORDS and len(word) > 1))[:MOST_TERMS]
+    found = dict.fromkeys(word for word in words(text) if len(word) <= LONGEST_TERM)
+    return [word for word in found if common or (word not in STOP_WORDS and len(word) > 1)][:MOST_TERMS]
 
 
 def score(wanted: list[str], title: str, body: str, tags: str) -> float:

@@ -304,8 +304,6 @@ def search_memory(connection: Connection, request: wire.SearchMemoryRequest) -> 
 
 
 def _limit(given: int) -> int:
-    if given < 0:
-        raise InvalidInput("is negative", where="limit")
     return min(given or MOST_LISTED, MOST_LISTED)
 
 

@@ -30,7 +30,7 @@ import sqlalchemy as sa
 
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.model.words import score, terms, words
+from agent_runtime.model.words import score, terms
 from agent_runtime.permissions.judge import TIERS, judge, require
 from agent_runtime.store.idempotency import Call, Outcome, Transactions, once, refuse_ended
 from agent_runtime.store.schema import memory
@@ -141,7 +141,7 @@ def search(connection: sa.Connection, shelf: Shelf | None, query: str, *, limit:
 
 def ranked(connection: sa.Connection, shelf: Shelf | None, query: str) -> list[tuple[float, MemoryEntry]]:
     """Return all entries that hold any of a query's words, the best first, with their points; see `search`."""
-    wanted = terms(query) or words(query)
+    wanted = terms(query) or terms(query, common=True)
     if not wanted:
         return []
     held = sa.select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")

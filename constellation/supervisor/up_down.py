@@ -15,6 +15,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
 from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
@@ -64,7 +65,7 @@ def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
     :func:`prepare` must have been called.
 
     Raises:
-        TurnkeeperError: a daemon or the supervisor ended, or did not serve in time.
+        TurnkeeperError: a daemon or the supervisor ended, or did not serve in time, or nothing can be written.
     """
     ran = {daemon.name: is_held(home, daemon.name) for daemon in daemons.DAEMONS}
     supervisor = daemons.process_of(home, daemons.SUPERVISOR)
@@ -120,6 +121,8 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
         serving_since = (serving_since or clock.monotonic()) if daemons.serves(home, daemon) else None
         _raise_if_unreachable(home, daemon, 0.0 if serving_since is None else clock.monotonic() - serving_since)
         _raise_if_failed(home, daemon)
+        if daemons.process_of(home, daemon) is None and (trouble := why_unwritable(home.run)) is not None:
+            raise trouble  # the supervisor starts nothing meanwhile, and goes on by itself
         ended = supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] != 0
         if ended and not is_held(home, daemons.SUPERVISOR.name):
             log = daemons.log_of(home, daemons.SUPERVISOR)

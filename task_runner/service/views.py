@@ -13,6 +13,7 @@ from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
 from task_runner.service.task_spec import write_spec
 from task_runner.store.rows import Glance
 from task_runner.timetable import zone
+from turnkeeper.times import shown_in
 
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})
 # What a task's fires do says more than that it is active; the first that holds is shown.
@@ -133,7 +134,7 @@ def stamp(field: Timestamp, at: datetime | None) -> None:
 
 
 def _nominal(at: datetime, due_at: datetime, local: ZoneInfo) -> wire.Nominal:
-    shown = wire.Nominal(local=at.astimezone(local).isoformat())
+    shown = wire.Nominal(local=shown_in(at, local).isoformat())
     stamp(shown.nominal_at, at)
     stamp(shown.due_at, due_at)
     return shown

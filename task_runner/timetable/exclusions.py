@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
-from task_runner.timetable.timetable import EPOCH, LEAST, SECONDS_PER_DAY, Timetable, from_seconds, to_seconds
+from task_runner.timetable.timetable import EPOCH, LATEST_S, LEAST, SECONDS_PER_DAY, Timetable, from_seconds, to_seconds
 from task_runner.timetable.wall_clock import first_shown
-from task_runner.timetable.zones import offsets_of
+from task_runner.timetable.zones import PROBE_S, offsets_of
 from turnkeeper.errors import InvalidInput
 
 MOST_EXCLUDED = 2000
@@ -108,6 +108,7 @@ def _span(text: str, zone: ZoneInfo) -> Span:
 
 
 def _midnight(text: str, zone: ZoneInfo, later: int) -> int:
-    """Return when the day `later` days after a date begins in a zone."""
+    """Return when the day `later` days after a date begins in a zone, within the times that timetables have."""
     days = date.fromisoformat(text).toordinal() - EPOCH.toordinal() + later
-    return to_seconds(first_shown(offsets_of(zone), days * SECONDS_PER_DAY))
+    local = min(days * SECONDS_PER_DAY, LATEST_S - PROBE_S)
+    return to_seconds(first_shown(offsets_of(zone), local))

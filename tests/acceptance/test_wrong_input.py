@@ -1,8 +1,11 @@
 """Wrong input: one clear line, the right exit code, and nothing written."""
 
+import grpc
 import pytest
 
+from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from tests.support.constellation import Constellation
+from turnkeeper.rpc.errors import from_rpc
 
 pytestmark = pytest.mark.process
 
@@ -29,6 +32,7 @@ REST = ("--category", "catch-up-summary", "--channel", "general", "--prompt", "p
         ((*CREATE, "digest", "--every", "5m", "--payload", '{"a":' * 500 + "1" + "}" * 500, *REST), 2, "deeper than 32"),
         ((*CREATE, "digest", "--every", "5m", "--payload", '{"a": "\\ud83d"}', *REST), 2, "half a character"),
         ((*CREATE, "taken", "--every", "5m", *REST), 4, "taken"),
+        (("task-runner", "next", "taken", "--from", "0001-01-01T00:00:00+14:00"), 2, "--from"),
         (("task-runner", "list", "--state", "evil"), 2, "evil"),
         (("agent-runtime", "turns", "list", "--status", "evil"), 2, "evil"),
         (("task-runner", "show", "nosuch"), 3, "nosuch"),
@@ -71,6 +75,50 @@ def shared():
     yield made
     made.stop()
     shutil.rmtree(folder)
+
+
+def test_the_last_and_first_days_of_the_calendar(shared: Constellation) -> None:
+    """They are shown and left out like any other, also east and west of Greenwich."""
+    told = []
+    for zone in ("Asia/Tokyo", "America/New_York"):
+        days = ("--exclude", "0001-01-03", "--exclude", "9999-12-31")
+        told += [
+            shared.attempt(*argv, TZ=zone)
+            for argv in (
+                (*CREATE, "far", "--at", "9999-12-31T23:59:00Z", "--tz", zone, *REST),
+                (*CREATE, "but", "--every", "1d", "--tz", zone, *days, *REST),
+                ("task-runner", "list"),
+                ("task-runner", "show", "far"),
+                ("task-runner", "next", "far"),
+                ("task-runner", "delete", "far"),
+                ("task-runner", "delete", "but"),
+            )
+        ]
+    assert [(done.returncode, done.stderr) for done in told if done.returncode] == []
+
+
+def test_no_list_has_a_negative_length(shared: Constellation) -> None:
+    refused = {}
+    for daemon, wire in (("agent-runtime", agent_runtime_pb2), ("task-runner", schedules_pb2)):
+        (service,) = wire.DESCRIPTOR.services_by_name.values()
+        with grpc.insecure_channel(f"unix:{shared.home.socket(daemon)}") as channel:
+            for method in service.methods:
+                if "limit" in method.input_type.fields_by_name:
+                    asked = getattr(wire, method.input_type.name)(limit=-1).SerializeToString()
+                    kind = channel.unary_stream if method.server_streaming else channel.unary_unary
+                    call = kind(f"/{service.full_name}/{method.name}")
+                    with pytest.raises(grpc.RpcError) as raised:
+                        list(call(asked, timeout=20))
+                    refused[method.name] = str(from_rpc(raised.value, daemon))
+    assert len(refused) >= 9
+    assert set(refused.values()) == {"limit: is negative"}
+
+
+def test_a_search_for_a_very_long_word_finds_nothing(shared: Constellation) -> None:
+    shared.command("agent-runtime", "memory", "put", "tone", "Write in British English.", "--tier", "workspace")
+    assert shared.ask("agent-runtime", "memory", "search", "x" * 100_000) == []
+    assert len(shared.ask("agent-runtime", "memory", "search", "x" * 100_000 + " British" + " y" * 1000)) == 1
+    assert shared.ask("agent-runtime", "memory", "search", " ".join(map(chr, range(0x4E00, 0x5E00)))) == []
 
 
 def test_with_the_daemons_down(stopped: Constellation) -> None:

@@ -4,6 +4,7 @@ The server raises a :class:`~turnkeeper.errors.TurnkeeperError`; the client gets
 field travels in `google.rpc.BadRequest`, the advice in `google.rpc.Help`.
 """
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -96,7 +97,8 @@ def _details(error: grpc.RpcError) -> tuple[str, str]:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Turns a TurnkeeperError raised by a handler, or trouble of the machine, into its status.
 
-    Any other exception is our bug and says INTERNAL.
+    Any other exception is our bug: its caller is told so, and the log has the traceback. A request with a negative
+    `limit` is refused before its handler sees it.
     """
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -114,18 +116,26 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _typed(error: Exception) -> TurnkeeperError:
-    """Return an error as one of ours, where it is one or the machine is to blame. Raises it otherwise."""
+    """Return an error as one of ours: itself, trouble of the machine, or a bug, which is logged."""
     found = error if isinstance(error, TurnkeeperError) else machine_trouble(error)
     if found is None:
-        raise error
+        logging.getLogger(__name__).error("a call failed", exc_info=error)
+        what = f"failed by a mistake of its own ({type(error).__name__})"
+        found = TurnkeeperError(what, hint="its log says more: turnkeeper logs")
     return found
+
+
+def _check(request: Any) -> None:
+    if getattr(request, "limit", 0) < 0:
+        raise errors.InvalidInput("is negative", where="limit")
 
 
 def _guard_unary(behaviour: Any) -> Any:
     async def call(request: Any, context: Any) -> Any:
         try:
+            _check(request)
             return await behaviour(request, context)
-        except Exception as error:  # noqa: BLE001  what is not ours is raised again
+        except Exception as error:  # noqa: BLE001  its caller is told of it
             await context.abort_with_status(to_status(_typed(error)))
 
     return call
@@ -134,9 +144,10 @@ def _guard_unary(behaviour: Any) -> Any:
 def _guard_stream(behaviour: Any) -> Any:
     async def call(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
+            _check(request)
             async for item in behaviour(request, context):
                 yield item
-        except Exception as error:  # noqa: BLE001  what is not ours is raised again
+        except Exception as error:  # noqa: BLE001  its caller is told of it
             await context.abort_with_status(to_status(_typed(error)))
 
     return call

@@ -6,11 +6,13 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import grpc
 import pytest
 import pytest_asyncio
 
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import is_serving
+from turnkeeper.rpc.errors import from_rpc
 from turnkeeper.rpc.server import UnixServer
 
 
@@ -73,6 +75,30 @@ async def test_a_folder_in_place_of_the_socket_is_an_error_that_leaves_nothing_b
     path.rmdir()
     await server.keep()
     assert await asyncio.to_thread(is_serving, path), "and it goes on as soon as it can"
+
+
+async def test_a_bug_is_told_in_a_sentence_and_logged_with_its_traceback(home: Home, caplog):
+    async def broken(request, _context):
+        raise ValueError(f"SELECT secret {request!r}")
+
+    async def broken_stream(request, context):
+        yield await broken(request, context)
+
+    handlers = {
+        "One": grpc.unary_unary_rpc_method_handler(broken),
+        "Many": grpc.unary_stream_rpc_method_handler(broken_stream),
+    }
+    made = UnixServer(home.socket("task-runner"))
+    made.add(lambda _servicer, to: to.add_registered_method_handlers("Test", handlers), None)
+    await made.start()
+    async with grpc.aio.insecure_channel(f"unix:{home.socket('task-runner')}") as channel:
+        for answer in (channel.unary_unary("/Test/One")(b"x"), channel.unary_stream("/Test/Many")(b"x").read()):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await answer
+            error = from_rpc(raised.value, "task-runner")
+            assert str(error) == "failed by a mistake of its own (ValueError); its log says more: turnkeeper logs"
+    await made.stop(0.0)
+    assert caplog.text.count("SELECT secret") >= 2
 
 
 async def test_what_it_stops_is_its_own_socket(home: Home):
