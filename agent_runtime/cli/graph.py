@@ -91,7 +91,9 @@ async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[
     # A model may want its key when it is made.
     import_module("agent_runtime.graph.models.make").take_keys(place, os.environ)
     async with opening.open_graph(text, base, trusted=trusted, environ=os.environ) as opened:
-        found: Mapping[str, Any] = report(opened, usable, opening.absolute_text(text, base))
+        found: Mapping[str, Any] = report(
+            opened, usable, opening.absolute_text(text, base), settings.memory.default_tier
+        )
         return found
 
 
@@ -102,6 +104,7 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         ("nodes", ", ".join(found["nodes"])),
         ("subgraphs", ", ".join(found["subgraphs"]) or "none"),
         ("input", _input(found)),
+        *_store(found["store"]),
         *((what, f"{', '.join(found[key])}: {why}") for key, what, why in _NOTES if found[key]),
         ("verdict", _VERDICTS[found["verdict"]]),
     ]
@@ -112,6 +115,16 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         if rows:
             typer.echo()
             show_rows(rows, shape, output, name_key="")
+
+
+def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Write where a namespace without a tier is kept, how it is searched, who may use it, and what is ignored."""
+    kept = (
+        f"a namespace without a tier is in {store['default_tier']} as {store['kept_as']}…, searched {store['search']}"
+    )
+    read, written = (", ".join(store[key]) or "nobody" for key in ("read_by", "written_by"))
+    ignored = [("ignored", f"{key}: {why}") for key, why in store["ignored"].items()]
+    return [("store", kept), ("granted", f"reading the store to {read}; writing it to {written}"), *ignored]
 
 
 def _input(found: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.turns import interval, turns, worker
+from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
@@ -367,10 +368,17 @@ class _Basis:
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
         subagents.begin(gate, specs, inner)
-        graph = lend(build(specs, [MemoryRecall(workspace), *inner], self.saver), MemoryStore(workspace, gate))
+        graph = build(specs, [MemoryRecall(workspace), *inner], self.saver)
+        graph = lend(graph, self._store(workspace, gate))
         # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
         allow = budget.check if foreign else None
         return Engine(graph, self.saver, foreign=foreign, allow=allow, secrets=secrets, live=live)
+
+    def _store(self, workspace: Workspace, gate: Gate) -> MemoryStore:
+        tier = self.settings.memory.default_tier
+        if self.opened is None:
+            return MemoryStore(workspace, gate, Namespaces(tier=tier))
+        return MemoryStore(workspace, gate, self.opened.namespaces(tier), self.opened.loaded.store.index)
 
     def _secrets(self) -> frozenset[str]:
         if self.opened is None and self.settings.model.name == OFFLINE:

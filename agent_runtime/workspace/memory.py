@@ -17,12 +17,15 @@ A graph's store names memory by a tuple of labels and a key, mapped onto a shelf
 
 Labels after these are written before the entry's key, with `/` between: a graph's entry `b` under
 `("workspace", "a")` is what tools and commands call `a/b`.
+
+Any other namespace belongs to the graph alone. It is in the default tier, below a label with the graph's name: `b`
+under `("notes", "ada")` is what tools and commands call `graph:garden.agent/notes/ada/b`.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -50,6 +53,7 @@ MOST_ENTRIES = 1_000  # on one shelf
 MOST_BYTES = 256 * 1024  # of text on one shelf
 LONGEST_KEY = 200
 OWNED = ("conversation", "channel")  # tiers of which there are many
+GRAPH = "graph:"  # begins the first label of what a graph keeps for itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +206,7 @@ def put(
     text, key = check_entry(text), check_key(key) if key else new_id
     before = find(connection, shelf, key)
     _check_owner(caller, before)
-    _check_room(connection, shelf, before, text)
+    _check_room(connection, shelf, before, text, key)
     news: dict[str, Any] = {"text": text, "form": form, "updated_at_us": to_us(at)} | _provenance(caller)
     if before is None:
         place = {"entry_id": new_id, "tier": shelf.tier, "owner": shelf.owner, "key": key}
@@ -255,18 +259,21 @@ def _check_owner(caller: Caller, before: MemoryEntry | None) -> None:
         raise Denied(f"the author wrote {before.key[:80]!r}, and only the author changes it", where="key")
 
 
-def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | None, text: str) -> None:
+def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | None, text: str, key: str) -> None:
+    """Refuse what is too much for a shelf, or for a graph's own part of it: neither takes room from the other."""
+    graph = key.partition("/")[0] if key.startswith(GRAPH) and "/" in key else ""
+    part = f"{graph}/" if graph else GRAPH
+    inside = sa.func.substr(memory.c.key, 1, len(part)) == part
     size = sa.func.coalesce(total(size_of(memory.c.text)), 0)
-    count, used = connection.execute(sa.select(sa.func.count(), size).where(_on(shelf))).one()
+    counted = sa.select(sa.func.count(), size).where(_on(shelf), inside if graph else sa.not_(inside))
+    count, used = connection.execute(counted).one()
     hint = "forget entries, or replace one by putting its key again"
+    held = f"the {shelf.tier} memory" + (f" of {graph}" if graph else "")
     if before is None and count >= MOST_ENTRIES:
-        raise Exhausted(
-            f"the {shelf.tier} memory holds {count} entries, the most there may be", where="tier", hint=hint
-        )
+        raise Exhausted(f"{held} holds {count} entries, the most there may be", where="tier", hint=hint)
     more = len(text.encode()) - (len(before.text.encode()) if before else 0)
     if more > 0 and used + more > MOST_BYTES:
-        what = f"the {shelf.tier} memory holds {used} bytes, and may hold {MOST_BYTES}"
-        raise Exhausted(what, where="tier", hint=hint)
+        raise Exhausted(f"{held} holds {used} bytes, and may hold {MOST_BYTES}", where="tier", hint=hint)
 
 
 def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
@@ -431,36 +438,74 @@ _ESCAPED = re.compile(r"%25(?=25|2F)")
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """A namespace: its shelf, and the labels below it."""
+    """A namespace: its shelf, and the labels below it.
+
+    Attributes:
+        own: the label of the graph's own part, where a search looks there, too.
+    """
 
     shelf: Shelf
     below: Labels = ()
+    own: str = ""
+
+    def holds(self, key: str) -> bool:
+        """Return whether an entry of the shelf is in this namespace. A graph's own part is, where it is named."""
+        labels = tuple(map(_plain, key.split("/")[:-1]))
+        if not self.below and labels[:1] != (self.own,) and key.startswith(GRAPH) and labels:
+            return False
+        return labels[: len(self.below)] == self.below
 
 
-def spot_of(namespace: Sequence[str], turn: TurnContext) -> Spot:
-    """Return what a namespace means to a turn. Raises InvalidInput for one that begins with no tier."""
+@dataclass(frozen=True, kw_only=True)
+class Namespaces:
+    """How a graph's namespaces are read.
+
+    Attributes:
+        graph: its name, which keeps apart what graphs store without naming a tier.
+        tier: where such namespaces are.
+    """
+
+    graph: str = "default"
+    tier: str = "workspace"
+
+    @property
+    def label(self) -> str:
+        """Under which the graph's own part of a tier is."""
+        return f"{GRAPH}{self.graph}"
+
+    def own(self, turn: TurnContext) -> Spot:
+        """Return the graph's own part of the default tier, where namespaces are that begin with no tier."""
+        return Spot(shelf=shelf_of(self.tier, turn), below=(self.label,))
+
+
+def spot_of(namespace: Sequence[str], turn: TurnContext, names: Namespaces) -> Spot:
+    """Return what a namespace means to a turn. Raises InvalidInput."""
     tier, *rest = namespace or ("",)
     if tier not in TIERS:
-        what = f"the namespace {tuple(namespace)!r:.80} begins with no memory tier"
-        raise InvalidInput(what, where="namespace", hint=f"begin it with one of {', '.join(TIERS)}")
+        own = names.own(turn)
+        return replace(own, below=(*own.below, *namespace))
     if tier not in OWNED:
         return Spot(shelf=Shelf(tier=tier), below=tuple(rest))
     own = turn.channel if tier == "channel" else turn.thread_id
     return Spot(shelf=check_shelf(tier, rest[0] if rest else own), below=tuple(rest[1:]))
 
 
-def reached(prefix: Sequence[str], turn: TurnContext) -> list[Spot]:
+def reached(prefix: Sequence[str], turn: TurnContext, names: Namespaces) -> list[Spot]:
     """Return where a search under a prefix looks: in all that the turn reaches there, without asking for more."""
     if len(prefix) > 1 or (prefix and prefix[0] not in OWNED):
-        return [spot_of(prefix, turn)]
+        return [spot_of(prefix, turn, names)]
     owners = {
         "conversation": [turn.thread_id],
         "channel": [turn.channel, *sorted(turn.category.channels - {turn.channel})],
     }
     tiers = (
-        [tier for tier in TIERS if tier in turn.category.memory] if not prefix else [spot_of(prefix, turn).shelf.tier]
+        [tier for tier in TIERS if tier in turn.category.memory]
+        if not prefix
+        else [spot_of(prefix, turn, names).shelf.tier]
     )
-    return [Spot(shelf=Shelf(tier=tier, owner=owner)) for tier in tiers for owner in owners.get(tier, [""])]
+    shelves = [Shelf(tier=tier, owner=owner) for tier in tiers for owner in owners.get(tier, [""])]
+    own = names.own(turn).shelf if not prefix else None
+    return [Spot(shelf=shelf, own=names.label if shelf == own else "") for shelf in shelves]
 
 
 def args_of(shelf: Shelf) -> dict[str, str]:
@@ -469,11 +514,13 @@ def args_of(shelf: Shelf) -> dict[str, str]:
     return {"tier": shelf.tier} | ({named: shelf.owner} if named else {})
 
 
-def namespace_of(shelf: Shelf, key: str) -> tuple[Labels, str]:
-    """Return the namespace and key by which a graph knows an entry."""
-    *below, last = key.split("/")
+def namespace_of(shelf: Shelf, key: str, own: Spot | None = None) -> tuple[Labels, str]:
+    """Return the namespace and key by which a graph knows an entry; what is in its own part is named without a tier."""
+    *below, last = map(_plain, key.split("/"))
+    if own is not None and shelf == own.shelf and tuple(below[:1]) == own.below:
+        return tuple(below[1:]), last
     root = (shelf.tier, shelf.owner) if shelf.owner else (shelf.tier,)
-    return (*root, *map(_plain, below)), _plain(last)
+    return (*root, *below), last
 
 
 def key_of(below: Sequence[str], key: str) -> str:

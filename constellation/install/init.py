@@ -85,6 +85,8 @@ autonomous = false  # true, and named in autonomous_allowed in config.toml: its 
 
 [scopes]
 tools = [{tools}]
+# For the store of LangGraph, grant the tools "memory.read", "memory.search", "memory.put" and "memory.forget", and:
+# memory = ["{tier}"]
 """
 
 
@@ -146,7 +148,9 @@ def take_on(home: Home, project: Project) -> list[Path]:
             file.write(f"\n[agents.{AGENT}]\ngraph = {_quoted(project.reference)}\n")
         changed.append(home.config)
     tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools) + "\n" if project.tools else ""
-    text = _CATEGORY.format(name=project.name, graph=_escaped(project.reference), tools=tools)
+    text = _CATEGORY.format(
+        name=project.name, graph=_escaped(project.reference), tools=tools, tier=load_settings(home).memory.default_tier
+    )
     return [*changed, *write_new(home.categories / f"{project.name}.toml", text)]
 
 

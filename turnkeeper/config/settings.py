@@ -71,6 +71,14 @@ class CategorySettings(_Section):
     )
 
 
+class MemorySettings(_Section):
+    """`[memory]`: where graphs keep what they store without naming a tier."""
+
+    default_tier: Literal["conversation", "channel", "workspace", "account"] = Field(
+        "workspace", description="tier of a graph's store namespaces that begin with no tier"
+    )
+
+
 class SchedulerSettings(_Section):
     """`[scheduler]`: the runner's defaults."""
 
@@ -117,6 +125,7 @@ class Settings(_Section):
     agents: dict[str, AgentSettings] = Field(default_factory=dict)
     model: ModelSettings = Field(default_factory=ModelSettings)
     categories: CategorySettings = Field(default_factory=CategorySettings)
+    memory: MemorySettings = Field(default_factory=MemorySettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)

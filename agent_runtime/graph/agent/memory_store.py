@@ -2,7 +2,8 @@
 
 The entries are those of our own tools, in the same table, behind the same scopes. The gate decides about each
 operation, as about a tool call, and the scope is checked again where the operation is carried out. A write of a node
-that is run again happens once. Outside a turn there is nothing to read and nothing to write.
+that is run again happens once, and counts as a tool call of its turn. Outside a turn there is nothing to read and
+nothing to write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,12 +14,14 @@ from langgraph.pregel import Pregel
 from langgraph.store import base
 from sqlalchemy import Connection
 
+from agent_runtime.graph.agent.memory_index import MeaningIndex, Ranked
+from agent_runtime.graph.guard import over_limit
 from agent_runtime.graph.guard.gate import CallRequest, Gate, Refused, RepeatedCalls, made_id, place
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.permissions.judge import require
+from agent_runtime.permissions.judge import judge, require
 from agent_runtime.store.idempotency import Call, Outcome
 from agent_runtime.workspace import memory as entries
-from agent_runtime.workspace.memory import Shelf, Spot
+from agent_runtime.workspace.memory import Namespaces, Shelf, Spot
 from agent_runtime.workspace.model import MemoryEntry
 from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.errors import Denied, InvalidInput
@@ -98,18 +101,41 @@ class _Writing:
     entry: tuple[Shelf, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """A search by meaning: what it may find was read. Embeddings are made when no transaction is open.
+
+    Attributes:
+        by_words: what a search by words finds, in case that no embeddings can be made now.
+    """
+
+    query: str
+    found: Sequence[MemoryEntry]
+    by_words: list[base.SearchItem]
+    finish: Callable[[Ranked], list[base.SearchItem]]
+
+
 _Admitted = _Reading | _Writing
 _Written = list[tuple[_Writing, Outcome]]
 
 
 class MemoryStore(base.BaseStore):
-    """Memory behind the guard. Its namespaces begin with a tier (:mod:`agent_runtime.workspace.memory`)."""
+    """Memory behind the guard, by namespaces with a tier or without (:mod:`agent_runtime.workspace.memory`)."""
 
     supports_ttl = False
 
-    def __init__(self, workspace: Workspace, gate: Gate) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        gate: Gate,
+        names: Namespaces | None = None,
+        index: base.IndexConfig | None = None,
+    ) -> None:
+        """Make a store. `index` says how the graph's own part is searched by meaning; without it, by words."""
+        self._index = MeaningIndex(index) if index is not None else None
         self._workspace = workspace
         self._gate = gate
+        self._names = names or Namespaces()
         self._repeated = RepeatedCalls()
 
     def batch(self, ops: Iterable[base.Op]) -> list[base.Result]:
@@ -121,17 +147,39 @@ class MemoryStore(base.BaseStore):
             InvalidInput: a namespace, key or value that memory does not take.
         """
         admitted = self._admit(ops)
-        return self._record(*self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result())
+        results, written = self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result()
+        self._record(written)
+        return [self._ranked(one) if isinstance(one, _Search) else one for one in results]
 
     async def abatch(self, ops: Iterable[base.Op]) -> list[base.Result]:
         """As `batch`, without blocking the loop."""
         admitted = self._admit(ops)
-        return self._record(*await self._workspace.write(lambda connection: _carry_out(connection, admitted)))
+        results, written = await self._workspace.write(lambda connection: _carry_out(connection, admitted))
+        self._record(written)
+        return [await self._aranked(one) if isinstance(one, _Search) else one for one in results]
 
-    def _record(self, results: list[base.Result], written: _Written) -> list[base.Result]:
+    def _ranked(self, one: _Search) -> list[base.SearchItem]:
+        assert self._index is not None, "only a store with an index searches by meaning"
+        try:
+            return one.finish(self._index.rank(one.query, one.found))
+        except Exception as error:  # noqa: BLE001  whatever a provider raises
+            return self._without_embeddings(one, error)
+
+    async def _aranked(self, one: _Search) -> list[base.SearchItem]:
+        assert self._index is not None, "only a store with an index searches by meaning"
+        try:
+            return one.finish(await self._index.arank(one.query, one.found))
+        except Exception as error:  # noqa: BLE001  whatever a provider raises
+            return self._without_embeddings(one, error)
+
+    def _without_embeddings(self, one: _Search, error: Exception) -> list[base.SearchItem]:
+        """Give what a search by words finds, and record why: a provider that fails must not fail standing work."""
+        self._workspace.emit("memory.embedding_failed", {"error": type(error).__name__, "entries": len(one.found)})
+        return one.by_words
+
+    def _record(self, written: _Written) -> None:
         for one, outcome in written:
             self._workspace.wrote(one.call, one.scope, outcome)
-        return results
 
     def _admit(self, ops: Iterable[base.Op]) -> list[_Admitted]:
         turn = self._gate.turn()
@@ -141,30 +189,40 @@ class MemoryStore(base.BaseStore):
 
     def _one(self, op: base.Op, turn: TurnContext) -> _Admitted:
         if isinstance(op, base.GetOp):
-            spot = entries.spot_of(op.namespace, turn)
+            spot, own = entries.spot_of(op.namespace, turn, self._names), self._names.own(turn)
             asked = entries.args_of(spot.shelf) | {"key": entries.key_of(spot.below, op.key)}
             _, _, args = self._ask(READ, "read", asked, turn)
             shelf, key = _shelf(args), str(args.get("key", ""))
-            return _Reading(run=lambda connection: _item(entries.find(connection, shelf, key)))
+            return _Reading(run=lambda connection: _item(entries.find(connection, shelf, key), own))
         if isinstance(op, base.PutOp):
             return self._write(op, turn)
         if isinstance(op, base.SearchOp):
             return self._search(op, turn)
         if isinstance(op, base.ListNamespacesOp):
-            spots = [spot for spot, _ in self._reached((), READ, {}, turn)]
-            return _Reading(run=lambda connection: listed(op, _namespaces(connection, spots)))
+            spots, own = [spot for spot, _ in self._reached((), READ, {}, turn)], self._names.own(turn)
+            return _Reading(run=lambda connection: listed(op, _namespaces(connection, spots, own)))
         raise InvalidInput(f"a memory store does not support the operation {type(op).__name__}", where="memory")
 
     def _search(self, op: base.SearchOp, turn: TurnContext) -> _Admitted:
         scope = SEARCH if op.query else READ
         asked = self._reached(op.namespace_prefix, scope, {"query": op.query} if op.query else {}, turn)
+        own = self._names.own(turn)
 
-        def run(connection: Connection) -> list[base.SearchItem]:
-            found = [pair for spot, query in asked for pair in _under(connection, spot, query)]
-            if op.query:
-                found.sort(key=lambda pair: -(pair[0] or 0))
-            items = [_found(one, points) for points, one in found]
+        def finish(found: Ranked) -> list[base.SearchItem]:
+            items = [_found(one, points, own) for points, one in found]
             return [item for item in items if holds(item.value, op.filter)][op.offset : op.offset + op.limit]
+
+        def run(connection: Connection) -> list[base.SearchItem] | _Search:
+            found: Ranked = [pair for spot, query in asked for pair in _under(connection, spot, query)]
+            if op.query:
+                found += [
+                    pair for spot, _ in asked if _may_fill(spot, own, turn) for pair in _rest(connection, spot, found)
+                ]
+                found.sort(key=lambda pair: -(pair[0] or 0))
+            if self._index and op.query and asked and all(_inside(spot, own) for spot, _ in asked):
+                held = [one for spot, _ in asked for _, one in _under(connection, spot, None)]
+                return _Search(query=asked[0][1] or op.query, found=held, by_words=finish(found), finish=finish)
+            return finish(found)
 
         return _Reading(run=run)
 
@@ -173,7 +231,7 @@ class MemoryStore(base.BaseStore):
     ) -> list[tuple[Spot, str | None]]:
         """Return where to look and for which words, as admitted: the author may have named another place or words."""
         found = list[tuple[Spot, str | None]]()
-        for spot in entries.reached(tuple(prefix), turn):
+        for spot in entries.reached(tuple(prefix), turn, self._names):
             _, _, args = self._ask(scope, "read", {**entries.args_of(spot.shelf), **more}, turn)
             query = None if scope == READ else str(args.get("query") or "")
             if query == "":  # would give all there is, which is another scope
@@ -182,7 +240,7 @@ class MemoryStore(base.BaseStore):
         return found
 
     def _write(self, op: base.PutOp, turn: TurnContext) -> _Writing:
-        spot = entries.spot_of(op.namespace, turn)
+        spot = entries.spot_of(op.namespace, turn, self._names)
         key, scope = entries.check_key(entries.key_of(spot.below, op.key)), FORGET if op.value is None else PUT
         said = None if op.value is None else entries.text_of(op.value)
         wanted = {"key": key} | ({} if op.value is None else {"value": dict(op.value)})
@@ -204,6 +262,8 @@ class MemoryStore(base.BaseStore):
         name, at = scope.replace(".", "_"), place()
         known_as = made_id(at, name, args)
         call = self._repeated.name(f"{turn.thread_id}|{at}|{known_as}")
+        if over := over_limit(turn, call) if effect == "write" else "":
+            raise Denied(over, where=scope)
         wanted = CallRequest(tool=None, name=name, call_id=known_as, args=args, known=(scope, effect))
         decided = self._gate.admit(wanted, turn)
         if isinstance(decided, Refused):
@@ -219,8 +279,10 @@ def lend(graph: Graph, store: base.BaseStore) -> Graph:
     return graph
 
 
-def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[list[base.Result], _Written]:
-    results: list[base.Result] = [one.run(connection) if isinstance(one, _Reading) else None for one in admitted]
+def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[list[base.Result | _Search], _Written]:
+    results: list[base.Result | _Search] = [
+        one.run(connection) if isinstance(one, _Reading) else None for one in admitted
+    ]
     last = {one.entry: one for one in admitted if isinstance(one, _Writing)}
     return results, [(one, one.run(connection)) for one in last.values()]
 
@@ -245,29 +307,42 @@ def _under(connection: Connection, spot: Spot, query: str | None) -> list[tuple[
         found = entries.ranked(connection, spot.shelf, query)
     else:
         found = [(None, entry) for entry in entries.whole(connection, spot.shelf)]
-    root = len(entries.namespace_of(spot.shelf, "")[0])
-    depth = len(spot.below)
-    return [
-        (points, entry)
-        for points, entry in found
-        if entries.namespace_of(spot.shelf, entry.key)[0][root : root + depth] == spot.below
-    ]
+    return [(points, entry) for points, entry in found if spot.holds(entry.key)]
 
 
-def _namespaces(connection: Connection, spots: Sequence[Spot]) -> set[tuple[str, ...]]:
-    held = [(spot.shelf, entry.key) for spot in spots for entry in entries.whole(connection, spot.shelf)]
-    return {entries.namespace_of(shelf, key)[0] for shelf, key in held}
+def _inside(spot: Spot, own: Spot) -> bool:
+    return spot.shelf == own.shelf and spot.below[:1] == own.below
 
 
-def _item(entry: MemoryEntry | None) -> base.Item | None:
-    return base.Item(**_fields(entry)) if entry is not None else None
+def _may_fill(spot: Spot, own: Spot, turn: TurnContext) -> bool:
+    """Return whether a search here may end with entries that do not fit: in a graph's own part, where it may read all.
+
+    A search by meaning, for which LangGraph's graphs are written, has no entry that does not fit.
+    """
+    return _inside(spot, own) and judge(READ, "read", entries.args_of(spot.shelf), turn).allowed
 
 
-def _found(entry: MemoryEntry, points: float | None) -> base.SearchItem:
-    return base.SearchItem(**_fields(entry), score=points)
+def _rest(
+    connection: Connection, spot: Spot, found: Sequence[tuple[float | None, MemoryEntry]]
+) -> list[tuple[None, MemoryEntry]]:
+    known = {entry.entry_id for _, entry in found}
+    return [(None, entry) for _, entry in _under(connection, spot, None) if entry.entry_id not in known]
 
 
-def _fields(entry: MemoryEntry) -> dict[str, Any]:
-    namespace, key = entries.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key)
+def _namespaces(connection: Connection, spots: Sequence[Spot], own: Spot) -> set[tuple[str, ...]]:
+    held = [(spot, entry.key) for spot in spots for entry in entries.whole(connection, spot.shelf)]
+    return {entries.namespace_of(spot.shelf, key, own)[0] for spot, key in held if spot.holds(key)}
+
+
+def _item(entry: MemoryEntry | None, own: Spot) -> base.Item | None:
+    return base.Item(**_fields(entry, own)) if entry is not None else None
+
+
+def _found(entry: MemoryEntry, points: float | None, own: Spot) -> base.SearchItem:
+    return base.SearchItem(**_fields(entry, own), score=points)
+
+
+def _fields(entry: MemoryEntry, own: Spot) -> dict[str, Any]:
+    namespace, key = entries.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key, own)
     times = {"created_at": entry.created_at, "updated_at": entry.updated_at}
     return {"namespace": namespace, "key": key, "value": entries.value_of(entry), **times}

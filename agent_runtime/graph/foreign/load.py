@@ -33,9 +33,11 @@ from typing_extensions import is_typeddict
 
 from agent_runtime.graph.engine.inputs import read_schema
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
+from agent_runtime.graph.foreign.store import StoreSettings, read_store, store_report
 from agent_runtime.graph.guard import shared_names, watched
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
+from agent_runtime.workspace.memory import Namespaces
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 
@@ -56,6 +58,8 @@ class Reference:
         attribute: what in it is the graph.
         folders: folders to import from, besides the file's own.
         environment: the project's variables; those of the process win.
+        project: the folder of its `langgraph.json`, or of the file.
+        store: what `langgraph.json` says of the store; None: nothing.
     """
 
     text: str
@@ -64,11 +68,22 @@ class Reference:
     attribute: str
     folders: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    project: Path = Path()
+    store: Any = None
 
     @property
     def target(self) -> str:
         """What is loaded, spelled one way however it was written."""
         return f"{self.file or self.module}:{self.attribute}"
+
+    @property
+    def name(self) -> str:
+        """By which the graph's own part of memory is known: `garden.agent`, also when its project has moved."""
+        place, _, name = self.text.rpartition(":")
+        if self.file is None:
+            return f"{self.module}.{name}"
+        folder = self.project.name if place.endswith(".json") else f"{self.project.name}.{self.file.stem}"
+        return f"{folder}.{name}"
 
 
 def find_graph(text: str, base: Path) -> Reference:
@@ -105,7 +120,7 @@ def _direct(text: str, place: str, attribute: str, base: Path) -> Reference:
         raise InvalidInput(f"no such file: {file}", where=text, hint="a relative path begins at the folder of its file")
     variables = file.parent / ".env"
     environment = _read_environment(variables) if variables.is_file() else {}
-    return Reference(text=text, file=file, module="", attribute=attribute, environment=environment)
+    return Reference(text=text, file=file, module="", attribute=attribute, environment=environment, project=file.parent)
 
 
 def _in_project(text: str, path: Path, name: str) -> Reference:
@@ -121,7 +136,13 @@ def _in_project(text: str, path: Path, name: str) -> Reference:
         raise InvalidInput(f"graphs.{name} is not FILE:ATTRIBUTE", where=str(path))
     place, _, attribute = inner.rpartition(":")
     found = _direct(text, place, attribute, path.parent)
-    return replace(found, folders=_dependencies(project, path), environment=_environment(project, path))
+    return replace(
+        found,
+        folders=_dependencies(project, path),
+        environment=_environment(project, path),
+        project=path.parent,
+        store=project.get("store"),
+    )
 
 
 def _read_project(text: str, path: Path) -> dict[str, Any]:
@@ -169,6 +190,11 @@ def _read_environment(path: Path) -> Mapping[str, str]:
         raise InvalidInput(f"cannot be read: {error}", where=str(path)) from error
 
 
+def _parts(text: str) -> tuple[str, str]:
+    place, _, attribute = text.rpartition(":")
+    return place, attribute
+
+
 def _is_path(place: str) -> bool:
     return "/" in place or place.endswith((".py", ".json"))
 
@@ -185,11 +211,13 @@ class Loaded:
         reference: where it came from.
         kind: the forms it was found in, outermost first: `factory, builder`.
         graph: compiled, on no checkpointer of ours yet.
+        store: what its project says of the store.
     """
 
     reference: Reference
     kind: str
     graph: Graph
+    store: StoreSettings
 
 
 @asynccontextmanager
@@ -207,7 +235,8 @@ async def load(reference: Reference, environ: Mapping[str, str]) -> AsyncIterato
     found = _attribute(reference)
     async with AsyncExitStack() as stack:
         graph, kinds = await _made(reference, found, stack)
-        yield Loaded(reference=reference, kind=", ".join(kinds), graph=graph)
+        store = read_store(reference.store, lambda text: _attribute(_direct(text, *_parts(text), reference.project)))
+        yield Loaded(reference=reference, kind=", ".join(kinds), graph=graph, store=store)
 
 
 async def _made(reference: Reference, found: Any, stack: AsyncExitStack) -> tuple[Graph, list[str]]:
@@ -390,6 +419,10 @@ class Opened:
             return InvalidInput(f"{first.where} cannot be guarded: {first.why}{more}", where=reference.text, hint=hint)
         return None
 
+    def namespaces(self, default_tier: str) -> Namespaces:
+        """Return how the graph's store namespaces are read."""
+        return Namespaces(graph=self.loaded.reference.name, tier=default_tier)
+
     def require(self) -> None:
         """Raise InvalidInput if this graph must not run."""
         problem = self.problem()
@@ -453,10 +486,10 @@ def _context_lacks(schema: Any) -> str:
     return ""
 
 
-def report(opened: Opened, categories: Sequence[Category], absolute: str) -> dict[str, Any]:
+def report(opened: Opened, categories: Sequence[Category], absolute: str, default_tier: str) -> dict[str, Any]:
     """Return what was loaded, what its tools need and who grants it, what cannot be guarded, and the verdict.
 
-    `absolute` is the reference as it means the same from any folder.
+    `absolute` is the reference as it means the same from any folder; `default_tier` the tier of namespaces without one.
     """
     loaded, problem = opened.loaded, opened.problem()
     schema, shared = read_schema(loaded.graph), shared_names(opened.inspection.held)
@@ -472,6 +505,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str) -> dic
         "tools": [_tool(name, () if name in shared else categories) for name in opened.inspection.tools],
         "shared_names": sorted(shared),
         "makes_tools": list(opened.inspection.makers),
+        "store": store_report(opened.namespaces(default_tier), loaded.store, categories),
         "unguardable": [{"where": one.where, "why": one.why} for one in opened.inspection.unguardable],
         "trusted": opened.trusted,
         "verdict": verdict(opened),

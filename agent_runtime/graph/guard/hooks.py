@@ -278,6 +278,11 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     return _given(tool_input, shown, decided), run
 
 
+def over_limit(turn: TurnContext, call: str) -> str:
+    """Count what a turn does as a tool call of it; return why it is one too many, or nothing."""
+    return _over_limit(_WATCHES[-1], turn, call) if _WATCHES else ""
+
+
 def _over_limit(watch: _Watch, turn: TurnContext, call: str) -> str:
     """Count a call; return why it is one too many, or nothing. What a subagent is refused counts not for its turn."""
     for subagents, most in gate.limits(turn):

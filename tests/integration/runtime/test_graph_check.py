@@ -72,6 +72,58 @@ def test_it_shows_what_was_loaded_and_who_grants_each_tool(shell: Shell) -> None
     assert "loading" in shell.err, "what a project prints is not data"
 
 
+def test_it_shows_where_namespaces_without_a_tier_are_kept_and_who_may_use_them(shell: Shell) -> None:
+    grants = 'tools = ["memory.read", "memory.search"]\nmemory = ["account"]\n'
+    (shell.home.categories / "house.toml").write_text(f'name = "house"\n[scopes]\n{grants}')
+    shell.home.config.write_text('[memory]\ndefault_tier = "account"\n')
+    reference = shell.write(TALKER)
+    found = shell.check(reference)["store"]
+    kept = f"graph:{shell.folder.name}.{Path(reference).stem}.graph/"
+    assert (found["default_tier"], found["kept_as"], found["search"]) == ("account", kept, "by words")
+    assert ("house" in found["read_by"], "house" in found["written_by"], found["ignored"]) == (True, False, {})
+    shown = shell(app, "graph", "check", reference)
+    assert f"store:     a namespace without a tier is in account as {kept}…, searched by words\n" in shown
+    assert "granted:   reading the store to conversation, house" in shown
+    shell.home.config.write_text('[memory]\ndefault_tier = "attic"\n')
+    shell(app, "graph", "check", reference, code=2)
+    assert "memory.default_tier" in shell.err
+
+
+EMBED = "def letters(texts):\n    return [[float(len(text))] for text in texts]\n"
+
+
+@pytest.mark.parametrize(
+    ("store", "search", "ignored"),
+    [
+        ({"index": {"dims": 1, "embed": "./embed.py:letters"}}, "by meaning, with ./embed.py:letters", {}),
+        (
+            {"index": {"embed": "./embed.py:words"}, "ttl": {"default_ttl": 60}},
+            "by words",
+            {"store.index": "words; search goes by words", "store.ttl": "entries are kept until they are deleted"},
+        ),
+        ({"index": {"embed": "nosuch:model"}}, "by words", {"store.index": "nosuch:model cannot be made: ValueError"}),
+        ({"index": {"dims": 1}}, "by words", {"store.index": "names no embeddings; search goes by words"}),
+        ({"index": {"embed": "./embed.py:letters", "fields": "a"}}, "by words", {"store.index": "list of texts"}),
+        ({"index": {"embed": "./embed.py:letters", "dims": "x"}}, "by words", {"store.index": "dims is no number"}),
+        ({"path": "./own.py:store"}, "by words", {"store.path": "unknown here"}),
+        ([], "by words", {"store": "is not an object"}),
+    ],
+)
+def test_it_says_what_of_the_projects_store_settings_is_used_and_what_ignoring_the_rest_means(
+    shell: Shell, store: Any, search: str, ignored: dict[str, str]
+) -> None:
+    module = shell.write(TALKER)
+    (shell.folder / "embed.py").write_text(EMBED)
+    project = {"graphs": {"agent": module}, "dependencies": ["."], "store": store}
+    (shell.folder / "langgraph.json").write_text(json.dumps(project))
+    found = shell.check("./langgraph.json:agent")["store"]
+    assert (found["search"], found["kept_as"]) == (search, f"graph:{shell.folder.name}.agent/")
+    assert set(found["ignored"]) == set(ignored)
+    assert [key for key, why in ignored.items() if why not in found["ignored"][key]] == []
+    shown = shell(app, "graph", "check", "./langgraph.json:agent")
+    assert [key for key in ignored if f"ignored:   {key}: " not in shown] == []
+
+
 def test_it_reads_well(shell: Shell) -> None:
     shown = shell(app, "graph", "check", shell.write(WAITER))
     assert "input:     topic (required); no field takes the prompt\n" in shown

@@ -1,7 +1,7 @@
 """Memory as LangGraph's store: it answers as LangGraph's own does, and reaches what the turn's category reaches."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import environ
 from typing import Any
@@ -22,11 +22,11 @@ from langgraph.store.memory import InMemoryStore
 
 from agent_runtime.graph.agent.memory_store import MemoryStore
 from agent_runtime.graph.context import turn_around
-from agent_runtime.graph.guard.gate import Gate
+from agent_runtime.graph.guard import Gate, watching
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import judge
 from agent_runtime.workspace import memory as entries
-from agent_runtime.workspace.memory import Shelf
+from agent_runtime.workspace.memory import Namespaces, Shelf
 from agent_runtime.workspace.workspace import Workspace
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
@@ -47,7 +47,10 @@ def turn(begin: Begin) -> Iterator[TurnContext]:
         yield context
 
 
-namespaces = st.lists(st.sampled_from(LABELS), max_size=2).map(lambda below: (*WORKSPACE, *below))
+namespaces = st.one_of(
+    st.lists(st.sampled_from(LABELS), max_size=2).map(lambda below: (*WORKSPACE, *below)),
+    st.lists(st.sampled_from(LABELS), min_size=1, max_size=3).map(tuple),
+)
 keys = st.sampled_from(("k", "l", "m/n", "50%"))
 values = st.one_of(
     st.sampled_from(("blue", "green")).map(lambda text: {"text": text}),
@@ -63,7 +66,7 @@ conditions = st.lists(
     st.builds(
         MatchCondition,
         match_type=st.sampled_from(("prefix", "suffix")),
-        path=st.sampled_from((("workspace",), ("a",), ("workspace", "*"), ("*", "b"))),
+        path=st.sampled_from((("workspace",), ("a",), ("workspace", "*"), ("*", "b"), ("b", "c/d"))),
     ),
     max_size=2,
 ).map(tuple)
@@ -72,7 +75,7 @@ operations = st.one_of(
     st.tuples(namespaces, keys, st.one_of(values, st.none())).map(lambda given: PutOp(*given)),
     st.tuples(namespaces, keys, values).map(lambda given: PutOp(*given)),
     st.tuples(namespaces, keys).map(lambda given: GetOp(*given)),
-    st.tuples(namespaces, filters).map(lambda given: SearchOp(*given, limit=1000)),
+    st.tuples(st.one_of(st.just(()), namespaces), filters).map(lambda given: SearchOp(*given, limit=1000)),
     st.tuples(conditions, depths, st.integers(1, 9), st.integers(0, 3)).map(lambda given: ListNamespacesOp(*given)),
 )
 
@@ -181,7 +184,9 @@ async def test_a_search_stays_within_what_the_turn_reaches(store: MemoryStore, b
 @pytest.mark.parametrize(
     ("namespace", "key", "value"),
     [
-        (("users", "1"), "k", {"text": "x"}),
+        (("users", "1"), "k" * 200, {"text": "x"}),
+        (("users", ""), "k", {"text": "x"}),
+        ((), "k", {"text": "x"}),
         (("workspace",), "", {"text": "x"}),
         (("workspace",), " k", {"text": "x"}),
         (("workspace",), "k" * 201, {"text": "x"}),
@@ -208,6 +213,159 @@ async def test_a_turn_that_is_over_writes_no_more(
         with pytest.raises(Denied, match="writes no more"):
             attempt()
     assert [item.key for item in store.search(WORKSPACE)] == ["before"]
+
+
+NOTES = ("notes", "ada")
+
+
+def of_graph(workspace: Workspace, graph: str, **names: Any) -> MemoryStore:
+    return MemoryStore(workspace, Gate({}, judge), Namespaces(graph=graph, **names))
+
+
+@pytest.mark.parametrize("tier", ["conversation", "channel", "workspace", "account"])
+async def test_a_namespace_without_a_tier_is_in_the_default_tier_apart_by_graph(
+    workspace: Workspace, turn: TurnContext, tier: str
+) -> None:
+    here, there = of_graph(workspace, "a.agent", tier=tier), of_graph(workspace, "b.agent", tier=tier)
+    here.put(NOTES, "k", {"text": "of a"})
+    there.put(NOTES, "k", {"text": "of b"})
+    here.put(("workspace", "shared"), "k", {"text": "of both"})
+    assert [here.get(NOTES, "k").value, there.get(NOTES, "k").value] == [{"text": "of a"}, {"text": "of b"}]  # type: ignore[union-attr]
+    for store, said in ((here, "of a"), (there, "of b")):
+        for prefix in (("notes",), NOTES):
+            assert [(item.namespace, item.value["text"]) for item in store.search(prefix)] == [(NOTES, said)]
+        assert {item.value["text"] for item in store.search(())} == {said, "of both"}
+        assert {item.value["text"] for item in store.search(("workspace",))} == {"of both"}
+        assert store.list_namespaces() == [NOTES, ("workspace", "shared")]
+        assert store.list_namespaces(suffix=("ada",), max_depth=1) == [("notes",)]
+    held = (await workspace.memory.read(call(turn), tier)).entries
+    assert {entry.key for entry in held} >= {"graph:a.agent/notes/ada/k", "graph:b.agent/notes/ada/k"}
+    here.delete(NOTES, "k")
+    assert (here.search(NOTES), [item.value for item in there.search(NOTES)]) == ([], [{"text": "of b"}])
+
+
+def test_a_turn_reaches_the_default_tier_only_within_its_category(workspace: Workspace, turn: TurnContext) -> None:
+    store = of_graph(workspace, "a.agent", tier="account")
+    store.put(NOTES, "k", {"text": "x"})
+    narrow = replace(turn, category=replace(turn.category, memory=frozenset({"workspace"})))
+    with turn_around(narrow):
+        assert (store.search(()), store.list_namespaces()) == ([], [])
+        for attempt in (
+            lambda: store.get(NOTES, "k"),
+            lambda: store.search(("notes",)),
+            lambda: store.delete(NOTES, "k"),
+        ):
+            with pytest.raises(RuntimeError, match="get_config outside"):  # the guard asks, and no graph runs here
+                attempt()
+
+
+def test_a_graphs_own_part_and_the_rest_of_its_tier_take_no_room_from_each_other(
+    workspace: Workspace, turn: TurnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(entries, "MOST_BYTES", 40)
+    here, there = of_graph(workspace, "a.agent"), of_graph(workspace, "a.agent2")
+    here.put(("notes",), "one", {"text": "x"})
+    there.put(("notes",), "one", {"text": "x"})
+    here.put(WORKSPACE, "one", {"text": "x"})
+    for store, namespace, whose in ((here, ("notes",), " of graph:a.agent"), (here, WORKSPACE, "")):
+        with pytest.raises(Exhausted, match=f"the workspace memory{whose} holds 1 entries"):
+            store.put(namespace, "two", {"text": "x"})
+        with pytest.raises(Exhausted, match=f"the workspace memory{whose} holds 1 bytes"):
+            store.put(namespace, "one", {"text": "x" * 41})
+
+
+def test_a_search_in_a_graphs_own_part_ends_with_what_does_not_fit_if_the_turn_may_read_it(
+    store: MemoryStore, turn: TurnContext
+) -> None:
+    for namespace in (NOTES, ("workspace", "notes")):
+        for key, text in (("1", "the pump"), ("2", "carrots")):
+            store.put(namespace, key, {"text": text})
+    found = store.search(NOTES, query="which pump")
+    assert [(item.key, item.score is None) for item in found] == [("1", False), ("2", True)]
+    assert [item.key for item in store.search(NOTES, query="which pump", limit=1)] == ["1"]
+    assert [item.key for item in store.search(("workspace", "notes"), query="which pump")] == ["1"]
+    narrow = replace(turn.category, tools=frozenset({"memory.search"}))
+    with turn_around(replace(turn, category=narrow)):
+        assert [item.key for item in store.search(NOTES, query="which pump")] == ["1"]
+
+
+def letters(texts: Sequence[str]) -> list[list[float]]:
+    """Embed a text by how often it has each letter."""
+    return [[float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+
+
+@pytest.mark.parametrize("fields", [None, ["crop"], ["beds[*].crop"]])
+async def test_with_embeddings_a_search_answers_as_langgraphs_own_store_does(
+    workspace: Workspace, turn: TurnContext, fields: list[str] | None
+) -> None:
+    index: Any = {"dims": 26, "embed": letters} | ({"fields": fields} if fields else {})
+    own, store = InMemoryStore(index=index), MemoryStore(workspace, Gate({}, judge), index=index)
+    for number, crop in enumerate(("carrots", "beans", "tomatoes", "radish")):
+        for one in (own, store):
+            one.put(NOTES, str(number), {"crop": crop, "row": number, "beds": [{"crop": crop}]})
+
+    def told(found: Any) -> Any:
+        return [(item.namespace, item.key, item.value, round(item.score, 6)) for item in found]
+
+    async def agree(namespace: tuple[str, ...], **wanted: Any) -> Any:
+        expected = told(own.search(namespace, **wanted))
+        assert told(store.search(namespace, **wanted)) == told(await store.asearch(namespace, **wanted)) == expected
+        return [key for _, key, *_ in expected]
+
+    assert (await agree(NOTES, query="radishes"))[0] == "3"
+    assert await agree(("notes",), query="bean", limit=2, offset=1)
+    assert await agree(NOTES, query="tomato", filter={"row": {"$lt": 2}})
+    for one in (own, store):
+        one.put(NOTES, "3", {"crop": "onions", "row": 3, "beds": [{"crop": "onions"}, {"crop": "leek"}]})
+        one.delete(NOTES, "0")
+    assert (await agree(NOTES, query="onion"))[0] == "3"
+    assert store.search(("others",), query="onion") == []
+
+
+async def test_only_a_graphs_own_part_is_given_to_its_embeddings(workspace: Workspace, turn: TurnContext) -> None:
+    given: list[str] = []
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        given.extend(texts)
+        return letters(texts)
+
+    store = MemoryStore(workspace, Gate({}, judge), index={"dims": 26, "embed": embed})
+    store.put(WORKSPACE, "k", {"text": "private"})
+    store.put(NOTES, "k", {"text": "mine"})
+    assert len(store.search((), query="private")) == 1
+    assert [item.key for item in store.search(WORKSPACE, query="private")] == ["k"]
+    store.search(NOTES, query="private")
+    store.search(NOTES, query="other")
+    assert given == ['{"text": "mine"}', "private", "other"], "an entry is embedded once"
+
+
+async def test_a_search_goes_by_words_while_no_embeddings_can_be_made_and_says_so(
+    workspace: Workspace, turn: TurnContext, told: Told
+) -> None:
+    def embed(_texts: Sequence[str]) -> list[list[float]]:
+        raise ConnectionError("sk-secret is refused")
+
+    store = MemoryStore(workspace, Gate({}, judge), index={"dims": 26, "embed": embed})
+    for key, text in (("1", "the pump"), ("2", "carrots")):
+        store.put(NOTES, key, {"text": text})
+    told.clear()
+    for found in (store.search(NOTES, query="pump"), await store.asearch(NOTES, query="pump")):
+        assert [item.key for item in found] == ["1", "2"]
+    assert told == [("memory.embedding_failed", {"error": "ConnectionError", "entries": 2})] * 2
+
+
+def test_a_write_counts_as_a_tool_call_and_a_reading_does_not(store: MemoryStore, turn: TurnContext) -> None:
+    gate = Gate({}, judge)
+    with watching(gate), turn_around(replace(turn, category=replace(turn.category, tool_calls=2))):
+        for number in range(2):
+            store.put(NOTES, str(number), {"text": "x"})
+        for _ in range(5):
+            assert len(store.search(NOTES)) == 2
+        for attempt in (lambda: store.put(NOTES, "3", {"text": "x"}), lambda: store.delete(NOTES, "1")):
+            with pytest.raises(Denied, match="the category's limit of 2 tool calls a turn is used up"):
+                attempt()
+        assert len(store.search(NOTES)) == 2
 
 
 async def test_outside_a_turn_there_is_no_memory(store: MemoryStore) -> None:

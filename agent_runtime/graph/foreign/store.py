@@ -1,0 +1,82 @@
+"""What a project's `langgraph.json` says of the store: search by meaning, and how long entries are kept.
+
+Embeddings are made as LangGraph's own server makes them: by a provider's name (`openai:text-embedding-3-small`), or by
+a function of the project (`./embed.py:embed`). Where they cannot be made, search goes by words.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.store.base import IndexConfig, ensure_embeddings
+
+from agent_runtime.model.turn import Category
+from agent_runtime.workspace.memory import Namespaces
+
+_BY_WORDS = "search goes by words"
+_KEPT = "entries are kept until they are deleted; a put with a ttl of its own fails"
+_UNKNOWN = "unknown here; the store works without it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """What of `store` in a `langgraph.json` is used.
+
+    Attributes:
+        index: how to search by meaning; None: by words.
+        embed: what makes the embeddings, as the project names it.
+        ignored: the keys that are not used, and what that means.
+    """
+
+    index: IndexConfig | None = None
+    embed: str = ""
+    ignored: Mapping[str, str]
+
+
+def read_store(stated: Any, attribute: Callable[[str], Any]) -> StoreSettings:
+    """Return what of a project's store settings is used. `attribute` imports what `./file.py:name` names."""
+    if stated is None:
+        return StoreSettings(ignored={})
+    if not isinstance(stated, Mapping):
+        return StoreSettings(ignored={"store": "is not an object"})
+    ignored = {f"store.{key}": _KEPT if key == "ttl" else _UNKNOWN for key in stated if key != "index"}
+    if stated.get("index") is None:
+        return StoreSettings(ignored=ignored)
+    made, problem = _index(stated["index"], attribute)
+    if made is None:
+        return StoreSettings(ignored={"store.index": f"{problem}; {_BY_WORDS}"} | ignored)
+    return StoreSettings(index=made, embed=str(stated["index"]["embed"]), ignored=ignored)
+
+
+def _index(index: Any, attribute: Callable[[str], Any]) -> tuple[IndexConfig | None, str]:
+    """Return how to search by meaning, or why that cannot be."""
+    embed = index.get("embed") if isinstance(index, Mapping) else None
+    if not isinstance(embed, str) or ":" not in embed:
+        return None, "names no embeddings"
+    fields = index.get("fields")
+    if not (fields is None or (isinstance(fields, list) and all(isinstance(one, str) for one in fields))):
+        return None, "its fields are not a list of texts"
+    if not isinstance(index.get("dims", 0), int):
+        return None, "its dims is no number"
+    try:
+        made = ensure_embeddings(attribute(embed) if embed.rpartition(":")[0].endswith(".py") else embed)
+    except Exception as error:  # noqa: BLE001  whatever a provider's package or the project raises is the reason
+        return None, f"{embed} cannot be made: " + " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    config = IndexConfig(dims=index.get("dims", 0), embed=made)
+    return config if not fields else {**config, "fields": fields}, ""
+
+
+def store_report(names: Namespaces, settings: StoreSettings, categories: Sequence[Category]) -> dict[str, Any]:
+    """Return where a graph's own namespaces are kept, who may read and write them, and what is ignored."""
+
+    def granting(*scopes: str) -> list[str]:
+        return [one.name for one in categories if names.tier in one.memory and one.tools.issuperset(scopes)]
+
+    return {
+        "default_tier": names.tier,
+        "kept_as": f"{names.label}/",
+        "read_by": granting("memory.read", "memory.search"),
+        "written_by": granting("memory.put", "memory.forget"),
+        "search": f"by meaning, with {settings.embed}" if settings.index else "by words",
+        "ignored": dict(settings.ignored),
+    }
