@@ -263,7 +263,8 @@ def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | N
     """Refuse what is too much for a shelf, or for a graph's own part of it: neither takes room from the other."""
     graph = key.partition("/")[0] if key.startswith(GRAPH) and "/" in key else ""
     part = f"{graph}/" if graph else GRAPH
-    inside = sa.func.substr(memory.c.key, 1, len(part)) == part
+    after = part[:-1] + chr(ord(part[-1]) + 1)  # the first text, in the order of bytes, that does not begin so
+    inside = sa.and_(memory.c.key >= part, memory.c.key < after)
     size = sa.func.coalesce(total(size_of(memory.c.text)), 0)
     counted = sa.select(sa.func.count(), size).where(_on(shelf), inside if graph else sa.not_(inside))
     count, used = connection.execute(counted).one()
@@ -482,8 +483,8 @@ def spot_of(namespace: Sequence[str], turn: TurnContext, names: Namespaces) -> S
     """Return what a namespace means to a turn. Raises InvalidInput."""
     tier, *rest = namespace or ("",)
     if tier not in TIERS:
-        own = names.own(turn)
-        return replace(own, below=(*own.below, *namespace))
+        part = names.own(turn)
+        return replace(part, below=(*part.below, *namespace))
     if tier not in OWNED:
         return Spot(shelf=Shelf(tier=tier), below=tuple(rest))
     own = turn.channel if tier == "channel" else turn.thread_id
