@@ -6,17 +6,21 @@ from typing import Annotated
 import typer
 
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
-from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, lines_of, resolve_command
+from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, left, lines_of, resolve_command, shown
+from agent_runtime.model.approval import EXPIRED
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.clock import SystemClock
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
 _COLUMNS = columns(
-    "ID=interrupt_id KIND CHANNEL TASK=task_name SINCE=created_at STATUS +THREAD=thread_id +CATEGORY ASKS",
+    "ID=interrupt_id KIND CHANNEL TASK=task_name SINCE=created_at EXPIRES=expires_at STATUS +THREAD=thread_id "
+    "+CATEGORY ASKS",
     interrupt_id=lambda row: str(row["interrupt_id"])[:ID_DIGITS],
+    expires_at=lambda row: left(row, SystemClock().now()),
     status=lambda row: str(row["decision"] or row["status"]),
     asks=lambda row: clipped(asked(row), 100),
 )
@@ -50,8 +54,10 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
     lines = lines_of(
         row,
         "approval=interrupt_id kind asks arguments missing_scope category task=task_name turn=turn_id thread=thread_id "
-        "channel since=created_at status answer_with",
+        "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because=message "
+        "answer_with",
         asks=asked(row),
+        expires=f"{shown(row['expires_at'])} ({left(row, SystemClock().now())})" if row["expires_at"] else "",
         arguments=json.dumps(row["args"], indent=2, ensure_ascii=False) if row["tool"] else "",
         status=row["status"] + (f" ({row['decision']})" if row["decision"] else ""),
         answer_with=resolve_command(row) if row["status"] == "pending" else "",
@@ -77,7 +83,8 @@ def resolve(
     """
     decision, message, args_json = _decision(approve=approve, reject=reject, edit=edit, answer=answer, why=why)
     row = _find(approval, change)
-    if row["status"] != "pending":  # the service takes the same decision twice, for callers whose answer was lost
+    # The service takes the same decision twice, for callers whose answer was lost; of what expired it says what to do.
+    if row["status"] != "pending" and row["decision"] != EXPIRED:
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: agent-runtime approvals list")
     request = wire.ResolveInterruptRequest(

@@ -82,6 +82,19 @@ def span(start: str | None, end: str | None) -> str:
     return format_rough((took - parse_rfc3339(start)).total_seconds())
 
 
+def left(interrupt: Mapping[str, Any], now: datetime) -> str:
+    """Write how long an author has left to answer what he is asked; `-` where it waits without end, or no more.
+
+    >>> asked = {"status": "pending", "expires_at": "2026-03-02T10:00:00Z"}
+    >>> left(asked, parse_rfc3339("2026-03-02T09:15:00Z")), left(asked | {"status": "resolved"}, datetime.now(UTC))
+    ('in 45m', '-')
+    """
+    if interrupt["status"] != "pending" or not interrupt["expires_at"]:
+        return "-"
+    left_s = (parse_rfc3339(interrupt["expires_at"]) - now).total_seconds()
+    return f"in {format_rough(left_s)}" if left_s > 0 else "now"
+
+
 def call_text(tool: str, args: Mapping[str, Any], *, whole: bool = False) -> str:
     """Write a tool call as a function call, long arguments shortened but for `whole`.
 

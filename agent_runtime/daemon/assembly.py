@@ -29,6 +29,7 @@ from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.model import approval
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, hosted
 from agent_runtime.permissions.categories import Categories
@@ -287,12 +288,14 @@ class _Basis:
             notifier=turns.Notifier(self.settings.notify, log, self.environ),
             log=log,
             failpoints=failpoints,
+            waits=approval.Waits(**self.settings.approvals.model_dump()),
         )
         working = worker.Worker(
             parts,
             terminal_deliveries=deliveries,
             outboxes=self._outboxes(store, acceptor, mailboxes, categories, failpoints),
             handoffs=worker.HandoffIntake(store, home=self.home, clock=clock, log=log),
+            home=self.home,
             arrived=arrived,
             clock=clock,
             most_at_once=MOST_AT_ONCE,

@@ -11,16 +11,20 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from agent_runtime.model.trigger import Trigger
-from agent_runtime.model.turn import InterruptRecord
+from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.json_text import read_object
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.times import format_duration, rfc3339
 
 Kind = Literal["permission", "proposal", "question", "pause"]
-DECISIONS = frozenset({"approve", "reject", "edit", "answer"})
+EXPIRED = "expired"  # in place of a decision: nobody made one in time
+UNANSWERED = "its approval expired"  # begins what is reported of a turn whose approval did; the runner knows it
+DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
 GUARDED = frozenset({"permission", "proposal"})
 _VERSION = "2."  # begins each binding; what an earlier version asked has the bare hash of the arguments
@@ -205,7 +209,7 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
         return decided.message
     if decided.decision == "edit":
         return dict(decided.args or {})
-    if decided.decision == "reject" and decided.message:
+    if decided.decision in {"reject", EXPIRED} and decided.message:
         return {"approved": False, "message": decided.message}
     return decided.decision == "approve"
 
@@ -268,6 +272,52 @@ def recorded_decision(item: InterruptRecord) -> AuthorDecision:
 def resume_value(item: InterruptRecord) -> object:
     """Return what the graph is given for a decision that is on record."""
     return answer_to(item, item.thread_id, recorded_decision(item))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """How long an approval waits for its author, in seconds from when it was asked; 0 for no end.
+
+    Attributes:
+        reminder_s: until the author is reminded of it, once.
+        escalation_s: until an alert is raised about it, once.
+        timeout_s: until it ends unanswered.
+    """
+
+    reminder_s: float = 0
+    escalation_s: float = 0
+    timeout_s: float = 0
+
+    def from_time(self, asked_at: datetime) -> dict[str, datetime]:
+        """Return the instants that are set, by the names of an interrupt's fields."""
+        after = {"remind_at": self.reminder_s, "escalate_at": self.escalation_s, "expires_at": self.timeout_s}
+        return {name: asked_at + timedelta(seconds=wait_s) for name, wait_s in after.items() if wait_s}
+
+
+FOR_EVER = Waits()
+
+
+def waits_of(turn: TurnRecord, without_task: Waits) -> Waits:
+    """Return how long a turn's approvals wait: as its task says, or as the settings say of a turn that has none."""
+    if turn.task_id:
+        own = turn.approval_reminder_s, turn.approval_escalation_s, turn.approval_timeout_s
+        return Waits(reminder_s=own[0], escalation_s=own[1], timeout_s=own[2])
+    return without_task
+
+
+def expired(asked: InterruptRecord) -> AuthorDecision:
+    """Return what stands in place of a decision about an approval that nobody answered in time."""
+    assert asked.expires_at is not None, "only what has an end expires"
+    within = format_duration(asked.expires_at - asked.created_at)
+    return AuthorDecision(decision=EXPIRED, message=f"nobody answered within {within}")
+
+
+def too_late(asked: InterruptRecord) -> Conflict:
+    """Return what an author is told whose answer came too late."""
+    at = f" at {rfc3339(asked.resolved_at.replace(microsecond=0))}" if asked.resolved_at else ""
+    what = f"approval {asked.interrupt_id} expired{at}: {asked.message}; its call was refused, and its turn went on"
+    again = f"run the task again: task-runner run {asked.task_name}" if asked.task_name else "write to the agent again"
+    return Conflict(what, where="interrupt_id", hint=again)
 
 
 def pause_value(trigger: Trigger) -> dict[str, Any]:

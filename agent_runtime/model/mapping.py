@@ -38,7 +38,8 @@ JSON_KEYS = {
         "Deviation": "deviation_id kind channel page_id page_version says found source candidate_id why origin "
         "lifecycle turn_id task_name created_at decided_at note",
         "Interrupt": "interrupt_id turn_id thread_id channel kind tool args args_hash missing_scope question "
-        "allows_text task_name category status decision message created_at resolved_at",
+        "allows_text task_name category status decision message created_at resolved_at expires_at reminded_at "
+        "escalated_at",
         "MemoryEntry": "entry_id tier owner key text form origin written_by turn_id created_at updated_at",
         "Message": "role text tool_calls tool_call_id at",
         "Page": "page_id title tags origin lifecycle version updated_at sources attachments body",

@@ -55,6 +55,7 @@ INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "l
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
 _OF_AGENTS = frozenset({"sender", "parent", "hops"})  # said only where an agent sent it; absent in older envelopes
+ON_APPROVALS = ("approval_reminder_s", "approval_escalation_s", "approval_timeout_s")  # said only where they are set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,8 @@ class Trigger:
         sender: the agent that sent it; empty for a fire and an author's message.
         parent: that agent's turn.
         hops: how many messages between agents there were since an author or a fire, this one included.
+        approval_reminder_s, approval_escalation_s, approval_timeout_s: how long after it was asked an approval that
+            nobody answers is reminded of, alerted about, and ends; 0 for never.
     """
 
     source: Source
@@ -110,6 +113,9 @@ class Trigger:
     sender: str = ""
     parent: str = ""
     hops: int = 0
+    approval_reminder_s: int = 0
+    approval_escalation_s: int = 0
+    approval_timeout_s: int = 0
 
     @property
     def shown(self) -> str:
@@ -122,6 +128,7 @@ class Trigger:
         """Return the trigger with its digest."""
         meta = self.to_meta()
         said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
+        said |= {name: meta[name] for name in ON_APPROVALS if name in meta}
         # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
         said["category"] = self.grant.name
         meta["digest"] = hashlib.sha256(_SORTED.encode(said).encode()).hexdigest()
@@ -139,12 +146,15 @@ class Trigger:
         for name in INSTANTS:
             meta[name] = rfc3339(meta[name]) if meta[name] else ""
         meta["grant"] = _grant(self.grant)
+        for name in ON_APPROVALS:
+            if not meta[name]:
+                del meta[name]
         return meta
 
 
 _TYPES = {item.name: item.type for item in fields(Trigger)}
 _read = attrgetter(*_TYPES)
-_DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED]
+_DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED and name not in ON_APPROVALS]
 _DIGESTED_OF_OTHERS = [name for name in _DIGESTED if name not in _OF_AGENTS]
 # Made once: `json.dumps` makes one for each call that asks for anything special.
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -285,7 +295,7 @@ def _derived(trigger: Trigger) -> tuple[str, str]:
 
 def from_meta(meta: Mapping[str, Any]) -> Trigger:
     """Read a trigger from its JSON object. Raises InvalidInput."""
-    if set(meta) | _OF_AGENTS != set(_TYPES):
+    if set(meta) | _OF_AGENTS | set(ON_APPROVALS) != set(_TYPES):
         raise InvalidInput("lacks or adds fields", where="meta")
     try:
         values: dict[str, Any] = {name: _value(name, _TYPES[name], value) for name, value in meta.items()}

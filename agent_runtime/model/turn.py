@@ -85,6 +85,7 @@ class TurnContext:
         writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
         handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
         paced: it is an iteration of a self-paced loop.
+        unanswered: an approval of this turn ended because nobody answered it: the turn asks nothing more.
     """
 
     turn_id: str
@@ -104,6 +105,7 @@ class TurnContext:
     writes_approved: bool = False
     handoff: str = ""
     paced: bool = False
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +194,9 @@ class TurnRecord:
     tokens_in: int
     tokens_out: int
     wake_after_s: int | None
+    approval_reminder_s: int = 0
+    approval_escalation_s: int = 0
+    approval_timeout_s: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +234,11 @@ class InterruptRecord:
     resolved_at: datetime | None
     task_name: str
     category: str
+    remind_at: datetime | None = None
+    reminded_at: datetime | None = None
+    escalate_at: datetime | None = None
+    escalated_at: datetime | None = None
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

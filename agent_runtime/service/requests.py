@@ -16,7 +16,15 @@ from zoneinfo import ZoneInfo
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_runtime.mailbox.acceptor import Acceptor, Receipt
-from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, Trigger, fire_key, message_key, turn_id_of
+from agent_runtime.model.trigger import (
+    FIRST_AGENT,
+    NOT_AGENTS,
+    ON_APPROVALS,
+    Trigger,
+    fire_key,
+    message_key,
+    turn_id_of,
+)
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import Categories
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -24,13 +32,14 @@ from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
 from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.errors import code_of
-from turnkeeper.times import EPOCH
+from turnkeeper.times import EPOCH, LONGEST
 
 CONVERSATION = "conversation"
 LONGEST_PROMPT = 1 << 20  # bytes
 LONGEST_PAYLOAD = 1 << 20
 LONGEST_MESSAGE = 256 << 10
 MOST_ATTEMPTS = 1_000_000
+_LONGEST_WAIT_S = int(LONGEST.total_seconds())
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~+-]{0,199}", re.ASCII)
 _LABEL = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?", re.ASCII)
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
@@ -75,6 +84,7 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
         first_nominal_at=_instant(catch_up, "first_nominal_at", "catch_up."),
         last_nominal_at=_instant(catch_up, "last_nominal_at", "catch_up."),
         traceparent=_matching(_TRACE, request.traceparent, "traceparent") if request.traceparent else "",
+        **_waits(request),
     ).sealed()
 
 
@@ -170,6 +180,11 @@ def _payload(text: str) -> str:
     if text:
         read_object(text, where="payload_json", longest=LONGEST_PAYLOAD)
     return text
+
+
+def _waits(request: wire.FireRequest) -> dict[str, Any]:
+    """Return how long the fire's approvals wait, by the names of the fields."""
+    return {name: _between(getattr(request, name), 0, _LONGEST_WAIT_S, name) for name in ON_APPROVALS}
 
 
 def _required(request: wire.FireRequest, field: str) -> datetime:

@@ -70,6 +70,10 @@ turns = sa.Table(
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),  # when the graph asked to be woken, counted from the turn's end
+    # How long its approvals wait, from when they are asked: until a reminder, an alert, their end; 0 for never.
+    sa.Column("approval_reminder_s", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("approval_escalation_s", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("approval_timeout_s", sa.BigInteger, nullable=False, server_default="0"),
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
     sa.CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
@@ -164,6 +168,12 @@ interrupts = sa.Table(
     sa.Column("applied", sa.Boolean, nullable=False),  # the graph has gone on with the decision
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("resolved_at_us", sa.BigInteger),
+    # When the author is to be reminded of it and when he was; likewise of an alert; when it ends unanswered.
+    sa.Column("remind_at_us", sa.BigInteger),
+    sa.Column("reminded_at_us", sa.BigInteger),
+    sa.Column("escalate_at_us", sa.BigInteger),
+    sa.Column("escalated_at_us", sa.BigInteger),
+    sa.Column("expires_at_us", sa.BigInteger),
     sa.CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
     sa.CheckConstraint("status IN ('pending', 'resolved', 'void')", name="interrupts_status"),
     sa.Index("interrupts_by_turn", "turn_id", "number"),

@@ -114,6 +114,14 @@ def list_interrupts(
     return [from_row(InterruptRecord, row) for row in connection.execute(query.limit(LARGEST_PAGE)).mappings()]
 
 
+def timed_interrupts(connection: Connection) -> list[InterruptRecord]:
+    """Return what waits for an author and is reminded of, escalated or ended at some time, oldest first."""
+    timed = interrupts.c.remind_at_us.is_not(None) | interrupts.c.escalate_at_us.is_not(None)
+    timed = timed | interrupts.c.expires_at_us.is_not(None)
+    query = _interrupts().where(interrupts.c.status == "pending", timed).order_by(interrupts.c.number)
+    return [from_row(InterruptRecord, row) for row in connection.execute(query).mappings()]
+
+
 def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord | None:
     row = _first(connection, _interrupts().where(interrupts.c.interrupt_id == interrupt_id))
     return from_row(InterruptRecord, row) if row is not None else None

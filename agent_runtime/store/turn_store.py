@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
@@ -72,6 +72,7 @@ class Store:
         epoch: which owner of the store this process is.
         events: notified when turn events were added.
         conversations: notified when a conversation changed.
+        asked: notified when a turn asked its author something, and when he decided.
         with_handoffs: turns that are shown what an earlier session left.
         event_source: what happens inside turns, for whoever wants it.
     """
@@ -85,6 +86,7 @@ class Store:
         self.epoch = epoch
         self.events = Signal()
         self.conversations = Signal()
+        self.asked = Signal()
         self.with_handoffs: set[str] = set()
         self.event_source = event_source
 
@@ -273,12 +275,18 @@ class Store:
 
     @_transaction
     def interrupted(
-        self, connection: Connection, at: datetime, turn_id: str, raised: Sequence[RaisedInterrupt]
+        self,
+        connection: Connection,
+        at: datetime,
+        turn_id: str,
+        raised: Sequence[RaisedInterrupt],
+        without_task: approval.Waits = approval.FOR_EVER,
     ) -> list[str]:
-        """Write that a turn waits for its author. Return the ids of what is newly asked."""
+        """Write that a turn waits for its author, of a turn `without_task` how long. Return the ids of what is new."""
         turn = _turn(connection, turn_id)
         turn_writes.mark_applied(connection, tuple(turn.answers))
-        fresh = turn_writes.add_interrupts(connection, turn, raised, at)
+        waits = approval.waits_of(turn, without_task)
+        fresh = turn_writes.add_interrupts(connection, turn, raised, at, waits)
         turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
         asked = tuple(item.interrupt_id for item in raised)
         summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
@@ -329,10 +337,11 @@ class Store:
         why = storable(error) or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
         changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
         turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
-        by = started_by(turn)
-        add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=why, turn=turn)
+        by, expired = started_by(turn), _unanswered(connection, turn)
+        told = "; ".join(filter(None, (why, expired)))
+        add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=told, turn=turn)
         self.event_source.ended(connection, turn, ended, at)
-        released = turn_writes.release_held(connection, turn.thread_id, at)
+        released = turn_writes.release_held(connection, turn.thread_id, at, why=expired)
         kept = turn_writes.kept(connection, turn.thread_id)
         return Finished(state=ended, released=released, kept=kept, owes=mail.owe_answer(connection, turn_id))
 
@@ -380,10 +389,27 @@ class Store:
             turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
             if decided.decision == "answer":
                 turn_writes.add_answer(connection, item.turn_id, decided.message, at)
+        elif item.decision == approval.EXPIRED:
+            raise approval.too_late(item)
         elif item.status == "void" or approval.recorded_decision(item) != decided:
             what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
             raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
         return _interrupt(connection, interrupt_id)
+
+    @_transaction
+    def expire(self, connection: Connection, at: datetime) -> list[InterruptRecord]:
+        """End the approvals that nobody answered in time, and return them. An answer that was stored first stands."""
+        due = [item for item in turn_reads.timed_interrupts(connection) if item.expires_at and item.expires_at <= at]
+        for item in due:
+            turn_writes.settle_interrupt(connection, item.interrupt_id, approval.expired(item), at)
+        return due
+
+    @_transaction
+    def told(
+        self, connection: Connection, at: datetime, interrupt_id: str, what: Literal["reminded_at", "escalated_at"]
+    ) -> bool:
+        """Write that the author was reminded of an approval, or alerted; False if it was written, or waits no more."""
+        return turn_writes.mark_told(connection, interrupt_id, what, at)
 
     def _add_turn(self, connection: Connection, at: datetime, trigger: Trigger, **columns: Any) -> None:
         turn_writes.add_key(connection, trigger, became="turn", at=at)
@@ -401,6 +427,13 @@ def _turn(connection: Connection, turn_id: str) -> TurnRecord:
     if turn is None:
         raise NotFound(f"no turn {turn_id}", where="turn_id", hint="see: agent-runtime turns list")
     return turn
+
+
+def _unanswered(connection: Connection, turn: TurnRecord) -> str:
+    """Return that an approval of a turn expired, or nothing."""
+    asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
+    said = next((item.message for item in asked if item.decision == approval.EXPIRED), "")
+    return f"{approval.UNANSWERED}: {said}" if said else ""
 
 
 def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:

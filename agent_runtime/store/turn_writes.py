@@ -7,13 +7,13 @@ once.
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
-from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
+from agent_runtime.model.approval import FOR_EVER, AuthorDecision, RaisedInterrupt, Waits, canonical
 from agent_runtime.model.mapping import from_row
-from agent_runtime.model.trigger import INSTANTS, Trigger, TriggerHeader, from_meta
+from agent_runtime.model.trigger import INSTANTS, ON_APPROVALS, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
@@ -25,7 +25,9 @@ LONGEST_SUMMARY = 200
 _COPIED = (  # columns that a turn's row has from its trigger
     *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
     *("read_only", "timezone", "catch_up", "stands_for", "traceparent"),
+    *ON_APPROVALS,
 )
+_INSTANTS = ("remind_at", "reminded_at", "escalate_at", "escalated_at", "expires_at")  # of a question
 _ASKED = ("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question")
 POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
 
@@ -112,14 +114,16 @@ def add_answer(connection: Connection, turn_id: str, text: str, at: datetime) ->
 
 
 def add_interrupts(
-    connection: Connection, turn: TurnRecord, raised: Sequence[RaisedInterrupt], at: datetime
+    connection: Connection, turn: TurnRecord, raised: Sequence[RaisedInterrupt], at: datetime, waits: Waits = FOR_EVER
 ) -> list[str]:
     """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
-    fresh = []
+    fresh, due = [], waits.from_time(at)
+    instants = {f"{name}_us": to_us(due[name]) if name in due else None for name in _INSTANTS}
     for item in raised:
         copied = {name: storable(getattr(item, name)) for name in _ASKED}
         row = _ASK.values(
             **copied,
+            **instants,
             allows_text=item.allows_text,
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
@@ -152,6 +156,15 @@ def settle_interrupt(connection: Connection, interrupt_id: str, decided: AuthorD
     )
 
 
+def mark_told(
+    connection: Connection, interrupt_id: str, told: Literal["reminded_at", "escalated_at"], at: datetime
+) -> bool:
+    """Write that the author was reminded of what waits, or alerted; False if it was written, or waits no more."""
+    column = interrupts.c[f"{told}_us"]
+    row = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id, interrupts.c.status == "pending")
+    return bool(connection.execute(row.where(column.is_(None)).values({column: to_us(at)})).rowcount)
+
+
 def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:
     """Note that the graph has gone on with these decisions."""
     connection.execute(update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids)).values(applied=True))
@@ -182,13 +195,13 @@ def kept(connection: Connection, thread_id: str = "") -> tuple[Trigger, ...]:
     return tuple(from_meta(json.loads(meta)) for meta in _KEPT.values(connection, thread_id=thread_id))
 
 
-def release_held(connection: Connection, thread_id: str, at: datetime) -> tuple[str, ...]:
-    """Write that the fires held on a thread may be sent again; return the ids of their turns, in order."""
+def release_held(connection: Connection, thread_id: str, at: datetime, *, why: str = "") -> tuple[str, ...]:
+    """Write that the fires held on a thread may be sent again, and why; return the ids of their turns, in order."""
     held = [from_row(KeyRecord, row) for row in _HELD.dicts(connection, thread_id=thread_id)]
     if held:
         _RELEASE.run(connection, of=thread_id)
     for key in held:
-        add_event(connection, key, "RELEASED", at, trigger="fire")
+        add_event(connection, key, "RELEASED", at, trigger="fire", error=why)
     return tuple(key.turn_id for key in held)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent_runtime.graph.engine.engine import Ended, Engine, Order, Step
-from agent_runtime.model.approval import call_key, canonical
+from agent_runtime.model.approval import EXPIRED, call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES
 from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
 from agent_runtime.permissions.judge import Narrowing
@@ -100,6 +100,7 @@ class Intervals:
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
             handoff=shown(handoffs),
             paced=turn.kind in WAKES,
+            unanswered=any(one.decision == EXPIRED for one in asked),
         )
 
     async def _pin(self, turn: TurnRecord, category: Category) -> None:

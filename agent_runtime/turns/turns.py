@@ -14,9 +14,10 @@ from typing import Any, Literal
 from agent_runtime.graph.engine.engine import Answers, Continue, Ended, Engine, Input, Order
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.model.approval import Waits
 from agent_runtime.model.decide import Action, Decision, Facts, Position, decide
 from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import TurnRecord
+from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.store.turn_reads import get_turn, is_cancelled, newest_on_thread
 from agent_runtime.store.turn_store import Finished, Store, Transcript
 from agent_runtime.turns.interval import Intervals
@@ -28,7 +29,7 @@ from turnkeeper.process import Failpoints
 
 LONGEST_NOTIFY_S = 30.0
 MOST_NOTIFYING = 8
-Event = Literal["interrupt", "failure", "pause"]
+Event = Literal["interrupt", "failure", "pause", "reminder", "expired"]
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LANG"),
     *("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
@@ -129,6 +130,7 @@ class Parts:
     notifier: Notifier
     log: EventLog
     failpoints: Failpoints
+    waits: Waits  # of approvals that a turn without a task asks for
 
 
 class Turns:
@@ -143,6 +145,7 @@ class Turns:
         self._notifier = parts.notifier
         self._log = parts.log
         self._failpoints = parts.failpoints
+        self._waits = parts.waits
         self._lanes = lanes
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
@@ -190,7 +193,9 @@ class Turns:
         if finished.owes:
             self._agent_messages.owing.notify()
 
-    def notify(self, event: Event, of: TurnRecord | Trigger | TriggerHeader, interrupt_id: str = "") -> None:
+    def notify(
+        self, event: Event, of: TurnRecord | Trigger | TriggerHeader | InterruptRecord, interrupt_id: str = ""
+    ) -> None:
         """Tell the author of something that may matter at once."""
         where = {"task": of.task_name, "channel": of.channel, "turn_id": of.turn_id}
         self._notifier.notify(Notification(event=event, **where, interrupt_id=interrupt_id))
@@ -328,7 +333,8 @@ class Turns:
             self.released(finished)
             self.notify("pause", turn)
             return True
-        fresh = await self._store.interrupted(turn.turn_id, questions)
+        fresh = await self._store.interrupted(turn.turn_id, questions, self._waits)
+        self._store.asked.notify()
         self._stopped(turn, "interrupted")
         for item in questions:
             if item.interrupt_id in fresh:

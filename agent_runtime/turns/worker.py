@@ -22,6 +22,7 @@ from agent_runtime.store.schema import keys
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import kept
+from agent_runtime.turns.deadlines import Deadlines
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from agent_runtime.turns.turns import Parts, Turns
 from turnkeeper.clock import Clock
@@ -115,6 +116,7 @@ class Worker:
         terminal_deliveries: TerminalDeliveries,
         outboxes: Outboxes,
         handoffs: HandoffIntake,
+        home: Home,
         arrived: Signal,
         clock: Clock,
         most_at_once: int,
@@ -135,6 +137,7 @@ class Worker:
         self._clock = clock
         self._lanes = Lanes(self._handle, clock, most_at_once=most_at_once, on_done=self._on_done)
         self._turns = Turns(parts, self._lanes)
+        self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
         self._trouble: dict[int, int] = {}
         self.waits: dict[str, str] = {}
         """What of the machine each thread's turn waits for, by thread; it is tried again until it can go on."""
@@ -144,6 +147,7 @@ class Worker:
         self._claiming: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
+        self._timing: asyncio.Task[None] | None = None
         self._began = clock.now()
         self._on_shutdown: Callable[[], None] = _nothing
 
@@ -173,10 +177,12 @@ class Worker:
         self._claiming = asyncio.create_task(self._claim(), name="claim")
         self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
         self._taking = asyncio.create_task(self._outboxes.run(), name="outboxes")
+        self._timing = asyncio.create_task(self._deadlines.run(), name="deadlines")
 
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
-        ending = [task for task in (self._claiming, self._answering, self._taking) if task is not None]
+        started = (self._claiming, self._answering, self._taking, self._timing)
+        ending = [task for task in started if task is not None]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -195,6 +201,7 @@ class Worker:
 
     def answered(self, thread_id: str) -> None:
         """Go on with a thread whose interrupt was decided."""
+        self._store.asked.notify()
         self._lanes.put_decision(thread_id)
 
     async def _claim(self) -> None:

@@ -126,9 +126,9 @@ QUIET = Kind(
 ESCALATION = Kind(
     path="state/escalate-failed-<ts>-<process>",
     meaning="an alert that was not delivered on any route",
-    writer="watchdog, before it tries",
+    writer="watchdog, before it tries; agent-runtime, of an approval that waits (`-approvals`)",
     consumer="watchdog: every tick tries again; `status`",
-    ends="dated when its process is verified; cleared when a route took it, and by `up`, which prints it",
+    ends="dated when its process is verified; cleared when sent or its approval is over, and by `up`, which prints it",
 )
 STATUS = Kind(
     path="state/restart-status/<id>.json",

@@ -156,7 +156,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             )
             ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
-            recorded.append(_log_record(fire, moved, item.state))
+            recorded.append(_log_record(fire, moved, item))
             if Outcome.INTERRUPTED in {fire.outcome, moved.outcome}:
                 asked.add(fire.fire_id)
             moves.append(Moved(moved, item.state, item.at))
@@ -181,11 +181,13 @@ def _open(session: Session, after: int) -> list[Fire]:
     return session.fires.open_fires(after, _ASKED_AT_ONCE)
 
 
-def _log_record(before: Fire, after: Fire, state: ledger.TurnState) -> log_records.LogRecord:
+def _log_record(before: Fire, after: Fire, news: News) -> log_records.LogRecord:
+    state = news.state
     if after.outcome not in OPEN:
         return log_records.settled(after)
     if state is ledger.TurnState.RELEASED:
-        return log_records.of_fire("fire.released", before, next_attempt=after.attempt)
+        why = {"reason": news.error} if news.error else {}
+        return log_records.of_fire("fire.released", before, next_attempt=after.attempt, **why)
     if state is ledger.TurnState.FAILED:
         return log_records.of_fire("fire.retried", before, next_attempt=after.attempt, reason=after.reason)
     return log_records.of_fire(f"fire.{after.outcome}", after)

@@ -260,6 +260,12 @@ FIELDS = (
           is_clearable=False, column="AGENT"),
     Field("read_only", FLAG, "--read-only/--no-read-only", "Allow only tools that read.", default=False),
     Field("ephemeral", FLAG, "--ephemeral", "Delete the task when the daemon stops.", default=False, is_sparse=True),
+    Field("approval_reminder", POSITIVE_DURATION, "--approval-reminder",
+          "How long after an approval was asked you are reminded of it."),
+    Field("approval_escalation", POSITIVE_DURATION, "--approval-escalation",
+          "How long after an approval was asked an alert is raised about it."),
+    Field("approval_timeout", POSITIVE_DURATION, "--approval-timeout",
+          "How long after it was asked an approval ends unanswered: its call is refused; default never."),
     Field("paused", FLAG, attribute="", default=False),
     Field("tags", LABELS, "--tag", "A label, as key=value."),
 )  # fmt: skip

@@ -125,6 +125,7 @@ class Outcome(StrEnum):
 
 UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
+UNANSWERED = "its approval expired"  # in the reason of a fire whose turn asked and got no answer; the runtime says so
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
 # The fires that `max_fires` bounds: those that nobody asked for one by one.
@@ -172,6 +173,8 @@ class Definition:
         first, if_silent: of a self-paced task, how long after its creation it wakes first, and what becomes of it when
             a turn asks for no next wake: `end`, `wait` or a duration; see :mod:`task_runner.planner.self_paced`.
         ephemeral: deleted when the daemon stops.
+        approval_reminder, approval_escalation, approval_timeout: how long after a turn asked its author he is reminded,
+            an alert is raised, and the approval ends unanswered; None for never. Passed to the runtime with each fire.
         created_by: the turn of an agent that made it; None for an author's.
         on: the events it fires for; None for none.
     """
@@ -204,6 +207,9 @@ class Definition:
     first: timedelta | None = None
     if_silent: str = ""
     ephemeral: bool = False
+    approval_reminder: timedelta | None = None
+    approval_escalation: timedelta | None = None
+    approval_timeout: timedelta | None = None
     created_by: CreatedBy | None = None
     on: EventTrigger | None = None
 

@@ -25,6 +25,7 @@ LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way w
 NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
 # What a request says of its task by the same names as the definition.
 _PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone")
+_ON_APPROVALS = ("approval_reminder", "approval_escalation", "approval_timeout")
 
 
 def frozen_request(task: Task) -> bytes:
@@ -33,6 +34,9 @@ def frozen_request(task: Task) -> bytes:
     request = wire.FireRequest(task_id=task.id, task_name=definition.name, thread_id=definition.thread_id or task.id)
     for name in _PASSED_ON:
         setattr(request, name, getattr(definition, name))
+    for name in _ON_APPROVALS:
+        if (after := getattr(definition, name)) is not None:
+            setattr(request, f"{name}_s", int(after.total_seconds()))
     return request.SerializeToString()
 
 

@@ -87,6 +87,7 @@ class Question:
         open: the task's open entries.
         newest: the task's newest entries, newest first, where it was self-paced.
         notes: what triggered those entries that an event did, by their numbers.
+        unanswered: the fire under way at that time whose turn ended after nobody had answered it; None for none.
     """
 
     task: Task
@@ -97,6 +98,7 @@ class Question:
     open: Sequence[Fire] = ()
     newest: Sequence[Fire] = ()
     notes: Mapping[int, Note] = field(default_factory=dict)
+    unanswered: Fire | None = None
 
     @property
     def revision(self) -> Revision:
@@ -129,6 +131,7 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
         notes=_notes(session, _of_events(entries)),
         newest=session.fires.history(task.id, _NEWEST) if is_self_paced(in_force(revisions, at).definition) else (),
         open=snapshot.open,
+        unanswered=session.fires.unanswered_at(task.id, at),
     )
     said = explained(asked)
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
@@ -184,7 +187,18 @@ def explained(asked: Question) -> Explanation:
     if events := _of_events(asked.entries):
         others += _events(asked.definition, events, asked.notes).lines
     said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)
-    return said._replace(lines=(_head(asked), *said.lines, *others))
+    return said._replace(lines=(_head(asked), *said.lines, *_unanswered(asked, covering), *others))
+
+
+def _unanswered(asked: Question, covering: Fire | None) -> list[str]:
+    """Say that a time came due while an approval waited that nobody answered."""
+    fire = asked.unanswered
+    if fire is None or fire.ended_at is None or (covering is not None and covering.entry_id == fire.entry_id):
+        return []
+    after = f"; catch-up {covering.policy} decided about it after that" if covering is not None else ""
+    return [
+        f"It came due while {fire.fire_id} waited for its author, until {rfc3339(fire.ended_at)}: {fire.reason}{after}."
+    ]
 
 
 def _of_self_paced(asked: Question) -> Explanation:
@@ -363,6 +377,8 @@ def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list
         return "coalesced", [*lines, what]
     lines += _sending(entry)
     lines += _turn(entry)
+    if entry.outcome is Outcome.INTERRUPTED and (ends := definition.approval_timeout) is not None:
+        lines.append(f"What it asks ends {format_duration(ends)} after it was asked, if nobody answers.")
     if entry.nominal_at != at:
         return "stood_for", lines
     late = entry.fired_at is not None and entry.fired_at > entry.due_at + definition.grace

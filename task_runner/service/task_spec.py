@@ -91,6 +91,7 @@ def parse_spec(
         definition = _bounded(definition, spec, now, previous)
     if definition.start_at and definition.end_at and definition.end_at <= definition.start_at:
         raise InvalidInput("must be later than start_at", where="end_at")
+    _check_approvals(definition)
     timetable_of(definition)
     return definition
 
@@ -283,6 +284,16 @@ def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
     if spec.HasField("if_silent"):
         silent = spec.if_silent
     return replace(definition, first=first, if_silent=self_paced.check_if_silent(silent))
+
+
+def _check_approvals(definition: Definition) -> None:
+    """Raise InvalidInput if an approval would end before its author is told of it again."""
+    ends = definition.approval_timeout
+    for name in ("approval_reminder", "approval_escalation"):
+        after = getattr(definition, name)
+        if ends is not None and after is not None and after >= ends:
+            what = f"{format_duration(after)} is not before approval_timeout ({format_duration(ends)})"
+            raise InvalidInput(what, where=name, hint="give a shorter duration, or a longer approval_timeout")
 
 
 def _bounded(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:

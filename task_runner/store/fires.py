@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
-from task_runner.model.task import OPEN, UNDER_WAY, Fire, FireKind, Outcome, TaskId, TaskState, replace
+from task_runner.model.task import OPEN, UNANSWERED, UNDER_WAY, Fire, FireKind, Outcome, TaskId, TaskState, replace
 from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
 from task_runner.store import rows
@@ -182,6 +182,17 @@ class Fires:
             .limit(limit)
         )
         return self._found(query)
+
+    def unanswered_at(self, task_id: str, at: datetime) -> Fire | None:
+        """Return the fire that was under way at a time and ended after an approval of its turn had expired."""
+        query = (
+            select(fires)
+            .where(fires.c.task_id == task_id, fires.c.reason.contains(UNANSWERED, autoescape=True))
+            .where(fires.c.started_us <= to_us(at), fires.c.ended_us >= to_us(at))
+            .order_by(fires.c.entry_id.desc())
+            .limit(1)
+        )
+        return next(iter(self._found(query)), None)
 
     def remove_runs(self, entry_ids: Sequence[int]) -> None:
         """Remove skipped runs whose nominal times turn out to lie in the future."""

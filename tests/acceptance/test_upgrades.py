@@ -136,6 +136,8 @@ def test_a_wake_that_was_armed_comes_and_the_loop_goes_on(opened: Upgraded) -> N
 
 def test_an_open_approval_is_given_and_its_turn_and_the_fire_behind_it_go_on(opened: Upgraded) -> None:
     (pending,) = opened.told["agent-runtime interrupts list"]
+    (waits,) = opened.ask("agent-runtime", "interrupts", "list")
+    assert (waits["expires_at"], waits["reminded_at"]) == (None, None), "it waits without end, as it did then"
     opened.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
     opened.until_outcome("errand", "succeeded")
     opened.until_outcome("held", "succeeded")

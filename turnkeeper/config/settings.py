@@ -5,9 +5,9 @@ The keys and their defaults are documented by the models below; `turnkeeper conf
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.toml_file import read_toml
@@ -89,12 +89,26 @@ class SchedulerSettings(_Section):
     keep_history: Seconds = Field(86_400.0 * 90, description="how long finished fires are kept")
 
 
+class ApprovalSettings(_Section):
+    """`[approvals]`: how long an approval waits that is asked by a turn without a task; a task says it for its own."""
+
+    reminder_s: Seconds = Field(0.0, description="how long after it was asked you are reminded of it; 0: never")
+    escalation_s: Seconds = Field(0.0, description="likewise, when an alert is raised about it; 0: never")
+    timeout_s: Seconds = Field(0.0, description="likewise, when it ends unanswered: its call is refused; 0: never")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.timeout_s and max(self.reminder_s, self.escalation_s) >= self.timeout_s:
+            raise ValueError("reminder_s and escalation_s must be less than timeout_s")
+        return self
+
+
 class NotifySettings(_Section):
     """`[notify]`: a local command that notifies the author."""
 
     command: str = Field("", description="run by the shell, with the event's fields in TURNKEEPER_* variables")
-    on: tuple[Literal["interrupt", "failure", "pause"], ...] = Field(
-        ("interrupt", "failure", "pause"), description="the events to notify of"
+    on: tuple[Literal["interrupt", "failure", "pause", "reminder", "expired"], ...] = Field(
+        ("interrupt", "failure", "pause", "reminder", "expired"), description="the events to notify of"
     )
 
 
@@ -127,6 +141,7 @@ class Settings(_Section):
     categories: CategorySettings = Field(default_factory=CategorySettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+    approvals: ApprovalSettings = Field(default_factory=ApprovalSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
 

@@ -25,6 +25,7 @@ from agent_runtime.cli import rows
 from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.clock import SystemClock
 from turnkeeper.console import plain
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
@@ -98,9 +99,15 @@ def _states(turn: wire.ConversationTurn) -> list[tuple[Kind, int, str, str]]:
         if turn.status == "running" and kind != "interrupt":
             continue  # what is proposed is shown after the words that go with it
         for at, one in enumerate(getattr(turn, f"{kind}s")):
-            state = one.decision or one.status if kind == "interrupt" else one.lifecycle
+            state = _asked_state(one) if kind == "interrupt" else one.lifecycle
             found.append((kind, at, getattr(one, f"{kind}_id"), state))
     return found
+
+
+def _asked_state(one: wire.Interrupt) -> str:
+    """Return what became of a question: one of which its author was reminded is shown again."""
+    reminded = " reminded" if one.HasField("reminded_at") else ""
+    return one.decision or f"{one.status}{reminded}"
 
 
 class Shown:
@@ -299,6 +306,17 @@ def _deviation(row: Row, numbers: Numbers) -> Card | Decided:
     )
 
 
+_WHILE_IT_WAITS = (("reminded", "reminded_at"), ("alerted", "escalated_at"), ("expires", "expires_at"))
+
+
+def _waits(row: Row) -> Pairs:
+    """Return when the author was told of a question again, and how long he has left."""
+    found = [(label, rows.shown(row[key])) for label, key in _WHILE_IT_WAITS if row[key]]
+    return [
+        (label, f"{at} ({rows.left(row, SystemClock().now())})" if label == "expires" else at) for label, at in found
+    ]
+
+
 def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     if row["status"] != "pending":
         decision = row["decision"] or row["status"]
@@ -319,6 +337,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
         title=row["question"] if question else f"{row['tool']} needs {row['missing_scope']}",
         note="" if question else row["question"],
         args="" if question else "\n".join(lines),
+        facts=_waits(row),
         commands=[*_here(number, keys), *commands],
         number=number,
         style="bold yellow",

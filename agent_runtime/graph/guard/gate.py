@@ -27,7 +27,7 @@ from langgraph.types import interrupt
 
 from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_question, turn_around
 from agent_runtime.graph.guard.arguments import write
-from agent_runtime.model.approval import AskedCall, answers_call, ask, canonical, covers
+from agent_runtime.model.approval import EXPIRED, AskedCall, answers_call, ask, canonical, covers
 from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal
 from turnkeeper.errors import Denied
@@ -145,6 +145,9 @@ class _Start:
 
 _STARTED: ContextVar[tuple[_Start, ...]] = ContextVar("turnkeeper_subagents", default=())
 NO_TURN = Refused(text="this call was made outside a turn; it was not run")
+NOBODY_THERE = Refused(
+    text="nobody answered what this turn asked before, so nothing more is asked; this call was not run"
+)
 OTHER_PROCESS = Refused(text="this call was made in another process than the turn's; it was not run")
 
 
@@ -291,13 +294,18 @@ class Gate:
         """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
         if problem := write(request.args).problem:
             return Refused(text=f"this call cannot be put to the author, and was not run: {problem}")
-        answer = _decided(kind, self._call(request, verdict), _why(request, turn, verdict), turn.thread_id)
+        call = self._call(request, verdict)
+        if turn.unanswered and not call.was_asked(turn.asked):
+            return NOBODY_THERE
+        answer = _decided(kind, call, _why(request, turn, verdict), turn.thread_id)
         decision, edited = answer["decision"], answer.get("args")
         if decision == "approve":
             return self._approved(request, turn, request.args)
         if decision == "edit" and isinstance(edited, dict):
             return self._approved(request, turn, edited)
         because = str(answer.get("message", ""))
+        if decision == EXPIRED:
+            return Refused(text=f"{because}: this call was not run; finish without it")
         return Refused(text=f"the author refused this call: {because}" if because else "the author refused this call")
 
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:

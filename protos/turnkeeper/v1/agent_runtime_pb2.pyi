@@ -76,6 +76,9 @@ class FireRequest(_message.Message):
     READ_ONLY_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     TIMEZONE_FIELD_NUMBER: _builtins.int
+    APPROVAL_REMINDER_S_FIELD_NUMBER: _builtins.int
+    APPROVAL_ESCALATION_S_FIELD_NUMBER: _builtins.int
+    APPROVAL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     fire_id: _builtins.str
     task_id: _builtins.str
     task_name: _builtins.str
@@ -93,6 +96,10 @@ class FireRequest(_message.Message):
     traceparent: _builtins.str
     timezone: _builtins.str
     """IANA name, for showing the nominal time as its author thinks of it"""
+    approval_reminder_s: _builtins.int
+    """How long after it was asked an approval that nobody answers is reminded of, alerted about, and ends; 0 for never."""
+    approval_escalation_s: _builtins.int
+    approval_timeout_s: _builtins.int
     @_builtins.property
     def nominal_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -122,10 +129,13 @@ class FireRequest(_message.Message):
         read_only: _builtins.bool = ...,
         traceparent: _builtins.str = ...,
         timezone: _builtins.str = ...,
+        approval_reminder_s: _builtins.int = ...,
+        approval_escalation_s: _builtins.int = ...,
+        approval_timeout_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "due_at", b"due_at", "fired_at", b"fired_at", "nominal_at", b"nominal_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "kind", b"kind", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "approval_escalation_s", b"approval_escalation_s", "approval_reminder_s", b"approval_reminder_s", "approval_timeout_s", b"approval_timeout_s", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "kind", b"kind", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -352,6 +362,7 @@ class TurnEvent(_message.Message):
     state: Global___TurnEvent.State.ValueType
     summary: _builtins.str
     error: _builtins.str
+    """of a turn that went on after nobody answered it: "its approval expired: …" """
     wake_after_s: _builtins.int
     tokens_in: _builtins.int
     tokens_out: _builtins.int
@@ -1292,6 +1303,9 @@ class Interrupt(_message.Message):
     RESOLVED_AT_FIELD_NUMBER: _builtins.int
     ALLOWS_TEXT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    REMINDED_AT_FIELD_NUMBER: _builtins.int
+    ESCALATED_AT_FIELD_NUMBER: _builtins.int
     interrupt_id: _builtins.str
     turn_id: _builtins.str
     thread_id: _builtins.str
@@ -1308,7 +1322,7 @@ class Interrupt(_message.Message):
     status: _builtins.str
     """pending, resolved, void"""
     decision: _builtins.str
-    """approve, reject, edit, answer"""
+    """approve, reject, edit, answer; expired: nobody answered in time"""
     allows_text: _builtins.bool
     message: _builtins.str
     """with the decision: why it was rejected, or the answer"""
@@ -1316,6 +1330,18 @@ class Interrupt(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def resolved_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """when it ends unanswered"""
+
+    @_builtins.property
+    def reminded_at(self) -> _timestamp_pb2.Timestamp:
+        """when the author was reminded of it"""
+
+    @_builtins.property
+    def escalated_at(self) -> _timestamp_pb2.Timestamp:
+        """when an alert was raised about it"""
+
     def __init__(
         self,
         *,
@@ -1337,10 +1363,13 @@ class Interrupt(_message.Message):
         resolved_at: _timestamp_pb2.Timestamp | None = ...,
         allows_text: _builtins.bool = ...,
         message: _builtins.str = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        reminded_at: _timestamp_pb2.Timestamp | None = ...,
+        escalated_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "resolved_at", b"resolved_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decision", b"decision", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "question", b"question", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decision", b"decision", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "question", b"question", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -103,6 +103,9 @@ class TaskSpec(_message.Message):
     DEBOUNCE_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     CREATED_BY_FIELD_NUMBER: _builtins.int
+    APPROVAL_REMINDER_FIELD_NUMBER: _builtins.int
+    APPROVAL_ESCALATION_FIELD_NUMBER: _builtins.int
+    APPROVAL_TIMEOUT_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     cron: _builtins.str
@@ -144,6 +147,12 @@ class TaskSpec(_message.Message):
     """how long after an event the next ones go into its fire"""
     ephemeral: _builtins.bool
     """deleted when the daemon stops"""
+    approval_reminder: _builtins.str
+    """how long after it was asked the author is reminded of an approval"""
+    approval_escalation: _builtins.str
+    """likewise, when an alert is raised about it"""
+    approval_timeout: _builtins.str
+    """likewise, when it ends unanswered: its call is refused"""
     id: _builtins.str
     """of a loop that was written out: given to it by ApplyTasks where it is new and free"""
     @_builtins.property
@@ -204,14 +213,23 @@ class TaskSpec(_message.Message):
         debounce: _builtins.str | None = ...,
         ephemeral: _builtins.bool | None = ...,
         created_by: Global___CreatedBy | None = ...,
+        approval_reminder: _builtins.str | None = ...,
+        approval_escalation: _builtins.str | None = ...,
+        approval_timeout: _builtins.str | None = ...,
         id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_approval_escalation", b"_approval_escalation", "_approval_reminder", b"_approval_reminder", "_approval_timeout", b"_approval_timeout", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "approval_escalation", b"approval_escalation", "approval_reminder", b"approval_reminder", "approval_timeout", b"approval_timeout", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "filters", b"filters", "first", b"first", "grace", b"grace", "id", b"id", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_approval_escalation", b"_approval_escalation", "_approval_reminder", b"_approval_reminder", "_approval_timeout", b"_approval_timeout", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "approval_escalation", b"approval_escalation", "approval_reminder", b"approval_reminder", "approval_timeout", b"approval_timeout", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "filters", b"filters", "first", b"first", "grace", b"grace", "id", b"id", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
+    _WhichOneofReturnType__approval_escalation: _TypeAlias = _typing.Literal["approval_escalation"]  # noqa: Y015
+    _WhichOneofArgType__approval_escalation: _TypeAlias = _typing.Literal["_approval_escalation", b"_approval_escalation"]  # noqa: Y015
+    _WhichOneofReturnType__approval_reminder: _TypeAlias = _typing.Literal["approval_reminder"]  # noqa: Y015
+    _WhichOneofArgType__approval_reminder: _TypeAlias = _typing.Literal["_approval_reminder", b"_approval_reminder"]  # noqa: Y015
+    _WhichOneofReturnType__approval_timeout: _TypeAlias = _typing.Literal["approval_timeout"]  # noqa: Y015
+    _WhichOneofArgType__approval_timeout: _TypeAlias = _typing.Literal["_approval_timeout", b"_approval_timeout"]  # noqa: Y015
     _WhichOneofReturnType__catch_up: _TypeAlias = _typing.Literal["catch_up"]  # noqa: Y015
     _WhichOneofArgType__catch_up: _TypeAlias = _typing.Literal["_catch_up", b"_catch_up"]  # noqa: Y015
     _WhichOneofReturnType__catch_up_window: _TypeAlias = _typing.Literal["catch_up_window"]  # noqa: Y015
@@ -256,6 +274,12 @@ class TaskSpec(_message.Message):
     _WhichOneofArgType_schedule: _TypeAlias = _typing.Literal["schedule", b"schedule"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_escalation) -> _WhichOneofReturnType__approval_escalation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_reminder) -> _WhichOneofReturnType__approval_reminder | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_timeout) -> _WhichOneofReturnType__approval_timeout | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__catch_up) -> _WhichOneofReturnType__catch_up | None: ...
     @_typing.overload

@@ -44,6 +44,20 @@ def test_a_good_fire_travels_unchanged() -> None:
     assert from_envelope(envelope) == trigger
 
 
+def test_a_fire_without_times_for_its_approvals_is_what_it_was_before_there_were_any() -> None:
+    trigger = read(request())
+    assert trigger.digest == "6c4df6dcb608b9bdcd78f41d0b5be37542bacd1e1a994d6fafd815e97eac8c53"
+    assert not [name for name in to_envelope(trigger, envelope_id="1", at=START).meta if name.startswith("approval")]
+
+
+def test_times_for_approvals_travel_and_are_part_of_what_was_accepted() -> None:
+    trigger = read(request(approval_reminder_s=60, approval_timeout_s=3600))
+    again = from_envelope(decode(encode(to_envelope(trigger, envelope_id="1", at=START))))
+    assert (again.approval_reminder_s, again.approval_escalation_s, again.approval_timeout_s) == (60, 0, 3600)
+    assert again == trigger
+    assert len({read(request(approval_timeout_s=each)).digest for each in (0, 60, 3600)}) == 3
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
