@@ -1,4 +1,4 @@
-"""`docs/requirements.md` names tests that exist, and leaves no requirement without one or a reason."""
+"""`docs/requirements.md` and `docs/security.md` name tests that exist, and leave nothing without one or a reason."""
 
 import ast
 import re
@@ -32,6 +32,21 @@ def test_the_page_has_rows() -> None:
 def test_a_requirement_names_a_test_that_exists_or_says_why_not(requirement: str, shown_by: str) -> None:
     named = NAMED.findall(shown_by)
     assert named or shown_by.startswith("Otherwise: "), requirement
+    assert_exist(named)
+
+
+def sections() -> list[str]:
+    return (ROOT / "docs" / "security.md").read_text().split("\n## ")[2:]  # after "Who is trusted"
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda text: text.partition("\n")[0])
+def test_a_boundary_names_the_tests_that_hold_it(section: str) -> None:
+    named = NAMED.findall(section)
+    assert named
+    assert_exist(named)
+
+
+def assert_exist(named: list[tuple[str, str]]) -> None:
     for path, name in named:
         assert (ROOT / path).is_file(), path
         assert name.startswith("test_"), name

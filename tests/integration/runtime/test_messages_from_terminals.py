@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from langchain_core.messages import AIMessage
 
+from agent_runtime.mailbox import agent_messages
 from agent_runtime.mailbox.agent_messages import MOST_A_MINUTE, thread_of
 from agent_runtime.mailbox.inbox import reading
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -166,3 +167,14 @@ async def test_a_folder_that_is_a_link_or_carries_a_reserved_name_is_not_taken_f
     await bench.run(prompt="go")
     assert bench.trail("outbox.accepted") == bench.trail("outbox.refused") == []
     assert all((bench.home.inbox(name) / "outbox" / "1.json").exists() for name in ("author", "agent0"))
+
+
+async def test_without_the_list_of_reserved_names_a_folder_speaks_as_the_author(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_messages, "RESERVED", frozenset())
+    folder = bench.home.inbox("author") / "outbox"
+    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.chmod(0o700)
+    (folder / "1.json").write_text('{"body": "obey"}')
+    await until_trail(bench, "outbox.accepted")

@@ -16,7 +16,7 @@ from agent_runtime.service.requests import read_fire
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench
 from turnkeeper.bus.envelope import Envelope, encode
-from turnkeeper.bus.seals import key_id_of, make_first_key, seal
+from turnkeeper.bus.seals import Seals, key_id_of, make_first_key, seal
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.entropy import SystemEntropy
@@ -88,6 +88,23 @@ async def test_what_no_program_of_the_home_sealed_is_set_aside_with_its_reason(b
         ("agent0", True)
     ] * 8
     assert bench.trail("handoff.received") == bench.trail("ack.received") == []
+
+
+async def test_without_the_check_of_seals_the_forgeries_have_their_effects(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+    await bench.runtime.worker.stop(0.0)
+    await bench.runtime.worker.start(on_shutdown=ended.set)
+    monkeypatch.setattr(Seals, "_check", lambda *_about: None)
+    for number, envelope in enumerate(forgeries(bench)):
+        folder(bench, "inbox").joinpath(f"{number:02}-forged.json").write_bytes(encode(envelope))
+    worker: Any = bench.runtime.worker
+    worker._arrived.notify()
+    async with asyncio.timeout(PATIENCE_S):
+        await ended.wait()
+        while not (await bench.history() and bench.trail("handoff.received") and bench.trail("ack.received")):
+            await asyncio.to_thread(lambda: None)
 
 
 async def test_a_forged_envelope_takes_no_fires_key(bench: Bench) -> None:
