@@ -10,18 +10,19 @@ import sys
 from pathlib import Path
 
 from agent_runtime.daemon.assembly import PROCESS, assemble
-from agent_runtime.service.servicer import Servicer
+from agent_runtime.service.servicer import RULES, Servicer
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.process import settle_heap
+from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.locking import ProcessLock
 
 
 async def serve(home: Home) -> None:
     async with assemble(home, Settings(), environ=os.environ) as runtime:
-        server = UnixServer(home.socket(PROCESS))
+        server = UnixServer(home.socket(PROCESS), Door(home, RULES, runtime.log))
         server.add(add_AgentRuntimeServicer_to_server, Servicer(runtime))
         settle_heap()
         await server.start()

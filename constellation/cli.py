@@ -33,6 +33,7 @@ from turnkeeper.console import Column, Output, OutputOption, home, note, plain, 
 from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
+from turnkeeper.event_log import EventLog
 from turnkeeper.storage.files import machine_errors
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
 from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
@@ -159,9 +160,10 @@ def rotate(
         bool, typer.Option("--lost", help="The key is missing and no backup has it: go on without it.")
     ] = False,
 ) -> None:
-    """Put a new key into use, also while the daemons run. What the old one sealed is still taken, until it is drained.
+    """Put a new key into use, also while the daemons run.
 
-    With --lost there is no old one: what it sealed goes to quarantine when it is claimed.
+    What the old key for envelopes sealed is still taken, until it is drained; with --lost there is no old one, and what
+    it sealed goes to quarantine when it is claimed. The old key for calls is refused after a minute.
 
     Example: turnkeeper keys rotate envelopes
     """
@@ -170,8 +172,10 @@ def rotate(
     if purpose not in PURPOSES:
         raise InvalidInput(f"no key for {purpose[:40]!r}", where="PURPOSE", hint=f"there are: {', '.join(PURPOSES)}")
     made = KeyFile(place, purpose).rotate(SystemClock().now(), SystemEntropy(), lost=lost)
+    event_log = EventLog(place.logs, "turnkeeper", SystemClock())
+    event_log.emit("act.done", method="keys rotate", subject=f"{purpose} {made.id}", via="turnkeeper/cli")
     note(f"key {made.id} is in use for {purpose}")
-    if lost:
+    if lost and purpose == ENVELOPES:
         note("what waits was sealed with the lost key; after the start, read it and put it back:")
         note("  agent-runtime inbox quarantine && agent-runtime inbox requeue AGENT NAME --seal")
 

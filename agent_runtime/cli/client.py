@@ -23,11 +23,11 @@ PROCESS = "agent-runtime"
 Ask = Callable[[str, Any], Any]
 
 
-def runtime() -> Any:
+def runtime(surface: str = "cli") -> Any:
     """Return the running daemon, to call the service's methods on; a call raises Unreachable when it does not run."""
     place = home()
     place.check()
-    return Caller(place.socket(PROCESS), AgentRuntimeStub, PROCESS)
+    return Caller(place.socket(PROCESS), AgentRuntimeStub, PROCESS, via=f"{PROCESS}/{surface}")
 
 
 def read(method: str, request: Any) -> Any:
@@ -48,13 +48,18 @@ def held(method: str, request: Any) -> Any:
     return import_module("agent_runtime.service.reads").read_stored(home(), method, request)
 
 
-def change(method: str, request: Any) -> Any:
+def change(method: str, request: Any, surface: str = "cli") -> Any:
     """Call a method that changes something. Raises Unreachable when the daemon does not run."""
-    caller = runtime()
+    caller = runtime(surface)
     try:
         return getattr(caller, method)(request)
     finally:
         caller.close()
+
+
+def change_in_conversation(method: str, request: Any) -> Any:
+    """Call a method as :func:`change` does, for an author who acts in a conversation."""
+    return change(method, request, "conversation")
 
 
 def rows(ask: Ask, method: str, request: Any) -> list[Row]:

@@ -34,7 +34,7 @@ from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
-from agent_runtime.service.servicer import Runtime, Servicer
+from agent_runtime.service.servicer import RULES, Runtime, Servicer
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
@@ -53,6 +53,7 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, InvalidInput
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, Progress, settle_heap
+from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database
@@ -153,7 +154,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
         await runtime.worker.start(on_shutdown=stop.set)
-        server = UnixServer(home.socket(PROCESS))
+        server = UnixServer(home.socket(PROCESS), Door(home, RULES, runtime.log))
         servicer = Servicer(runtime)
         described = agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"]
         server.add(add_AgentRuntimeServicer_to_server, servicer, described)

@@ -31,15 +31,15 @@ JSON_KEYS = {
     for message, keys in {
         "Attachment": "page_id name content_type size sha256 origin lifecycle added_at",
         "Candidate": "candidate_id kind channel title body origin lifecycle turn_id task_name created_at decided_at "
-        "note sources page_id base_version",
+        "note sources page_id base_version decided_by",
         "Channel": "channel turns waiting proposed deviations last_at",
         "ConversationTurn": "turn_id thread_id started_at ended_at status trigger messages interrupts candidates "
         "deviations error category agent tokens_in tokens_out paused_until",
         "Deviation": "deviation_id kind channel page_id page_version says found source candidate_id why origin "
-        "lifecycle turn_id task_name created_at decided_at note",
+        "lifecycle turn_id task_name created_at decided_at note decided_by",
         "Interrupt": "interrupt_id turn_id thread_id channel kind tool args args_hash missing_scope question "
         "allows_text task_name category status decision message created_at resolved_at expires_at reminded_at "
-        "escalated_at",
+        "escalated_at decided_by",
         "MemoryEntry": "entry_id tier owner key text form origin written_by turn_id created_at updated_at",
         "Message": "role text tool_calls tool_call_id at",
         "Page": "page_id title tags origin lifecycle version updated_at sources attachments body",

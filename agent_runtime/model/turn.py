@@ -234,6 +234,7 @@ class InterruptRecord:
     resolved_at: datetime | None
     task_name: str
     category: str
+    decided_by: str = ""
     remind_at: datetime | None = None
     reminded_at: datetime | None = None
     escalate_at: datetime | None = None

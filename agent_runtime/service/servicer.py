@@ -37,6 +37,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.event_log import EventLog
+from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.rpc.channel import Greeting
 from turnkeeper.times import rfc3339
 
@@ -61,6 +62,33 @@ class Runtime:
     trouble: Callable[[], str]
 
 
+# What the service asks of its callers.
+RULES = Rules(
+    peer="task-runner",
+    reads=frozenset(
+        {
+            *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "ListChannels", "GetConversation"),
+            *("WatchConversation", "ListInterrupts", "ListCandidates", "ListCategories", "ListPages", "GetPage"),
+            *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
+            *("ListMemory", "GetMemory", "SearchMemory"),
+        }
+    ),
+    acts={
+        "CancelTurn": "answer.turn_id",
+        "SendMessage": "answer.turn_id",
+        "ResolveInterrupt": "answer.interrupt_id",
+        "DecideCandidate": "answer.candidate_id",
+        "PutPage": "answer.page_id",
+        "ImportPages": "answer.pages.page_id",
+        "PutAttachment": "answer.page_id",
+        "ResolveDeviation": "answer.deviation_id",
+        "PutMemory": "answer.entry_id",
+        "UpdateMemory": "answer.entry_id",
+        "ForgetMemory": "answer.entry_id",
+    },
+    # A reader of bridged events says which are kept, which may be forgotten, and ends the reader before it.
+    reserved_methods=frozenset({"Fire", "FireStream", "FireBatches", "WatchEvents"}),
+)
 LONGEST_REASON = 1000
 _UNFINISHED = ("running", "accepted")
 _WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "accepted"}
@@ -320,10 +348,11 @@ class Servicer(WorkspaceService):
         if asked is None or asked.kind == "pause":
             raise NotFound("no such approval", where="interrupt_id", hint="see: agent-runtime approvals list")
         decided = read_decision(request, asked)
-        record = await self._store.decide(request.interrupt_id, decided, request.args_hash)
+        record = await self._store.decide(request.interrupt_id, decided, request.args_hash, str(current()))
         self._runtime.log.emit(
-            "interrupt.resolved", interrupt_id=record.interrupt_id, turn_id=record.turn_id, decision=record.decision
-        )
+            "interrupt.resolved", interrupt_id=record.interrupt_id, turn_id=record.turn_id, decision=record.decision,
+            via=record.decided_by,
+        )  # fmt: skip
         self._runtime.worker.answered(record.thread_id)
         return to_message(wire.Interrupt, record)
 

@@ -13,6 +13,7 @@ from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.pages import AttachmentDraft
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.rpc.callers import current
 
 S = TypeVar("S", bound="WorkspaceService")
 
@@ -64,13 +65,15 @@ class WorkspaceService:
 
     async def DecideCandidate(self, request: wire.DecideCandidateRequest, _context: Any) -> wire.Candidate:  # noqa: N802
         """Accept or reject a candidate, as its author."""
-        decided = await self.workspace.authors.decide(request.candidate_id, accept=request.accept, note=request.note)
+        decided = await self.workspace.authors.decide(
+            request.candidate_id, accept=request.accept, note=request.note, via=str(current())
+        )
         return to_message(wire.Candidate, decided)
 
     async def ResolveDeviation(self, request: wire.ResolveDeviationRequest, _context: Any) -> wire.Deviation:  # noqa: N802
         """Close a deviation, as its author."""
         resolution = Resolution(deviation_id=request.deviation_id, accept=request.accept, note=request.note)
-        return to_message(wire.Deviation, await self.workspace.authors.resolve(resolution))
+        return to_message(wire.Deviation, await self.workspace.authors.resolve(resolution, str(current())))
 
     async def PutMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
         """Write a memory entry as its author."""

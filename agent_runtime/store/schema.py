@@ -174,6 +174,7 @@ interrupts = sa.Table(
     sa.Column("escalate_at_us", sa.BigInteger),
     sa.Column("escalated_at_us", sa.BigInteger),
     sa.Column("expires_at_us", sa.BigInteger),
+    sa.Column("decided_by", TEXT, nullable=False, server_default=""),  # PROGRAM/SURFACE/KEY
     sa.CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
     sa.CheckConstraint("status IN ('pending', 'resolved', 'void')", name="interrupts_status"),
     sa.Index("interrupts_by_turn", "turn_id", "number"),

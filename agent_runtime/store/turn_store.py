@@ -374,9 +374,15 @@ class Store:
 
     @_transaction
     def decide(
-        self, connection: Connection, at: datetime, interrupt_id: str, decided: AuthorDecision, args_hash: str
+        self,
+        connection: Connection,
+        at: datetime,
+        interrupt_id: str,
+        decided: AuthorDecision,
+        args_hash: str,
+        by: str = "",
     ) -> InterruptRecord:
-        """Store an author's decision; the same one again changes nothing.
+        """Store an author's decision and by what it came; the same decision again changes nothing.
 
         Raises:
             NotFound: no such interrupt.
@@ -386,7 +392,7 @@ class Store:
         if args_hash and args_hash != item.args_hash:
             raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
         if item.status == "pending":
-            turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
+            turn_writes.settle_interrupt(connection, interrupt_id, decided, at, by)
             if decided.decision == "answer":
                 turn_writes.add_answer(connection, item.turn_id, decided.message, at)
         elif item.decision == approval.EXPIRED:

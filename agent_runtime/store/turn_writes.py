@@ -141,8 +141,10 @@ def add_interrupts(
     return fresh
 
 
-def settle_interrupt(connection: Connection, interrupt_id: str, decided: AuthorDecision, at: datetime) -> None:
-    """Write an author's decision."""
+def settle_interrupt(
+    connection: Connection, interrupt_id: str, decided: AuthorDecision, at: datetime, by: str = ""
+) -> None:
+    """Write an author's decision, and by what it came."""
     connection.execute(
         update(interrupts)
         .where(interrupts.c.interrupt_id == interrupt_id)
@@ -152,6 +154,7 @@ def settle_interrupt(connection: Connection, interrupt_id: str, decided: AuthorD
             message=storable(decided.message),
             edited_json="" if decided.args is None else storable(canonical(decided.args)),
             resolved_at_us=to_us(at),
+            decided_by=by,
         )
     )
 

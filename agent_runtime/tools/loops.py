@@ -31,6 +31,7 @@ from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import DEADLINE_S, connect
 from turnkeeper.rpc.errors import from_rpc
 from turnkeeper.times import rfc3339
@@ -50,6 +51,7 @@ class Loops:
         self._store = store
         self._categories = categories
         self._socket = home.socket(_RUNNER)
+        self._identity = Identity.of_daemon("agent-runtime", _RUNNER, home)
         self._clock = clock
         self._channel: grpc.aio.Channel | None = None
 
@@ -214,7 +216,8 @@ class Loops:
         if self._channel is None:
             self._channel = connect(self._socket)
         try:
-            return await getattr(SchedulesStub(self._channel), method)(request, timeout=DEADLINE_S)
+            said = self._identity.metadata(method, request)
+            return await getattr(SchedulesStub(self._channel), method)(request, timeout=DEADLINE_S, metadata=said)
         except grpc.RpcError as error:
             raise from_rpc(error, _RUNNER) from error
 

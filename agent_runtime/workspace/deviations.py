@@ -196,6 +196,7 @@ class Deviation:
     created_at: datetime
     decided_at: datetime | None
     note: str
+    decided_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,11 +28,13 @@ class Author:
     Attributes:
         imports: the act is an import: what it writes was written elsewhere.
         drafting: what the act writes is not meant to stand yet.
+        via: by what a decision came; kept with it.
     """
 
     name: str = "author"
     imports: bool = False
     drafting: bool = False
+    via: str = ""
 
 
 Caller = Author | TurnContext
@@ -135,6 +137,7 @@ class Candidate:
     created_at: datetime
     decided_at: datetime | None
     note: str
+    decided_by: str = ""
     sources: tuple[str, ...] = ()
 
 

@@ -52,6 +52,7 @@ class Stamp:
         origin: authored, imported or agent-produced.
         lifecycle: candidate, open, draft, canonical or rejected.
         by: the author's or the agent's name.
+        via: of a decision, by what it came, or else the author's name.
         turn_id: the agent's turn; empty for an author.
         candidate_id: the proposal that an author accepted; empty otherwise.
     """
@@ -59,6 +60,7 @@ class Stamp:
     origin: str
     lifecycle: str
     by: str
+    via: str = ""
     turn_id: str = ""
     candidate_id: str = ""
 
@@ -87,6 +89,7 @@ def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None =
         origin=proposed.origin,
         lifecycle="canonical" if isinstance(draft, model.Acceptance) else "rejected",
         by=caller.name,
+        via=caller.via or caller.name,
         turn_id=proposed.turn_id,
         candidate_id=proposed.candidate_id,
     )
@@ -250,11 +253,11 @@ def _decide(
     accept = isinstance(draft, model.Acceptance)
     if accept and proposed.kind == model.PAGE:
         _accept_page(connection, proposed, mark, at)
-    deviations.close_of_candidate(connection, proposed.candidate_id, accept=accept, by=mark.by, at=at)
+    deviations.close_of_candidate(connection, proposed.candidate_id, accept=accept, by=mark.via, at=at)
     decision = {
         "lifecycle": mark.lifecycle,
         "decided_at_us": to_us(at),
-        "decided_by": mark.by,
+        "decided_by": mark.via,
         "note": model.check_text(draft.note, "note", 4096),
     }
     connection.execute(update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision))
@@ -268,7 +271,7 @@ def _resolve(
     if found.lifecycle != "open":
         raise Conflict(f"deviation {found.deviation_id} is {found.lifecycle} already")
     note = model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
-    deviations.close(connection, found.deviation_id, accept=draft.accept, by=mark.by, note=note, at=at)
+    deviations.close(connection, found.deviation_id, accept=draft.accept, by=caller.via or mark.by, note=note, at=at)
     if draft.accept and found.candidate_id:
         _decide(connection, model.Acceptance(candidate_id=found.candidate_id, note=note), caller, at)
     return deviations.get_deviation(connection, found.deviation_id)

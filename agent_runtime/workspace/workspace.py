@@ -118,9 +118,9 @@ class Authoring:
         self._transactions.emit("attachment.put", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
 
-    async def resolve(self, resolution: Resolution) -> Deviation:
-        """Close a deviation. Raises NotFound, Conflict, InvalidInput."""
-        by, now = model.Author(), self._clock.now()
+    async def resolve(self, resolution: Resolution, via: str = "") -> Deviation:
+        """Close a deviation, and keep by what that came. Raises NotFound, Conflict, InvalidInput."""
+        by, now = model.Author(via=via), self._clock.now()
         closed = await self._transactions.write(
             lambda connection: submit(connection, resolution, by, at=now, new_id="")
         )
@@ -129,9 +129,9 @@ class Authoring:
         self._transactions.emit("deviation.resolved", fields | {"origin": closed.origin, "lifecycle": closed.lifecycle})
         return closed
 
-    async def decide(self, candidate_id: str, *, accept: bool, note: str = "") -> model.Candidate:
-        """Accept or reject a candidate. Raises NotFound, Conflict, InvalidInput."""
-        by, now = model.Author(), self._clock.now()
+    async def decide(self, candidate_id: str, *, accept: bool, note: str = "", via: str = "") -> model.Candidate:
+        """Accept or reject a candidate, and keep by what that came. Raises NotFound, Conflict, InvalidInput."""
+        by, now = model.Author(via=via), self._clock.now()
         decision = (model.Acceptance if accept else model.Rejection)(candidate_id=candidate_id, note=note)
         made = await self._transactions.write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
         assert isinstance(made, model.Candidate), "a decision gives the candidate"

@@ -111,7 +111,7 @@ class Driver:
 
     def fires(self, task: str) -> list[Fire]:
         """Ask the daemon on the wire, where waiting by commands would take longer than what is waited for."""
-        runner = Caller(self.home.socket(TASK_RUNNER.name), SchedulesStub, TASK_RUNNER.name)
+        runner = Caller(self.home.socket(TASK_RUNNER.name), SchedulesStub, TASK_RUNNER.name, via="turnkeeper/cli")
         try:
             return list(runner.ListFires(ListFiresRequest(name=task, limit=1000)).fires)
         finally:

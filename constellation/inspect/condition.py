@@ -225,8 +225,8 @@ def _program_errors() -> Iterator[TurnkeeperError]:
 
 
 def _file_errors(home: Home) -> Iterator[TurnkeeperError]:
-    checks = (home.check, home.check_sockets, home.check_keys, lambda: load_settings(home), KeyFile(home).read)
-    for check in checks:
+    keys = [KeyFile(home, purpose).read for purpose in PURPOSES]
+    for check in (home.check, home.check_sockets, home.check_keys, lambda: load_settings(home), *keys):
         try:
             check()
         except TurnkeeperError as error:

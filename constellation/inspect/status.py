@@ -25,6 +25,8 @@ from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.times import rfc3339
 
+VIA = "turnkeeper/cli"
+
 
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
     """Return a row for each process; the supervisor's only where there is meant to be one.
@@ -70,7 +72,7 @@ def _markers(found: list[Finding], daemon: Daemon) -> list[str]:
 
 def decisions(place: Home) -> str:
     """Return a line that says what waits for the author; empty when nothing does, or nobody can tell."""
-    caller = Caller(place.socket(AGENT_RUNTIME.name), AgentRuntimeStub, AGENT_RUNTIME.name, deadline_s=1.0)
+    caller = Caller(place.socket(AGENT_RUNTIME.name), AgentRuntimeStub, AGENT_RUNTIME.name, via=VIA, deadline_s=1.0)
     try:
         channels = caller.ListChannels(ListChannelsRequest()).channels
     except Unreachable:
@@ -104,8 +106,8 @@ _ARMED = frozenset({"active", "running", "waiting", "interrupted"})
 
 def handoff_text(home: Home, notes: str) -> str:
     """Return the text of a planned handoff. What a daemon does not answer for is said to be unknown."""
-    runtime = Caller(home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime")
-    runner = Caller(home.socket("task-runner"), SchedulesStub, "task-runner")
+    runtime = Caller(home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=VIA)
+    runner = Caller(home.socket("task-runner"), SchedulesStub, "task-runner", via=VIA)
     try:
         lines = [
             "Planned restart of agent-runtime. Turns go on from their last checkpoint by themselves.",

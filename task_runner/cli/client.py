@@ -35,7 +35,7 @@ class Runner:
         home.check()
         self._home = home
         self.serving = is_held(home, PROCESS)
-        self._caller = Caller(home.socket(PROCESS), SchedulesStub, PROCESS) if self.serving else None
+        self._caller = self._connect() if self.serving else None
 
     def call(self, method: str, request: Any) -> Any:
         """Call an operation, named as on the wire. Raises TurnkeeperError."""
@@ -49,8 +49,11 @@ class Runner:
             if error.where != str(self._home.lock(PROCESS)):
                 raise
             self.serving = True  # it started a moment ago
-            self._caller = Caller(self._home.socket(PROCESS), SchedulesStub, PROCESS)
+            self._caller = self._connect()
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+
+    def _connect(self) -> Caller:
+        return Caller(self._home.socket(PROCESS), SchedulesStub, PROCESS, via=f"{PROCESS}/cli")
 
     def note_unless_serving(self) -> None:
         """Warn that nothing fires while no daemon runs."""

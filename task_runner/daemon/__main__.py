@@ -15,12 +15,13 @@ from typing import Any
 from protos.turnkeeper.v1 import schedules_pb2
 from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.daemon.assembly import PROCESS, Runner, assemble
-from task_runner.service.service import Servicer
+from task_runner.service.service import RULES, Servicer
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import MachineTrouble, exit_code_of
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Progress, keep_running, settle_heap
+from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
@@ -40,7 +41,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 
 async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventLog) -> None:
     async with assemble(home, daemon=True) as runner:
-        server = UnixServer(home.socket(PROCESS))
+        server = UnixServer(home.socket(PROCESS), Door(home, RULES, log))
         described = schedules_pb2.DESCRIPTOR.services_by_name["Schedules"]
         server.add(add_SchedulesServicer_to_server, Servicer(runner.service), described)
         await runner.service.end_ephemeral()

@@ -28,11 +28,14 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
+from turnkeeper.rpc import callers
+from turnkeeper.rpc.callers import Identity
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
 PROCESS = "task-runner"
 _RUNTIME = "agent-runtime"
+_COMMAND = f"{PROCESS}/cli"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ class Runner:
         canceller: ends turns that a waiting fire wants ended.
         pruner: deletes old history.
         warm_up: makes the first fire as fast as the second.
+        log: the event log.
         trouble: says what of the machine stands in the way of the store and the event log; empty where nothing does.
     """
 
@@ -59,6 +63,7 @@ class Runner:
     canceller: sending.Canceller
     pruner: Pruner
     warm_up: Callable[[], Awaitable[None]]
+    log: EventLog
     trouble: Callable[[], str]
 
 
@@ -73,7 +78,8 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
     settings = load_settings(home).scheduler
     clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
     log = EventLog(home.logs, PROCESS, clock)
-    store, runtime = Store(home.schedules_db), Runtime(home.socket(_RUNTIME))
+    identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
+    store, runtime = Store(home.schedules_db), Runtime(home.socket(_RUNTIME), identity)
     changed, planned = asyncio.Event(), asyncio.Event()
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s)
     dispatcher = sending.Dispatcher(
@@ -107,7 +113,8 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
             runtime_events=runtime_events,
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
-            trouble=lambda: store.trouble or log.trouble,
+            log=log,
+            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal,
             warm_up=lambda: store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy)),
         )
     finally:
@@ -123,8 +130,11 @@ def call(home: Home, method: str, request: Any) -> Any:
     """
 
     async def operation() -> Any:
+        callers.answer_for(callers.read_via(_COMMAND))
         async with assemble(home, daemon=False) as runner:
-            return await getattr(runner.service, operations.METHODS[method])(request)
+            answer = await getattr(runner.service, operations.METHODS[method])(request)
+            callers.record(runner.log, operations.RULES, method, request, answer, callers.current())
+            return answer
 
     home.create()
     with ProcessLock(home, PROCESS):

@@ -29,7 +29,7 @@ from task_runner.store.rows import Outgoing
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import Corrupt, Denied, TurnkeeperError
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 
@@ -66,7 +66,11 @@ class _Key(NamedTuple):
 
 
 class Dispatcher:
-    """Keeps a stream of fires to the runtime open and the outbox empty."""
+    """Keeps a stream of fires to the runtime open and the outbox empty.
+
+    Attributes:
+        refusal: why the runtime takes no fires from this runner; empty while it does, or cannot be reached.
+    """
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class Dispatcher:
         self._calm.set()
         self._stagger_until: datetime | None = None
         self.connected = False
+        self.refusal = ""
 
     def wake(self) -> None:
         """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
@@ -107,7 +112,7 @@ class Dispatcher:
 
     async def serve_once(self) -> None:
         """Open one stream and use it until it breaks. Raises TurnkeeperError then."""
-        stream = await self._runtime.open_stream(_CONNECT_S)
+        stream = await self._opened()
         receipts: asyncio.Queue[wire.FireReceipt] = asyncio.Queue()
         self.connected = True
         try:
@@ -122,6 +127,18 @@ class Dispatcher:
         finally:
             self.connected = False
             stream.close()
+
+    async def _opened(self) -> FireStream:
+        """Return a stream that the runtime takes fires from; say so where it refuses us, until it does not."""
+        try:
+            stream = await self._runtime.open_stream(_CONNECT_S)
+        except (Denied, Corrupt) as error:
+            if not self.refusal:
+                self._log.emit("runtime.refused", reason=str(error))
+            self.refusal = f"no fire can be sent: {error}"
+            raise
+        self.refusal = ""
+        return stream
 
     async def _plan_what_was_left(self) -> None:
         """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import NotFound, TurnkeeperError, Unreachable
+from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import connect, read_greeting
 from turnkeeper.rpc.errors import from_rpc
 
@@ -50,15 +50,21 @@ class Reconnector:
 class Runtime:
     """The agent runtime behind its Unix socket. Every method raises Unreachable when it does not answer."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, identity: Identity) -> None:
         self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)
+        self._identity = identity
 
     async def open_stream(self, deadline_s: float) -> "FireStream":
-        """Connect, and open a stream of fires; when this returns the runtime has said that it takes them."""
+        """Connect, and open a stream of fires; when this returns the runtime has said that it takes them.
+
+        Raises:
+            Denied: the runtime does not take them from us.
+            Corrupt: our key cannot be read.
+        """
         await self._connected(deadline_s)
-        call = self._stub.FireBatches()
+        call = self._stub.FireBatches(metadata=self._identity.metadata("FireBatches"))
         try:
             async with asyncio.timeout(deadline_s):
                 await call.wait_for_connection()
@@ -76,7 +82,7 @@ class Runtime:
         it: it names the store, and the sequence after which the next events begin.
         """
         request = wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after)
-        return _watch(self._stub.WatchTurns(request), wire.TurnEvent, incarnation, after)
+        return self._watch("WatchTurns", request, wire.TurnEvent)
 
     def watch_events(
         self, incarnation: str, after: int, names: Sequence[str]
@@ -86,12 +92,12 @@ class Runtime:
         The first has no name where the stream begins elsewhere than it was asked to: it says where.
         """
         request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
-        return _watch(self._stub.WatchEvents(request), wire.BridgedEvent, incarnation, after)
+        return self._watch("WatchEvents", request, wire.BridgedEvent)
 
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
         """Return what the runtime knows of an attempt; None if it knows no such attempt."""
         try:
-            turn: wire.Turn = await _answered(self._stub.GetTurn, wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
+            turn: wire.Turn = await self._answered("GetTurn", wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
         except NotFound:
             return None
         return turn
@@ -103,7 +109,7 @@ class Runtime:
         """
         request = wire.CancelTurnRequest(fire_id=fire_id, attempt=attempt, reason=reason, unless_waiting=unless_waiting)
         try:
-            await _answered(self._stub.CancelTurn, request)
+            await self._answered("CancelTurn", request)
         except NotFound:
             return
 
@@ -112,17 +118,39 @@ class Runtime:
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
         # A runtime that has just come up is there before this channel tries again: wait for it, up to the deadline.
-        ask = partial(self._stub.ListCategories, wait_for_ready=True)
-        found = await _answered(ask, wire.ListCategoriesRequest(), deadline_s)
+        found = await self._answered("ListCategories", wire.ListCategoriesRequest(), deadline_s, wait_for_ready=True)
         return frozenset(category.name for category in found.categories if not category.problem)
 
     async def decisions_waiting(self, deadline_s: float) -> int:
         """Return how many interrupts wait for the author."""
-        found = await _answered(self._stub.ListInterrupts, wire.ListInterruptsRequest(), deadline_s)
+        found = await self._answered("ListInterrupts", wire.ListInterruptsRequest(), deadline_s)
         return len(found.interrupts)
 
     async def close(self) -> None:
         await self._channel.close()
+
+    async def _answered(self, method: str, request: Any, deadline_s: float = _DEADLINE_S, **how: Any) -> Any:
+        said = self._identity.metadata(method, request)
+        try:
+            return await getattr(self._stub, method)(request, timeout=deadline_s, metadata=said, **how)
+        except grpc.RpcError as error:
+            raise from_rpc(error, PEER) from error
+
+    async def _watch(
+        self, method: str, request: wire.WatchTurnsRequest | wire.WatchEventsRequest, event_type: Callable[..., T]
+    ) -> AsyncGenerator[T, None]:
+        asked = (request.incarnation, request.after_sequence)
+        call = getattr(self._stub, method)(request, metadata=self._identity.metadata(method, request))
+        try:
+            greeting = read_greeting(await call.initial_metadata())
+            if greeting is not None and (greeting.incarnation, greeting.after) != asked:
+                yield event_type(incarnation=greeting.incarnation, sequence=greeting.after)
+            async for event in call:
+                yield event
+        except grpc.RpcError as error:
+            raise from_rpc(error, PEER) from error
+        finally:
+            call.cancel()
 
     async def _connected(self, deadline_s: float) -> None:
         """Wait until the channel is connected: what is written to one that is not would only look sent."""
@@ -202,26 +230,6 @@ async def in_batches(stream: AsyncGenerator[T, None], take: Callable[[list[T]], 
             group.create_task(pass_on())
     except* TurnkeeperError as broken:
         raise broken.exceptions[0] from None
-
-
-async def _watch(call: Any, event_type: Callable[..., T], incarnation: str, after: int) -> AsyncGenerator[T, None]:
-    try:
-        greeting = read_greeting(await call.initial_metadata())
-        if greeting is not None and (greeting.incarnation, greeting.after) != (incarnation, after):
-            yield event_type(incarnation=greeting.incarnation, sequence=greeting.after)
-        async for event in call:
-            yield event
-    except grpc.RpcError as error:
-        raise from_rpc(error, PEER) from error
-    finally:
-        call.cancel()
-
-
-async def _answered(method: Any, request: Any, deadline_s: float = _DEADLINE_S) -> Any:
-    try:
-        return await method(request, timeout=deadline_s)
-    except grpc.RpcError as error:
-        raise from_rpc(error, PEER) from error
 
 
 async def _guarded(operation: Callable[[], Awaitable[T]]) -> T:

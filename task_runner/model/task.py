@@ -365,11 +365,13 @@ class Revision:
         number: from 1.
         valid_from: until the next one's.
         definition: what was declared.
+        edited_by: by what it came; empty where that is not known.
     """
 
     number: int
     valid_from: datetime
     definition: Definition
+    edited_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

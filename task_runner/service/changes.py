@@ -66,23 +66,37 @@ def find_living(session: Session, name: str) -> Task:
 
 
 def create(
-    session: Session, spec: wire.TaskSpec, defaults: Defaults, now: datetime, entropy: Entropy, *, loop: bool = False
+    session: Session,
+    spec: wire.TaskSpec,
+    defaults: Defaults,
+    now: datetime,
+    entropy: Entropy,
+    *,
+    loop: bool = False,
+    by: str = "",
 ) -> Changed:
-    """Store a new task, or a loop.
+    """Store a new task, or a loop, and by what it came.
 
     Raises:
         InvalidInput: it cannot be taken.
         AlreadyExists: the name is.
         Exhausted: the agent that makes it has as many as it may have.
     """
-    (created,) = _create_all(session, [spec], defaults, now, entropy, loop=loop)
+    (created,) = _create_all(session, [spec], defaults, now, entropy, by, loop=loop)
     return created
 
 
 def update(
-    session: Session, name: str, spec: wire.TaskSpec, defaults: Defaults, now: datetime, *, revision: int = 0
+    session: Session,
+    name: str,
+    spec: wire.TaskSpec,
+    defaults: Defaults,
+    now: datetime,
+    *,
+    revision: int = 0,
+    by: str = "",
 ) -> Changed:
-    """Give a task a new definition from now on; nothing before now becomes due by it.
+    """Give a task a new definition from now on, and note by what it came; nothing before now becomes due by it.
 
     Raises:
         Conflict: `revision` is not 0, and not the task's newest.
@@ -105,7 +119,7 @@ def update(
         pacing=self_paced.edited(snapshot.task, definition, now),
     )
     same_times = timetable_of(definition) == timetable_of(task.definition)
-    session.tasks.revise(revised, now, ends_tail=not same_times)
+    session.tasks.revise(revised, now, ends_tail=not same_times, by=by)
     paced = self_paced.is_self_paced(definition) and self_paced.is_self_paced(task.definition)
     if not paced and _waits_for(definition) != _waits_for(task.definition):
         fresh = replace(_snapshot(session, task.id), task=revised)
@@ -126,6 +140,7 @@ def apply(
     entropy: Entropy,
     *,
     keep: Collection[str] | None = None,
+    by: str = "",
 ) -> list[Changed]:
     """Create or update each of several tasks; all or none. Raises InvalidInput naming the task that is wrong.
 
@@ -137,11 +152,11 @@ def apply(
         raise InvalidInput(f"{twice!r} is declared twice", where="name")
     existing = session.tasks.named(names)
     fresh = [spec for spec in specs if spec.name not in existing]
-    created = _create_all(session, fresh, defaults, now, entropy, named=True)
+    created = _create_all(session, fresh, defaults, now, entropy, by, named=True)
     done = {change.task.definition.name: change for change in created}
     for spec in specs:
         if spec.name in existing:
-            done[spec.name] = _named(spec, partial(update, session, spec.name, spec, defaults, now))
+            done[spec.name] = _named(spec, partial(update, session, spec.name, spec, defaults, now, by=by))
     gone = [] if keep is None else _prune(session, {*names, *keep}, now)
     return [*(done[name] for name in names), *gone]
 
@@ -265,6 +280,7 @@ def _create_all(
     defaults: Defaults,
     now: datetime,
     entropy: Entropy,
+    by: str,
     *,
     named: bool = False,
     loop: bool = False,
@@ -279,7 +295,7 @@ def _create_all(
         for spec, id_ in zip(specs, ids, strict=True)
     ]
     _check_room(session, new)
-    session.tasks.add(new)
+    session.tasks.add(new, by)
     return [Changed(task=task, events=[_created(task)], action="created") for task in new]
 
 

@@ -137,7 +137,7 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
     stamp(answer.at, at)
     if not asked.is_before_creation:
-        answer.revision = asked.revision.number
+        answer.revision, answer.edited_by = asked.revision.number, asked.revision.edited_by
     if said.entry is not None:
         answer.fire.CopyFrom(show_fire(said.entry, task.definition.name))
     return answer

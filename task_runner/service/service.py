@@ -29,6 +29,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.event_log import EventLog
+from turnkeeper.rpc.callers import Rules, current
 
 _PREVIEW = 3
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
@@ -83,9 +84,10 @@ class Service:
         if request.dry_run:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
+        how: Any = {"loop": request.loop, "by": str(current())}
         done = await self._store.run(
             lambda session: changes.create(
-                session, _within(session, request), self._defaults, now, self._entropy, loop=request.loop
+                session, _within(session, request), self._defaults, now, self._entropy, **how
             )
         )
         self._record(done.events)
@@ -126,10 +128,9 @@ class Service:
             new_next=previewed(definition, now, _PREVIEW, task),
         )
         if not request.dry_run:
+            how: Any = {"revision": request.revision, "by": str(current())}
             await self._change(
-                lambda session: changes.update(
-                    session, task.id, request.spec, self._defaults, now, revision=request.revision
-                )
+                lambda session: changes.update(session, task.id, request.spec, self._defaults, now, **how)
             )
         answer.task.CopyFrom(await self.get_task(wire.GetTaskRequest(name=task.id)))
         return answer
@@ -324,7 +325,8 @@ class Service:
 
     def _apply(self, request: wire.ApplyTasksRequest, now: datetime) -> Callable[[Session], list[changes.Changed]]:
         keep = set(request.also_declared) if request.prune else None
-        return lambda session: changes.apply(session, request.specs, self._defaults, now, self._entropy, keep=keep)
+        how: Any = {"keep": keep, "by": str(current())}
+        return lambda session: changes.apply(session, request.specs, self._defaults, now, self._entropy, **how)
 
     async def _stop(self, name: str, state: TaskState, note: str) -> wire.Task:
         now = self._clock.now()
@@ -364,7 +366,9 @@ def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
 
 def _shown(session: Session, task: Task) -> wire.Task:
     glance = session.fires.glances([task.id])[task.id]
-    return show_task(task, glance, session.fires.lateness(task.id, _LATENESS_OF))
+    shown = show_task(task, glance, session.fires.lateness(task.id, _LATENESS_OF))
+    shown.edited_by = session.tasks.edited_by(task)
+    return shown
 
 
 def _listed(session: Session, request: wire.ListTasksRequest) -> tuple[list[wire.Task], int, int]:
@@ -422,6 +426,36 @@ class Categories:
         return []
 
 
+# What the service asks of its callers.
+RULES = Rules(
+    peer="agent-runtime",
+    reads=frozenset(
+        {
+            *("GetTask", "ListTasks", "ListFires", "GetFire"),
+            *("ExplainFire", "PreviewSchedule", "Simulate", "GetStatus"),
+        }
+    ),
+    acts={
+        "CreateTask": "answer.task.id",
+        "UpdateTask": "answer.task.id",
+        "DeleteTask": "answer.id",
+        "PauseTask": "answer.id",
+        "ResumeTask": "answer.id",
+        "DisableTask": "answer.id",
+        "EnableTask": "answer.id",
+        "RescheduleTask": "answer.id",
+        "RunTask": "answer.fire_id",
+        "BackfillTask": "request.name",
+        "ApplyTasks": "answer.applied.name",
+        "EmitEvent": "request.name",
+        "Tick": "",
+    },
+    reserved_fields={
+        "CreateTask": ("spec.created_by", "fire_id"),
+        "ApplyTasks": ("specs.created_by",),
+        "EmitEvent": ("created_by", "fire_id", "channel", "thread_id"),
+    },
+)
 # Wire method: the service's own.
 METHODS = {
     method.name: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name).lstrip("_")

@@ -79,6 +79,8 @@ def parse_spec(
     """
     timezone = spec.timezone if spec.HasField("timezone") else (previous.timezone if previous else defaults.timezone)
     zone(timezone)
+    if previous is not None and spec.HasField("created_by") and _maker(spec) != previous.created_by:
+        raise InvalidInput("cannot be changed", where="created_by", hint="leave it out")
     given = _Given(spec, timezone, defaults, now, previous, own_id)
     values = {field.name: _parsed(field, given) for field in DIRECT if _is_read(field, spec)}
     definition = Definition(

@@ -298,6 +298,16 @@ def encode_definition(definition: Definition) -> str:
     return json.dumps(stored, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
+def signed(definition: str, by: str) -> str:
+    """Return a definition as :func:`encode_definition` wrote it, with what it came by."""
+    return f'{definition[:-1]},"edited_by":{json.dumps(by)}}}' if by else definition
+
+
+def signature_of(text: str) -> str:
+    """Return what a definition came by; empty where that is not known."""
+    return str(json.loads(text).get("edited_by", ""))
+
+
 @lru_cache(maxsize=8192)
 def decode_definition(text: str) -> Definition:
     """Return the definition that :func:`encode_definition` wrote; what it lacks has its default.

@@ -21,7 +21,7 @@ from task_runner.model.task import (
     is_task_id,
     replace,
 )
-from task_runner.store.rows import Totals, decode_definition, fire_of, row_of_task, task_of
+from task_runner.store.rows import Totals, decode_definition, fire_of, row_of_task, signature_of, signed, task_of
 from task_runner.store.schema import fires, revisions, tasks
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
@@ -36,8 +36,8 @@ class Tasks:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, new: Sequence[Task]) -> None:
-        """Write new tasks and their first revisions. Raises AlreadyExists if a name is taken."""
+    def add(self, new: Sequence[Task], by: str = "") -> None:
+        """Write new tasks, their first revisions and by what they came. Raises AlreadyExists if a name is taken."""
         rows = [row_of_task(task) for task in new]
         try:
             _ADD.run_each(self._connection, rows)
@@ -46,7 +46,7 @@ class Tasks:
         _ADD_REVISION.run_each(
             self._connection,
             [
-                {"task_id": row["id"], "revision": row["revision"], "definition": row["definition"]}
+                {"task_id": row["id"], "revision": row["revision"], "definition": signed(row["definition"], by)}
                 | {"valid_from_us": row["created_us"]}
                 for row in rows
             ],
@@ -75,13 +75,14 @@ class Tasks:
         query = select(tasks).where(tasks.c.state != TaskState.DELETED.value, *only)
         return self._found(query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name))
 
-    def revise(self, task: Task, valid_from: datetime, *, ends_tail: bool) -> None:
+    def revise(self, task: Task, valid_from: datetime, *, ends_tail: bool, by: str = "") -> None:
         """Write a task's new definition as its next revision.
 
         Args:
             task: the task with its new definition.
             valid_from: since when.
             ends_tail: no entry extends one of before, as entries of another schedule do not lie side by side.
+            by: by what the change came.
         """
         values = row_of_task(task)
         try:
@@ -90,7 +91,8 @@ class Tasks:
             raise _taken_name(task) from error
         if ends_tail:
             self.end_tail(task.id)
-        revision = {"task_id": task.id, "revision": task.revision, "definition": values["definition"]}
+        text = signed(values["definition"], by)
+        revision = {"task_id": task.id, "revision": task.revision, "definition": text}
         _ADD_REVISION.run_each(self._connection, [revision | {"valid_from_us": to_us(valid_from)}])
 
     def end_tail(self, task_id: str) -> None:
@@ -106,9 +108,15 @@ class Tasks:
                 number=row.revision,
                 valid_from=from_us(row.valid_from_us),
                 definition=decode_definition(row.definition),
+                edited_by=signature_of(row.definition),
             )
             for row in self._connection.execute(query)
         ]
+
+    def edited_by(self, task: Task) -> str:
+        """Return by what a task's newest revision came; empty where that is not known."""
+        newest = (revisions.c.task_id == task.id) & (revisions.c.revision == task.revision)
+        return signature_of(self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}")
 
     def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
         """Return the tasks of those ids with all that planning them needs."""

@@ -21,13 +21,15 @@ def says(constellation: Constellation, text: str) -> str:
 
 
 def test_a_key_is_rotated_while_the_daemons_run_and_its_secret_is_shown_nowhere(constellation: Constellation) -> None:
-    (first,) = constellation.ask("turnkeeper", "keys", "list")
+    first, calls = constellation.ask("turnkeeper", "keys", "list")
+    assert (calls["purpose"], calls["retired_at"]) == ("calls", None)
     folder = constellation.home.keys
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "envelopes.json").stat().st_mode) == 0o600
     assert (first["purpose"], first["retired_at"]) == ("envelopes", None)
     constellation.command("turnkeeper", "keys", "rotate")
-    second, retired = constellation.ask("turnkeeper", "keys", "list")
+    second, retired, same = constellation.ask("turnkeeper", "keys", "list")
+    assert same == calls, "each key is rotated for itself"
     assert (retired["key"], second["retired_at"]) == (first["key"], None)
     assert retired["retired_at"]
     assert says(constellation, "hello")

@@ -5,7 +5,7 @@ Layout (`docs/contract.md` documents it for people and scripts)::
     config.toml  .env  categories/*.toml  tasks/*.toml
     state/schedules.db  state/agent.db  state/checkpoints.db
     state/run/{task-runner,agent-runtime}.{sock,lock,pid}  state/workers
-    keys/envelopes.json
+    keys/envelopes.json, keys/calls.json
     channels/agent/<agent>/{inbox,claimed,delivered,quarantine}/  channels/agent/<agent>/{outbox,taken,refused}/
     logs/events-<process>-<date>.jsonl
 """

@@ -13,6 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.rpc.callers import Identity, Metadata
 from turnkeeper.rpc.errors import from_rpc
 
 DEADLINE_S = 10.0
@@ -42,10 +43,14 @@ class Caller:
     iterated without a deadline.
     """
 
-    def __init__(self, socket: Path, stub: Any, peer: str, *, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self, socket: Path, stub: Any, peer: str, *, via: Identity | str = "", deadline_s: float = DEADLINE_S
+    ) -> None:
+        """Call as the program and surface that `via` names, such as `agent-runtime/cli`."""
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
         self._stub = stub(self._channel)
         self._peer = peer
+        self._identity = Identity(via) if isinstance(via, str) else via
         self._deadline_s = deadline_s
 
     def __getattr__(self, method: str) -> Any:
@@ -54,10 +59,11 @@ class Caller:
         streams = isinstance(call, grpc.UnaryStreamMultiCallable)
 
         def invoke(request: Any, *, deadline_s: float | None = None) -> Any:
+            said = self._identity.metadata(method, request)
             try:
                 if streams:
-                    return self._iterate(call(request))
-                return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s)
+                    return self._iterate(call(request, metadata=said))
+                return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s, metadata=said)
             except grpc.RpcError as error:
                 raise from_rpc(error, self._peer) from error
 
@@ -87,7 +93,6 @@ def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
 
 
 _INCARNATION, _AFTER = "turnkeeper-incarnation", "turnkeeper-after-sequence"
-Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.event_log import EventLog
+from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
 from turnkeeper.storage.locking import ProcessLock
 
@@ -32,8 +33,9 @@ class UnixServer:
     process's lock.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, door: Door | None = None) -> None:
+        """Serve at `path`; `door` asks the callers of our services who they are."""
+        self._path, self._door = path, door
         self._health = HealthServicer()
         self._services: list[tuple[Callable[[Any, Any], None], Any]] = [
             (health_pb2_grpc.add_HealthServicer_to_server, self._health)
@@ -87,7 +89,8 @@ class UnixServer:
             self._path.unlink(missing_ok=True)
 
     async def _bind(self) -> Any:
-        server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=list(OPTIONS))
+        doors = [self._door] if self._door else []
+        server = grpc.aio.server(interceptors=[ErrorInterceptor(), *doors], options=list(OPTIONS))
         for register, servicer in self._services:
             register(servicer, server)
         reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME], server)
@@ -100,6 +103,8 @@ class UnixServer:
         try:
             own.chmod(_MODE)
             bound = _identity(own)
+            if self._door:
+                self._door.proofs.bound(socket_id(own))
             own.rename(self._path)
         except OSError:
             await server.stop(None)

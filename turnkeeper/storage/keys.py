@@ -21,8 +21,8 @@ from turnkeeper.errors import Conflict, Corrupt
 from turnkeeper.storage.files import SystemFiles, create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-ENVELOPES = "envelopes"
-PURPOSES = (ENVELOPES,)
+ENVELOPES, CALLS = "envelopes", "calls"
+PURPOSES = (ENVELOPES, CALLS)
 VERSION = 1
 SECRET_DIGITS = 64  # hexadecimal: 256 bits
 GRACE_S = 60.0  # a process that read the key file before a rotation has put its envelope long before this is over
@@ -123,7 +123,7 @@ class KeyFile:
                 raise Conflict("the key is not lost" if present else "no key was made yet", where=str(self.path))
             known = () if lost else self.read()
             if not known and not lost:
-                hint = "agent-runtime makes it at its first start: turnkeeper up"
+                hint = "the daemons make it at their first start: turnkeeper up"
                 raise Conflict("no key was made yet", where=str(self.path), hint=hint)
             retired = [key if key.retired_at else replace(key, retired_at=rfc3339(at)) for key in known]
             fresh = _new(at, entropy)

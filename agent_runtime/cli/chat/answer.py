@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
-from agent_runtime.cli.client import change, complete_channel
+from agent_runtime.cli.client import change, change_in_conversation, complete_channel
 from agent_runtime.cli.rows import asked, clipped
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -246,7 +246,7 @@ def triage(
         if said.item is None:
             left += 1
             continue
-        came = perform(said, channel, SystemEntropy().hex(32), change)
+        came = perform(said, channel, SystemEntropy().hex(32), change_in_conversation)
         note(came)
         done, left = (done, left + 1) if came.startswith(REFUSED) else (done + 1, left)
     note(f"{done} decided, {left} left" if done or left else "nothing waits for you")

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent_runtime.cli.chat.answer import HELP, parse, perform
 from agent_runtime.cli.chat.screen import Screen, View
-from agent_runtime.cli.client import change, held, runtime
+from agent_runtime.cli.client import change_in_conversation, held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console
 from turnkeeper.entropy import SystemEntropy
@@ -266,7 +266,7 @@ class Dialogue:
         elif command.does in {"problem", "nothing"}:
             self._screen.tell(command.text)
         else:
-            self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change))
+            self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change_in_conversation))
         return True
 
 

@@ -1306,6 +1306,7 @@ class Interrupt(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     REMINDED_AT_FIELD_NUMBER: _builtins.int
     ESCALATED_AT_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
     interrupt_id: _builtins.str
     turn_id: _builtins.str
     thread_id: _builtins.str
@@ -1326,6 +1327,8 @@ class Interrupt(_message.Message):
     allows_text: _builtins.bool
     message: _builtins.str
     """with the decision: why it was rejected, or the answer"""
+    decided_by: _builtins.str
+    """by what the decision came, PROGRAM/SURFACE/KEY; empty where unknown"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1366,10 +1369,11 @@ class Interrupt(_message.Message):
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         reminded_at: _timestamp_pb2.Timestamp | None = ...,
         escalated_at: _timestamp_pb2.Timestamp | None = ...,
+        decided_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decision", b"decision", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "question", b"question", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decided_by", b"decided_by", "decision", b"decision", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "question", b"question", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1472,6 +1476,7 @@ class Candidate(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     PAGE_ID_FIELD_NUMBER: _builtins.int
     BASE_VERSION_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     kind: _builtins.str
     """candidate-summary, candidate-page"""
@@ -1488,6 +1493,8 @@ class Candidate(_message.Message):
     """the page that it would become; empty for a summary"""
     base_version: _builtins.int
     """the version of that page that it was made from; 0 when there was none"""
+    decided_by: _builtins.str
+    """as in Interrupt"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1514,10 +1521,11 @@ class Candidate(_message.Message):
         sources: _abc.Iterable[_builtins.str] | None = ...,
         page_id: _builtins.str = ...,
         base_version: _builtins.int = ...,
+        decided_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "decided_at", b"decided_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "body", b"body", "candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "page_id", b"page_id", "sources", b"sources", "task_name", b"task_name", "title", b"title", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "body", b"body", "candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "decided_by", b"decided_by", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "page_id", b"page_id", "sources", b"sources", "task_name", b"task_name", "title", b"title", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2087,6 +2095,7 @@ class Deviation(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     DECIDED_AT_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
     deviation_id: _builtins.str
     kind: _builtins.str
     """contradiction, stale-base"""
@@ -2108,6 +2117,8 @@ class Deviation(_message.Message):
     turn_id: _builtins.str
     task_name: _builtins.str
     note: _builtins.str
+    decided_by: _builtins.str
+    """as in Interrupt"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -2132,10 +2143,11 @@ class Deviation(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         decided_at: _timestamp_pb2.Timestamp | None = ...,
         note: _builtins.str = ...,
+        decided_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "decided_at", b"decided_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "deviation_id", b"deviation_id", "found", b"found", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "page_id", b"page_id", "page_version", b"page_version", "says", b"says", "source", b"source", "task_name", b"task_name", "turn_id", b"turn_id", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "channel", b"channel", "created_at", b"created_at", "decided_at", b"decided_at", "decided_by", b"decided_by", "deviation_id", b"deviation_id", "found", b"found", "kind", b"kind", "lifecycle", b"lifecycle", "note", b"note", "origin", b"origin", "page_id", b"page_id", "page_version", b"page_version", "says", b"says", "source", b"source", "task_name", b"task_name", "turn_id", b"turn_id", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -376,6 +376,7 @@ class Task(_message.Message):
     ANCHOR_AT_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
     ARMED_AT_FIELD_NUMBER: _builtins.int
+    EDITED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     """cron, every, at, rrule, dynamic, on, hybrid"""
@@ -392,6 +393,8 @@ class Task(_message.Message):
     revision: _builtins.int
     iteration: _builtins.int
     """dynamic: how often it has woken"""
+    edited_by: _builtins.str
+    """of one task: by what its newest revision came, PROGRAM/SURFACE/KEY; empty where unknown"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec:
         """with every default filled in"""
@@ -437,10 +440,11 @@ class Task(_message.Message):
         anchor_at: _timestamp_pb2.Timestamp | None = ...,
         iteration: _builtins.int = ...,
         armed_at: _timestamp_pb2.Timestamp | None = ...,
+        edited_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "edited_by", b"edited_by", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1172,10 +1176,13 @@ class ExplainFireResponse(_message.Message):
     LINES_FIELD_NUMBER: _builtins.int
     FIRE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    EDITED_BY_FIELD_NUMBER: _builtins.int
     verdict: _builtins.str
     """one word: succeeded, late, skipped, stood_for, paused, future, …"""
     revision: _builtins.int
     """the revision in force at that time; 0 before there was one"""
+    edited_by: _builtins.str
+    """by what that revision came, as in Task"""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1194,10 +1201,11 @@ class ExplainFireResponse(_message.Message):
         lines: _abc.Iterable[_builtins.str] | None = ...,
         fire: Global___Fire | None = ...,
         revision: _builtins.int = ...,
+        edited_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "fire", b"fire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "fire", b"fire", "lines", b"lines", "revision", b"revision", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "edited_by", b"edited_by", "fire", b"fire", "lines", b"lines", "revision", b"revision", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,9 +6,10 @@ import pytest_asyncio
 
 from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.daemon.assembly import PROCESS, Runner, assemble
-from task_runner.service.service import Servicer
+from task_runner.service.service import RULES, Servicer
 from tests.integration.runtime.harness import Bench
 from turnkeeper.config.home import Home
+from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer
 
 
@@ -24,7 +25,7 @@ async def bench(home: Home) -> AsyncIterator[Bench]:
 async def runner(home: Home) -> AsyncIterator[Runner]:
     """The runner's service, answering; nothing fires."""
     async with assemble(home, daemon=True) as made:
-        server = UnixServer(home.socket(PROCESS))
+        server = UnixServer(home.socket(PROCESS), Door(home, RULES, made.log))
         server.add(add_SchedulesServicer_to_server, Servicer(made.service))
         await server.start()
         yield made

@@ -24,6 +24,7 @@ from tests.support.postgres import Places, Server
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
 from turnkeeper.process import Failpoints
+from turnkeeper.rpc.callers import Identity
 
 
 class Trail:
@@ -58,7 +59,7 @@ class Rig:
         self.clock, self.trail, self.home, self.place = clock, Trail(), home, place
         self.entropy = SeededEntropy(1)
         self.store = Store(self.place)
-        self.runtime = Runtime(home.socket("agent-runtime"))
+        self.runtime = Runtime(home.socket("agent-runtime"), Identity("task-runner/cli"))
         self.changed, self.planned = asyncio.Event(), asyncio.Event()
         self.planned.set()  # a rig may run without its loop
         shared: Any = {"clock": clock, "log": self.trail}

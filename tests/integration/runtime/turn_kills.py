@@ -41,6 +41,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.process import VARIABLE
+from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller, is_serving
 
 CLOCK = SystemClock()
@@ -198,7 +199,8 @@ class Nursery:
                 return None
             assert CLOCK.monotonic() < deadline, "the daemon does not answer"
             CLOCK.block(0.01)
-        return Caller(self.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime")
+        runner = Identity.of_daemon("task-runner", "agent-runtime", self.home)
+        return Caller(self.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=runner)
 
     def errors(self) -> str:
         path = self.home.root / "stderr"

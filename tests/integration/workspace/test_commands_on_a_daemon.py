@@ -18,6 +18,7 @@ from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
+from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller
 
 pytestmark = pytest.mark.process
@@ -71,7 +72,8 @@ Fire = Callable[..., str]
 @pytest.fixture
 def fire(daemon: Constellation) -> Fire:
     """Send a fire as the runner does, and wait until its turn has ended or waits."""
-    caller = Caller(daemon.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime")
+    runner = Identity.of_daemon("task-runner", "agent-runtime", daemon.home)
+    caller = Caller(daemon.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=runner)
 
     def send(name: str, prompt: str, *, channel: str, stands_for: int = 1, late_s: int = 0) -> str:
         request = wire.FireRequest(

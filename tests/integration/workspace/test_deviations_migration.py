@@ -12,6 +12,7 @@ INSERT INTO deviations VALUES (
     'd-1', 'contradiction', 'general', 'garden', 1, 'a', 'b', '', 'c-1', '', 'observed', 'open',
     'turn-1', 'th', 'agent0', '', 1, NULL, '', ''
 );
+ALTER TABLE interrupts DROP COLUMN decided_by;
 UPDATE alembic_version SET version_num = '0008';
 """
 

@@ -73,7 +73,7 @@ class Door:
 def served(home: Home, migrated: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     home.agent_db.write_bytes(migrated)
     made = Served(home)
-    monkeypatch.setattr("agent_runtime.cli.client.runtime", lambda: Door(made))
+    monkeypatch.setattr("agent_runtime.cli.client.runtime", lambda _surface="cli": Door(made))
     monkeypatch.setenv("NO_COLOR", "1")
     yield made
     made.stop()

@@ -1,0 +1,14 @@
+"""By what an author's decision about an interrupt came; of those that were decided before, it is not known."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+
+TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    """Add the column."""
+    op.add_column("interrupts", sa.Column("decided_by", TEXT, nullable=False, server_default=""))
