@@ -323,6 +323,16 @@ async def test_with_embeddings_a_search_answers_as_langgraphs_own_store_does(
     assert store.search(("others",), query="onion") == []
 
 
+def test_an_entry_that_was_changed_is_found_by_what_it_says_now_alone(workspace: Workspace, turn: TurnContext) -> None:
+    index: Any = {"dims": 26, "embed": letters, "fields": ["beds[*]"]}
+    changed, fresh = (MemoryStore(workspace, Gate({}, judge), index=index) for _ in range(2))
+    changed.put(NOTES, "k", {"beds": ["carrots", "leek"]})
+    assert changed.search(NOTES, query="leek")[0].score == pytest.approx(1)
+    changed.put(NOTES, "k", {"beds": ["carrots"]})
+    (now,), (expected,) = (store.search(NOTES, query="leek") for store in (changed, fresh))
+    assert (now.value, now.score) == (expected.value, expected.score)
+
+
 async def test_only_a_graphs_own_part_is_given_to_its_embeddings(workspace: Workspace, turn: TurnContext) -> None:
     given: list[str] = []
 
