@@ -15,6 +15,7 @@ from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
+from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
 
 OPTIONS: Sequence[tuple[str, int]] = (
@@ -116,6 +117,8 @@ class UnixServer:
 async def keep_reachable(lock: ProcessLock, server: UnixServer, log: EventLog) -> None:
     """Put back what others removed or changed of what makes a daemon found: lock, pid file, folder, socket.
 
+    A process whose store was removed ends instead.
+
     What was wrong is logged as `run.repaired`, and what cannot be put back, until it can, as `run.unreachable`.
 
     Raises:
@@ -123,6 +126,8 @@ async def keep_reachable(lock: ProcessLock, server: UnixServer, log: EventLog) -
     """
     repaired: list[str] = []
     try:
+        if StoreWatch.active is not None:
+            StoreWatch.active.keep()
         repaired += lock.keep()
         repaired += await server.keep()
     except (OSError, RuntimeError) as error:

@@ -4,6 +4,8 @@ A daemon reads its stores when it starts: all of a small one, as much of a large
 its own reads the rest. An error that says that a file is malformed is not believed at once, since a failing disk raises
 it too: the file is read again. Damage that is certain ends the process as kill -9 would, which loses nothing that was
 acknowledged. A note beside the file, `<file>.damaged`, then lets the next start read all of it before anything else.
+
+A store whose file is removed while it is in use is put back from what the process has open, and the process ends.
 """
 
 import contextlib
@@ -11,7 +13,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Self
@@ -24,6 +26,7 @@ HINT = "restore a backup: turnkeeper down && turnkeeper restore DIR"
 _MALFORMED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 LOOK_AGAIN_S = 5.0
 _AGAIN_S = 0.01
+_MOST_COPIES = 5
 _FAILED_READ = "error code="  # what a check says of a page that the disk did not give
 
 
@@ -157,6 +160,7 @@ class StoreWatch:
         self._once = threading.Lock()
         self._clock = clock or SystemClock()
         self._looked_at: float | None = None
+        self._opened: dict[Path, tuple[int, int] | None] = {}
 
     def __enter__(self) -> Self:
         """Read the stores for a short while each, and what is left of them in the background. Raises Corrupt."""
@@ -190,13 +194,103 @@ class StoreWatch:
                     if path.exists() and (found := damage_of(path, indexes=True)):
                         self._stop(path, found)
 
+    def keep(self) -> None:
+        """End the process if a store's file was removed or replaced: what it writes would be lost with it.
+
+        Its content is still open. It is put back, or beside the file that lies there now. Raises OSError where it
+        cannot be written; then the process goes on, for the next call to try again.
+        """
+        for path in self._paths:
+            for file in (path, path.with_name(f"{path.name}-wal")):
+                found = _identity(file)
+                if self._opened.setdefault(file, found) is None:
+                    self._opened[file] = found  # a log is made by the first write
+                elif found != self._opened[file]:
+                    self._end_with(path, _save(path, self._opened))
+
     def _stop(self, path: Path, found: str) -> None:
-        error = corrupt(path, found)
+        self._end_with(path, corrupt(path, found), found)
+
+    def _end_with(self, path: Path, error: Corrupt, found: str = "was removed") -> None:
         with contextlib.suppress(OSError):  # without the note, the next start reads for a short while only
             _note(path).write_text(f"{found}\n", encoding="utf-8")
         with contextlib.suppress(OSError):
             self._report(error)
         self._end(error)
+
+
+def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
+    """Write what this process has open of a store under its name, or beside it; return what to tell of it.
+
+    Raises OSError where there is no room: try again.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    open_ = {file: identity for file in (path, log) if (identity := opened.get(file))}
+    lost = [file for file in (log, path) if file in open_ and _identity(file) != open_[file]]
+    replaced = any(file.exists() for file in lost)
+    try:
+        _copy_all(open_)
+        for file in open_:
+            if file in lost and not replaced:
+                _saved(file).rename(file)
+            elif not replaced:
+                _saved(file).unlink()
+        if replaced and path in lost and log not in lost:
+            log.unlink(missing_ok=True)  # it belongs to what was in use, and would spoil what lies there now
+    except (FileNotFoundError, LookupError) as error:
+        return Corrupt(f"was removed while it was in use, and cannot be put back: {error}", where=str(path), hint=HINT)
+    if replaced:
+        hint = f"the file that lies there is used from now on; what was in use is in {_saved(path)}"
+        return Corrupt("was replaced while it was in use", where=str(path), hint=hint)
+    hint = "it was put back from what was still open; nothing needs to be done"
+    return Corrupt("was removed while it was in use", where=str(path), hint=hint)
+
+
+def _saved(file: Path) -> Path:
+    return file.with_name(f"{file.name}.saved")
+
+
+def _copy_all(opened: Mapping[Path, tuple[int, int]]) -> None:
+    """Copy open files beside their names, again while they are written. Raises LookupError for one that is not open."""
+    held = {file: _held(identity) for file, identity in opened.items()}
+    for _ in range(_MOST_COPIES):
+        before = [_state(number) for number in held.values()]
+        for file, number in held.items():
+            _copy(number, _saved(file))
+        if before == [_state(number) for number in held.values()]:
+            return
+
+
+def _held(wanted: tuple[int, int]) -> int:
+    """Return a descriptor of this process on a file, whatever its name is now. Raises LookupError."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found = os.fstat(int(name))
+            if (found.st_dev, found.st_ino) == wanted:
+                return int(name)
+    raise LookupError("it is not open")
+
+
+def _state(held: int) -> tuple[int, int]:
+    found = os.fstat(held)
+    return (found.st_size, found.st_mtime_ns)
+
+
+def _copy(held: int, target: Path) -> None:
+    """Copy an open file. It is not opened again: to close it would drop SQLite's locks."""
+    with target.open("wb") as file:
+        while chunk := os.pread(held, 1 << 20, file.tell()):
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return (found.st_dev, found.st_ino)
 
 
 def judged(error: BaseException, where: str) -> BaseException:

@@ -134,3 +134,17 @@ def test_damage_that_shows_while_it_runs_ends_the_runner_pages_and_heals_by_a_re
     constellation.command("turnkeeper", "up", "--takeover")
     assert len(constellation.ask("task-runner", "list")) == 60
     shutil.rmtree(backup)
+
+
+def test_stores_that_are_removed_under_the_daemons_are_put_back_and_everything_goes_on(constellation: Constellation):
+    home = constellation.home
+    constellation.command("turnkeeper", "up")
+    constellation.create("digest", "--every", "1s")
+    constellation.await_outcome("digest", "succeeded", 2)
+    for file in [*home.schedules_db.parent.glob("*.db"), *home.schedules_db.parent.glob("*.db-*")]:
+        file.unlink()
+    stores = (home.schedules_db, home.agent_db, home.checkpoints_db)
+    constellation.until("the stores to be back", lambda: all(store.exists() for store in stores))
+    before = len(constellation.fires("digest"))
+    constellation.await_outcome("digest", "succeeded", before + 2)
+    assert constellation.violations() == []

@@ -189,3 +189,60 @@ def test_a_command_which_has_no_watch_is_told_of_the_file(tmp_path: Path):
     told = judged(malformed(path), str(path))
     assert isinstance(told, Corrupt)
     assert told.where == str(path)
+
+
+@pytest.mark.parametrize("removed", [("", "-wal", "-shm"), ("",), ("-wal",)])
+def test_a_store_that_is_removed_while_it_is_in_use_is_put_back(tmp_path: Path, removed: tuple[str, ...]):
+    path = make(tmp_path / "store.db")
+    watch, told = watching(path)
+    with watch, closing(sqlite3.connect(path)) as store:
+        store.execute("SELECT 1 FROM notes").fetchone()
+        watch.keep()
+        store.execute("INSERT INTO notes (name, body) VALUES ('a', x'00')")
+        store.commit()
+        watch.keep()
+        for suffix in removed:
+            path.with_name(f"store.db{suffix}").unlink()
+        store.execute("INSERT INTO notes (name, body) VALUES ('b', x'00')")
+        store.commit()
+        with pytest.raises(Ended, match="was removed while it was in use; it was put back"):
+            watch.keep()
+        copy = tmp_path / "copy.db"
+        for suffix in ("", "-wal"):
+            copy.with_name(f"copy.db{suffix}").write_bytes(path.with_name(f"store.db{suffix}").read_bytes())
+    with closing(sqlite3.connect(copy)) as found:
+        assert found.execute("SELECT count(*) FROM notes WHERE name IN ('a', 'b')").fetchone() == (2,)
+    assert len(told) == 1
+
+
+def test_a_store_that_is_replaced_while_it_is_in_use_is_kept_beside_the_other(tmp_path: Path):
+    path, other = make(tmp_path / "store.db"), make(tmp_path / "other.db", rows=3)
+    watch, _ = watching(path)
+    with watch, closing(sqlite3.connect(path)) as store:
+        store.execute("SELECT 1 FROM notes").fetchone()
+        watch.keep()
+        theirs = other.read_bytes()
+        other.rename(path)
+        with pytest.raises(Ended, match=r"store\.db\.saved"):
+            watch.keep()
+        assert path.read_bytes() == theirs
+    with closing(sqlite3.connect(tmp_path / "store.db.saved")) as found:
+        assert found.execute("SELECT count(*) FROM notes").fetchone() == (400,)
+
+
+def test_without_room_to_put_a_store_back_the_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = make(tmp_path / "store.db")
+    watch, told = watching(path)
+    with watch, closing(sqlite3.connect(path)) as store:
+        store.execute("SELECT 1 FROM notes").fetchone()
+        watch.keep()
+        path.unlink()
+        with monkeypatch.context() as full:
+            full.setattr(
+                damage.os, "fsync", lambda _held: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+            )
+            with pytest.raises(OSError, match="No space"):
+                watch.keep()
+        assert told == []
+        with pytest.raises(Ended, match="put back"):
+            watch.keep()
