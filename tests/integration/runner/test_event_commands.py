@@ -81,7 +81,7 @@ def test_files_declare_events_and_are_exported_without_change(command, home) -> 
     [
         (("emit", "turn_end"), "name: 'turn_end' is reserved: turnkeeper emits it"),
         (("emit", "Demo"), "name: 'Demo' is not an event's name"),
-        (("emit", "demo", "--data", "[1]"), "data: must be a JSON object"),
+        (("emit", "demo", "--data", "[1]"), "data: is not a JSON object"),
         (("emit", "demo", "--data", "{"), "data: is not JSON"),
         (("emit", "demo", "--id", ""), "--id: must not be empty"),
         (("emit", "demo", "--id", "a/b"), "event_id: must be"),
