@@ -108,12 +108,13 @@ class EventLog:
 
 
 def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:
-    """Yield every whole event of the files so named, by time. A torn last line, left by a crash, is skipped."""
+    """Yield every event of the files so named, by time. A last line torn by a crash, and what is no event, is skipped."""
     records = []
     for path in sorted(folder.glob(f"{prefix}-*.jsonl")):
         for line in path.read_bytes().split(b"\n"):
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
-                if isinstance(record, dict):
+                if isinstance(record, dict) and isinstance(record.get("at"), str):
                     records.append(record)
-    yield from sorted(records, key=lambda record: str(record["at"]))
+    # Without the Z, a whole second comes before its fractions.
+    yield from sorted(records, key=lambda record: str(record["at"]).removesuffix("Z"))

@@ -32,3 +32,9 @@ def test_a_linked_log_is_followed(home: Home, clock: ManualClock, tmp_path: Path
     (home.logs / "events-task-runner-2026-03-02.jsonl").symlink_to(elsewhere)
     EventLog(home.logs, "task-runner", clock).emit("task.created", durable=True)
     assert elsewhere.read_text(encoding="utf-8").count("task.created") == 1
+
+
+def test_events_come_by_time_and_lines_that_are_none_are_skipped(home: Home) -> None:
+    lines = ['{"at":"2026-03-02T09:00:00.2Z"}', '{"at":"2026-03-02T09:00:00Z"}', '{"at":1}', "{}", "[]", "\0"]
+    home.logs.joinpath("events-x-2026-03-02.jsonl").write_text("\n".join(lines))
+    assert [record["at"] for record in read_events(home.logs)] == ["2026-03-02T09:00:00Z", "2026-03-02T09:00:00.2Z"]
