@@ -108,7 +108,7 @@ class EventLog:
 
 
 def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:
-    """Yield every event of the files so named, by time. A last line torn by a crash, and what is no event, is skipped."""
+    """Yield every event of the files so named, by time. A line torn by a crash, and what is no event, is skipped."""
     records = []
     for path in sorted(folder.glob(f"{prefix}-*.jsonl")):
         for line in path.read_bytes().split(b"\n"):
