@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from agent_runtime.cli import rows as texts
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
 from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, left, lines_of, resolve_command, shown
+from agent_runtime.model import forms
 from agent_runtime.model.approval import EXPIRED
-from agent_runtime.model.mapping import Row, to_json
+from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
@@ -51,18 +53,27 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
     Example: agent-runtime approvals show 3f2a9c01
     """
     row = _find(approval, read)
+    asks, waits = texts.request_in(row), row["status"] == "pending"
     lines = lines_of(
         row,
         "approval=interrupt_id kind asks arguments missing_scope category task=task_name turn=turn_id thread=thread_id "
-        "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because=message "
-        "answer_with",
-        asks=asked(row),
+        "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because refused answer_with",
+        asks=_question(row) if asks is None else texts.request_text(asks),
         expires=f"{shown(row['expires_at'])} ({left(row, SystemClock().now())})" if row["expires_at"] else "",
+        because="" if waits else row["message"],
         arguments=json.dumps(row["args"], indent=2, ensure_ascii=False) if row["tool"] else "",
         status=row["status"] + (f" ({row['decision']})" if row["decision"] else ""),
-        answer_with=resolve_command(row) if row["status"] == "pending" else "",
+        refused=row["message"] if waits else "",
+        answer_with="\n".join([resolve_command(row), *texts.ways(row)[1:]]) if waits else "",
     )
     show_record(row, output, name_key="interrupt_id", lines=lines)
+
+
+def _question(row: Row) -> str:
+    """Return what is asked; a value of the graph's own that is JSON, as lines."""
+    text = asked(row)
+    value = parsed(text) if row["kind"] == "question" and text.startswith(("{", "[")) else None
+    return json.dumps(value, indent=2, ensure_ascii=False) if value else text
 
 
 @app.command("resolve")
@@ -74,19 +85,36 @@ def resolve(
     edit: Annotated[
         str | None, typer.Option("--edit", metavar="JSON", help="Run the call with these arguments.")
     ] = None,
-    answer: Annotated[str | None, typer.Option("--answer", metavar="TEXT", help="Answer a question.")] = None,
+    respond: Annotated[
+        str | None, typer.Option("--respond", metavar="TEXT", help="Answer with this text, in the call's place.")
+    ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option("--answer", metavar="TEXT|JSON", help="Answer a question: as JSON if it is JSON, else as text."),
+    ] = None,
+    call: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--call",
+            metavar="'N WAY …'",
+            help="Decide the Nth of several calls otherwise: '2 reject why', '3 edit {…}', '4 respond text'.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Decide what waits. Approving allows this call with these arguments, once, and grants nothing else.
 
+    A graph may ask about several calls at once: --approve, --reject and --respond decide all of them, and --call one.
+
     Example: agent-runtime approvals resolve 3f2a9c01 --reject "not today"
     """
-    decision, message, args_json = _decision(approve=approve, reject=reject, edit=edit, answer=answer, why=why)
+    given = _decision(approve=approve, reject=reject, edit=edit, respond=respond, answer=answer, why=why, calls=call)
     row = _find(approval, change)
     # The service takes the same decision twice, for callers whose answer was lost; of what expired it says what to do.
     if row["status"] != "pending" and row["decision"] != EXPIRED:
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: agent-runtime approvals list")
+    decision, message, args_json = given if not call else _call_by_call(row, given, call)
     request = wire.ResolveInterruptRequest(
         interrupt_id=row["interrupt_id"],
         decision=decision,
@@ -97,29 +125,84 @@ def resolve(
     done = to_json(change("ResolveInterrupt", request))
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
+    if answer is not None:
+        note("the answer was taken as JSON" if args_json else "the answer was taken as text")
+    asks = texts.request_in(row)
+    if asks is not None and asks.form == "inbox" and why:
+        note("this graph takes no reason with a rejection: it is on record, and the graph does not read it")
     note(f"the turn goes on: agent-runtime turns show {done['turn_id']}")
 
 
-def _decision(*, approve: bool, reject: bool, edit: str | None, answer: str | None, why: str) -> tuple[str, str, str]:
-    given = [approve, reject, edit is not None, answer is not None]
-    if given.count(True) != 1:
-        raise InvalidInput("give exactly one of --approve, --reject, --edit and --answer", where="decision")
+def _decision(
+    *,
+    approve: bool,
+    reject: bool,
+    edit: str | None,
+    respond: str | None,
+    answer: str | None,
+    why: str,
+    calls: list[str] | None,
+) -> tuple[str, str, str]:
+    """Return the decision about all that is asked, its message and its JSON; no decision where only --call says it."""
+    given = [approve, reject, edit is not None, respond is not None, answer is not None]
+    if given.count(True) > 1 or not (any(given) or calls):
+        what = "give exactly one of --approve, --reject, --edit, --respond and --answer"
+        raise InvalidInput(what, where="decision")
     if why and not reject:
         raise InvalidInput("only --reject takes a message", where="MSG")
     if edit is not None:
-        return "edit", "", _object(edit)
+        return "edit", "", _object(edit, "--edit")
     if answer is not None:
-        return "answer", answer, ""
-    return ("approve", "", "") if approve else ("reject", why, "")
+        return "answer", *_text_or_json(answer)
+    if respond is not None:
+        return "answer", respond, ""
+    return ("approve", "", "") if approve else ("reject", why, "") if reject else ("", "", "")
 
 
-def _object(text: str) -> str:
+def _text_or_json(answer: str) -> tuple[str, str]:
+    """Return an answer's text, and its JSON if it is more than text."""
+    try:
+        value = json.loads(answer)
+    except (ValueError, RecursionError):
+        return answer, ""
+    return (value, "") if isinstance(value, str) else (answer, answer)
+
+
+def _call_by_call(row: Row, given: tuple[str, str, str], calls: list[str]) -> tuple[str, str, str]:
+    """Return the answer in which each call has a decision of its own: by `--call`, or else the one `given` for all."""
+    asks = texts.request_in(row)
+    if asks is None or given[2]:
+        raise InvalidInput("decides one of several calls that a graph asks about at once", where="--call")
+    ways = {"approve": "approve", "reject": "reject", "answer": "respond"}
+    all_ = forms.Choice(way=ways[given[0]], text=given[1]) if given[0] else None
+    own = dict(_choice(text, len(asks.calls)) for text in calls)
+    found = [own.get(number, all_) for number in range(1, len(asks.calls) + 1)]
+    if None in found:
+        what = f"call {found.index(None) + 1} is not decided"
+        raise InvalidInput(what, where="--call", hint="decide each, or give --approve or --reject for the others")
+    return "answer", "", json.dumps(forms.answer(asks, [one for one in found if one is not None]))
+
+
+def _choice(text: str, most: int) -> tuple[int, forms.Choice]:
+    """Return the number of a call and what is decided about it."""
+    number, way, said = (*text.split(maxsplit=2), "", "", "")[:3]
+    if not (number.isascii() and number.isdigit() and 1 <= int(number[:9]) <= most) or way not in forms.WAYS:
+        hint = f"write a number from 1 to {most}, one of {', '.join(forms.WAYS)}, and what goes with it"
+        raise InvalidInput(f"{text[:80]!r} decides no call", where="--call", hint=hint)
+    if way == "edit":
+        return int(number), forms.Choice(way=way, args=json.loads(_object(said, "--call")))
+    if way == "approve" and said:
+        raise InvalidInput("nothing may follow an approval", where="--call")
+    return int(number), forms.Choice(way=way, text=said)
+
+
+def _object(text: str, where: str) -> str:
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"is not JSON: {error}", where="--edit") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"is not JSON: {error}", where=where) from error
     if not isinstance(value, dict):
-        raise InvalidInput("is not a JSON object", where="--edit", hint='write for example \'{"tier": "channel"}\'')
+        raise InvalidInput("is not a JSON object", where=where, hint='write for example \'{"tier": "channel"}\'')
     return text
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from agent_runtime.model.forms import OF_MIDDLEWARE, WAYS, Request, from_dict
 from agent_runtime.model.mapping import parsed
 from turnkeeper.console import Column, Output, when
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
@@ -13,6 +14,9 @@ from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 ID_DIGITS = 10
 LONGEST_ARGUMENT = 60
 LONGEST_ANSWER = 1000
+_OPTIONS = {
+    "approve": "--approve", "reject": '--reject "why"', "edit": "--edit '{…}'", "respond": '--respond "…"',
+}  # fmt: skip
 FOR_PEOPLE = frozenset({Output.TABLE, Output.WIDE})
 
 
@@ -139,7 +143,41 @@ def _field(value: object) -> str:
 def resolve_command(interrupt: Mapping[str, Any]) -> str:
     """Return the command that answers what an author is asked."""
     command = f"agent-runtime approvals resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
-    return f'{command} --answer "…"' if interrupt["kind"] == "question" else f"{command} --approve"
+    return f"{command} {ways(interrupt)[0]}"
+
+
+def ways(interrupt: Mapping[str, Any]) -> list[str]:
+    """Return the options by which what an author is asked can be decided.
+
+    >>> ways({"kind": "permission"}), ways({"kind": "question", "args": {}})
+    (['--approve', '--reject "why"', "--edit '{…}'"], ['--answer "…"'])
+    """
+    asks = request_in(interrupt)
+    if interrupt["kind"] == "question" and asks is None:
+        return ['--answer "…"']
+    takes = WAYS[:3] if asks is None else [way for way in WAYS if all(way in call.takes for call in asks.calls)]
+    if asks is not None and len(asks.calls) > 1:
+        return [_OPTIONS[way] for way in takes if way != "edit"] + ["--call '1 approve' --call …"]
+    return [_OPTIONS[way] for way in takes]
+
+
+def request_in(interrupt: Mapping[str, Any]) -> Request | None:
+    """Return the calls that a question of the graph's own asks about; None where it has no form that we know."""
+    return from_dict(interrupt["args"]) if interrupt["kind"] == "question" else None
+
+
+def request_text(asks: Request) -> str:
+    """Return in full what a graph asks about: each call, what the graph says of it, and how it may be decided."""
+    lines = []
+    for number, call in enumerate(asks.calls, 1):
+        id_ = f"  (call {call.call_id})" if call.call_id else ""
+        lines.append(f"{number}. {call.tool}{id_}" if len(asks.calls) > 1 else f"{call.tool}{id_}")
+        lines += [f"   {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in call.args.items()]
+        lines += [f"   the graph says: {line}" for line in call.note.splitlines() if line.strip()]
+        lines.append(f"   takes: {', '.join(call.takes)}")
+    if asks.form in OF_MIDDLEWARE and all(call.call_id for call in asks.calls):
+        lines.append("an approval lets exactly this run once, whatever the category grants")
+    return "\n".join(lines)
 
 
 def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
@@ -159,6 +197,9 @@ def _many(number: int, name: str) -> str:
 
 def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
     """Return in one line what an author is asked; long arguments are shortened but for `whole`."""
+    if (asks := request_in(interrupt)) is not None:
+        calls = (call_text(call.tool, call.args, whole=whole) for call in asks.calls)
+        return f"{'; '.join(calls)}: the graph asks you"
     if interrupt["kind"] == "question":
         return str(interrupt["question"])
     call = call_text(str(interrupt["tool"]), interrupt["args"], whole=whole)

@@ -3,21 +3,22 @@
 The guard raises an interrupt whose value :func:`ask` builds, and records it; the runtime keeps it as a
 :class:`RaisedInterrupt`. The author's decision returns to the graph as the value that :func:`resume_value` builds, and
 the guard checks it with :func:`answers_call`. Any other interrupt is a question of the graph's own, whatever its value
-looks like: its answer is plain text, arguments, True or False, and decides no call.
+looks like: its answer is text, JSON, True or False, or has the form that the question has (:mod:`.forms`).
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from agent_runtime.model import forms
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.config.json_text import read_object
+from turnkeeper.config import json_text
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.times import format_duration, rfc3339
 
@@ -28,6 +29,7 @@ DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
 GUARDED = frozenset({"permission", "proposal"})
 _VERSION = "2."  # begins each binding; what an earlier version asked has the bare hash of the arguments
+APPROVED_WITH = "approved with "  # begins the message of an approval that came of a question of the graph's own
 LONGEST_TEXT = 256 << 10  # bytes
 LONGEST_ARGS = 4 << 20  # bytes
 DEEPEST_ARGS = 100
@@ -48,6 +50,8 @@ class RaisedInterrupt:
         missing_scope: what would have to be granted.
         allows_text: an ordinary message may answer it.
         timeout_s: of a bounded pause.
+        args: of a call; of a question in a form that graphs share, what it asks about (:mod:`.forms`).
+        told: of a call, whether its tool's name and its arguments, as they are shown, tell all that is asked for.
     """
 
     interrupt_id: str
@@ -60,6 +64,7 @@ class RaisedInterrupt:
     question: str = ""
     allows_text: bool = False
     timeout_s: int = 0
+    told: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +74,12 @@ class AuthorDecision:
     Attributes:
         decision: approve, reject, edit or answer.
         message: why it was rejected, or the answer's text.
-        args: the arguments to run with instead.
+        args: the arguments to run with instead; of an answer, its JSON; None for none.
     """
 
     decision: str
     message: str = ""
-    args: Mapping[str, Any] | None = None
+    args: Any = None
 
 
 def canonical(value: object) -> str:
@@ -105,6 +110,7 @@ class AskedCall:
         plain: the arguments are JSON as it stands, of which an earlier version knew the content too.
         lacking: everything that it needs and the turn was not granted.
         missing_scope: the first of these, or the scope.
+        told: name and arguments tell all: no other tool has the name, and nothing but its grant is lacking.
     """
 
     tool: str
@@ -116,6 +122,7 @@ class AskedCall:
     plain: bool
     lacking: tuple[str, ...] = ()
     missing_scope: str = ""
+    told: bool = False
 
     @property
     def key(self) -> str:
@@ -158,10 +165,13 @@ def ask(kind: Literal["permission", "proposal"], call: AskedCall, why: str) -> d
         "call_id": call.call_id,
         "scope": call.missing_scope,
         "why": why,
+        "told": call.told,
     }
 
 
-def read_interrupt(interrupt_id: str, value: object, recorded: object = None) -> RaisedInterrupt:
+def read_interrupt(
+    interrupt_id: str, value: object, recorded: object = None, asks: forms.Request | None = None
+) -> RaisedInterrupt:
     """Read an interrupt's value.
 
     Args:
@@ -169,6 +179,7 @@ def read_interrupt(interrupt_id: str, value: object, recorded: object = None) ->
         value: what was asked, by whoever asked it.
         recorded: what the guard recorded that it asked under this id; None for nothing. Only this makes a question one
             of the guard's: the value may come from a model.
+        asks: the calls that it asks about, where it has a form that graphs share.
     """
     said = value if isinstance(value, dict) else {}
     if recorded is not None and said == recorded:
@@ -181,9 +192,20 @@ def read_interrupt(interrupt_id: str, value: object, recorded: object = None) ->
             call_id=said["call_id"],
             missing_scope=said["scope"],
             question=said["why"],
+            told=said.get("told") is True,
         )
     if said.get("resume_on") == "trigger":
         return RaisedInterrupt(interrupt_id=interrupt_id, kind="pause", timeout_s=_pause_s(said.get("timeout_s")))
+    if asks is not None:
+        about = canonical(asks.to_dict())
+        return RaisedInterrupt(
+            interrupt_id=interrupt_id,
+            kind="question",
+            args=asks.to_dict(),
+            args_hash=_digest(about),
+            question=", ".join(call.tool for call in asks.calls),
+            allows_text=len(asks.calls) == 1 and "respond" in asks.calls[0].takes,
+        )
     question = said.get("question") or said.get("q") or value
     text = question if isinstance(question, str) else canonical(question)
     return RaisedInterrupt(
@@ -197,7 +219,7 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
         return {
             "decision": decided.decision,
             "message": decided.message,
-            "args": None if decided.args is None else dict(decided.args),
+            "args": decided.args,
             "args_hash": asked.args_hash,
             "call_id": asked.call_id,
             "thread_id": thread_id,
@@ -205,13 +227,30 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
             "kind": asked.kind,
             "scope": asked.missing_scope,
         }
-    if decided.decision == "answer":
-        return decided.message
-    if decided.decision == "edit":
-        return dict(decided.args or {})
+    if decided.decision == "answer" and decided.args is not None:
+        return decided.args
+    asks = request_of(asked)
+    if asks is not None and (decided.decision != EXPIRED or all("reject" in call.takes for call in asks.calls)):
+        return forms.answer(asks, [_choice(decided)] * len(asks.calls))
     if decided.decision in {"reject", EXPIRED} and decided.message:
         return {"approved": False, "message": decided.message}
-    return decided.decision == "approve"
+    plain = {"answer": decided.message, "edit": decided.args or {}}
+    return plain.get(decided.decision, decided.decision == "approve")
+
+
+def request_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Request | None:
+    """Return the calls that a question of the graph's own asks about; None where it has no form that we know."""
+    if asked.kind != "question":
+        return None
+    if isinstance(asked, RaisedInterrupt):
+        return forms.from_dict(asked.args)
+    return forms.from_dict(json.loads(asked.args_json)) if asked.args_json else None
+
+
+def _choice(decided: AuthorDecision) -> forms.Choice:
+    """Return what one decision about all calls of a request says about each."""
+    way = {"answer": "respond", EXPIRED: "reject"}.get(decided.decision, decided.decision)
+    return forms.Choice(way=way, text=decided.message, args=decided.args)
 
 
 def answers_call(answer: object, call: AskedCall, thread_id: str) -> bool:
@@ -236,6 +275,30 @@ def covers(answer: Mapping[str, Any], call: AskedCall, kind: str) -> bool:
     return (answer.get("kind"), answer.get("scope")) == (kind, call.missing_scope)
 
 
+def approved_before(asked: Iterable[InterruptRecord], call: RaisedInterrupt) -> str:
+    """Return what names the author's approval of exactly this call in a question of the graph's own; empty for none.
+
+    Each approval is good for one call: one that a call was approved with before is none any more.
+
+    Args:
+        asked: what the turn asked so far.
+        call: what the guard asks.
+    """
+    records = list(asked)
+    used = {one.message for one in records if one.kind in GUARDED and one.decision}
+    for one in records:
+        asks = request_of(one)
+        if asks is None or one.status != "resolved" or one.decision in {"reject", EXPIRED}:
+            continue
+        approved = forms.approved(asks, forms.choices_in(asks, resume_value(one)))
+        for number, (tool, args, call_id) in enumerate(approved, 1):
+            mark = f"{APPROVED_WITH}{one.interrupt_id}, call {number}"
+            same = (tool, call_id, canonical(args)) == (call.tool, call.call_id, canonical(call.args))
+            if same and mark not in used:
+                return mark
+    return ""
+
+
 def _pause_s(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_PAUSE_S:
         return LONGEST_PAUSE_S
@@ -250,17 +313,49 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
         raise InvalidInput(what, where="decision", hint=f"one of {', '.join(takes)}")
     if len(request.message.encode()) > LONGEST_TEXT:
         raise InvalidInput(f"is longer than {LONGEST_TEXT} bytes", where="message")
-    if request.decision == "answer" and not request.message:
+    if request.decision == "answer" and not (request.message or request.args_json):
         raise InvalidInput("an answer needs its text", where="message")
-    if request.args_json and request.decision != "edit":
-        raise InvalidInput("only an edit takes arguments", where="args_json")
-    if request.decision != "edit":
-        return AuthorDecision(decision=request.decision, message=request.message)
-    args = read_object(request.args_json, where="args_json", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
-    if asked.kind not in GUARDED and {"decision", "args_hash"} <= set(args):
+    if request.args_json and request.decision not in {"edit", "answer"}:
+        raise InvalidInput("only an edit takes arguments, and an answer JSON", where="args_json")
+    decided = AuthorDecision(
+        decision=request.decision, message=request.message or request.args_json, args=_given(request)
+    )
+    if request.decision == "edit":
+        decided = replace(decided, message=request.message)
+    _check_fits(asked, decided)
+    if not request.args_hash and request_of(asked) is not None:  # the decision may count for the guard
+        raise InvalidInput("which calls were shown is not said", where="args_hash", hint="give that of the question")
+    return decided
+
+
+def _given(request: wire.ResolveInterruptRequest) -> Any:
+    """Return the arguments of an edit, or the JSON of an answer that is more than text."""
+    if request.decision == "edit":
+        return json_text.read_object(request.args_json, where="args_json", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
+    if not request.args_json:
+        return None
+    value = json_text.read_value(request.args_json, where="args_json", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
+    if value is None:
+        raise InvalidInput("null answers nothing", where="args_json")
+    return value
+
+
+def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
+    """Raise InvalidInput unless a graph that asks this way can take the decision."""
+    if asked.kind in GUARDED:
+        return
+    if isinstance(decided.args, dict) and {"decision", "args_hash"} <= set(decided.args):
         what = "looks like the answer to a tool call, and this is a question of the graph"
         raise InvalidInput(what, where="args_json", hint="leave out decision or args_hash")
-    return AuthorDecision(decision="edit", message=request.message, args=args)
+    asks = request_of(asked)
+    if asks is None:
+        return
+    if decided.decision == "answer" and decided.args is not None:
+        forms.choices_in(asks, decided.args)
+    elif decided.decision == "edit" and len(asks.calls) > 1:
+        raise InvalidInput("the graph asks about several calls; say which one is edited", where="args_json")
+    else:
+        answer_to(asked, asked.thread_id, decided)
 
 
 def recorded_decision(item: InterruptRecord) -> AuthorDecision:

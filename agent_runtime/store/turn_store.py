@@ -4,7 +4,7 @@ Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Stor
 :class:`Store` and one transaction, which first checks that this process still owns the store.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import wraps
@@ -281,18 +281,50 @@ class Store:
         turn_id: str,
         raised: Sequence[RaisedInterrupt],
         without_task: approval.Waits = approval.FOR_EVER,
-    ) -> list[str]:
-        """Write that a turn waits for its author, of a turn `without_task` how long. Return the ids of what is new."""
+    ) -> tuple[list[str], list[str]]:
+        """Write that a turn waits for its author, of a turn `without_task` how long.
+
+        Return the ids of what is newly asked, and of what the author decided already, in a question of the graph's own.
+        """
         turn = _turn(connection, turn_id)
         turn_writes.mark_applied(connection, tuple(turn.answers))
         waits = approval.waits_of(turn, without_task)
         fresh = turn_writes.add_interrupts(connection, turn, raised, at, waits)
+        decided = _decide_as_approved(connection, at, turn_id, [one for one in raised if one.interrupt_id in fresh])
         turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
         asked = tuple(item.interrupt_id for item in raised)
         summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
         by = started_by(turn)
         self._add_event(connection, turn, "INTERRUPTED", at, trigger=by, summary=summary, held_by=asked, turn=turn)
-        return fresh
+        return [one for one in fresh if one not in decided], decided
+
+    @_transaction
+    def ask_again(
+        self,
+        connection: Connection,
+        at: datetime,
+        turn_id: str,
+        refused: Collection[str],
+        left: Collection[str],
+        error: str,
+    ) -> list[str]:
+        """Write that a turn waits again for what its graph refused the answer to; return the ids of these questions.
+
+        Only questions of the graph's own are asked again: without any, nothing is written. `left` are the interrupts
+        that the thread waits for.
+        """
+        turn = _turn(connection, turn_id)
+        asked = turn_reads.interrupts_of(connection, [turn_id])[turn_id]
+        answered = [one for one in asked if one.kind == "question" and one.decision != approval.EXPIRED]
+        again = [one.interrupt_id for one in answered if one.interrupt_id in refused]
+        if not again or turn.status != "running" or turn_reads.is_cancelled(connection, turn_id):
+            return []
+        turn_writes.mark_applied(connection, [one for one in turn.answers if one not in left])
+        turn_writes.ask_again(connection, again, error)
+        turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
+        what = {"summary": f"the graph refused the answer: {error}"[:LONGEST_SUMMARY], "held_by": tuple(left)}
+        self._add_event(connection, turn, "INTERRUPTED", at, trigger=started_by(turn), turn=turn, **what)
+        return again
 
     @_transaction
     def paused(self, connection: Connection, at: datetime, turn_id: str, pause: RaisedInterrupt) -> Finished:
@@ -426,6 +458,22 @@ class Store:
     ) -> None:
         add_event(connection, subject, state, at, **what)
         self.event_source.happened(connection, subject.turn_id, state, at)
+
+
+def _decide_as_approved(
+    connection: Connection, at: datetime, turn_id: str, asked: Sequence[approval.RaisedInterrupt]
+) -> list[str]:
+    """Approve those calls that the author approved in questions of the graph's own; return their ids."""
+    decided = []
+    for item in asked:
+        if item.told:
+            before = turn_reads.interrupts_of(connection, [turn_id])[turn_id]
+            if mark := approval.approved_before(before, item):
+                settled = AuthorDecision(decision="approve", message=mark)
+                by = next(one.decided_by for one in before if one.interrupt_id in mark)
+                turn_writes.settle_interrupt(connection, item.interrupt_id, settled, at, by)
+                decided.append(item.interrupt_id)
+    return decided
 
 
 def _turn(connection: Connection, turn_id: str) -> TurnRecord:

@@ -168,6 +168,13 @@ def mark_told(
     return bool(connection.execute(row.where(column.is_(None)).values({column: to_us(at)})).rowcount)
 
 
+def ask_again(connection: Connection, interrupt_ids: Sequence[str], error: str) -> None:
+    """Withdraw the author's answers, which the graph refused; keep why."""
+    nothing = {"decision": "", "edited_json": "", "decided_by": "", "resolved_at_us": None}
+    back = update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids))
+    connection.execute(back.values(status="pending", message=storable(error), **nothing))
+
+
 def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:
     """Note that the graph has gone on with these decisions."""
     connection.execute(update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids)).values(applied=True))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent_runtime.graph.engine.engine import Ended, Engine, Order, Step
-from agent_runtime.model.approval import EXPIRED, call_key, canonical
+from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES
 from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
 from agent_runtime.permissions.judge import Narrowing
@@ -127,6 +127,8 @@ def _writes_outcome(task: asyncio.Task[Ended]) -> bool:
 
 
 def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
+    if asked.message.startswith(APPROVED_WITH):  # that was about one call
+        return False
     return asked.turn_id == turn_id and asked.kind == "proposal" and asked.decision in {"approve", "edit"}
 
 

@@ -314,6 +314,8 @@ class Turns:
         if ended.stopped == "interrupted":
             await self._store.record(turn.turn_id, *said)
             return await self._wait_for(turn, ended)
+        if ended.refused and await self._ask_again(turn, ended):
+            return True
         self._failpoints.reach("runtime.finished")
         if ended.stopped == "timeout":
             return await self._finish(turn, "cancelled", ended.error, said)
@@ -333,15 +335,30 @@ class Turns:
             self.released(finished)
             self.notify("pause", turn)
             return True
-        fresh = await self._store.interrupted(turn.turn_id, questions, self._waits)
+        fresh, decided = await self._store.interrupted(turn.turn_id, questions, self._waits)
         self._store.asked.notify()
         self._stopped(turn, "interrupted")
+        for one in decided:
+            self._log.emit("interrupt.resolved", interrupt_id=one, turn_id=turn.turn_id, decision="approve")
+            self._lanes.put_decision(turn.thread_id)
         for item in questions:
             if item.interrupt_id in fresh:
                 asked = {"tool": item.tool, "missing_scope": item.missing_scope, "turn_id": turn.turn_id}
                 self._log.emit("interrupt.raised", durable=False, interrupt_id=item.interrupt_id, **asked)
                 self.notify("interrupt", turn, item.interrupt_id)
         return True
+
+    async def _ask_again(self, turn: TurnRecord, ended: Ended) -> bool:
+        """Let questions stand again whose answers the graph refused; False if none of them is the graph's own."""
+        left = (await self._engine.read(turn.thread_id)).pending
+        again = await self._store.ask_again(turn.turn_id, ended.refused, left, ended.error)
+        self._store.asked.notify()
+        for one in again:
+            self._log.emit("interrupt.refused", interrupt_id=one, turn_id=turn.turn_id, error=ended.error)
+            self.notify("interrupt", turn, one)
+        if again:
+            self._stopped(turn, "interrupted")
+        return bool(again)
 
     async def _finish(self, turn: TurnRecord, state: str, error: str, said: Transcript | None = None) -> bool:
         finished = await self._store.finish(turn.turn_id, state, error=error, said=said)

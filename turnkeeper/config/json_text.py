@@ -1,4 +1,4 @@
-"""Reading JSON that a caller gave: one object, bounded in length and depth, of what every store can hold."""
+"""Reading JSON that a caller gave: one value, bounded in length and depth, of what every store can hold."""
 
 import json
 from typing import Any, NoReturn
@@ -11,7 +11,15 @@ DEEPEST = 32
 def read_object(
     text: str, *, where: str, longest: int, deepest: int = DEEPEST, half_characters: bool = False
 ) -> dict[str, Any]:
-    """Return the one JSON object that a text holds.
+    """Return the one JSON object that a text holds; like :func:`read_value`, and refused if it is no object."""
+    found = read_value(text, where=where, longest=longest, deepest=deepest, half_characters=half_characters)
+    if not isinstance(found, dict):
+        raise InvalidInput("is not a JSON object", where=where)
+    return found
+
+
+def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, half_characters: bool = False) -> Any:
+    """Return the one JSON value that a text holds.
 
     Args:
         text: as the caller gave it.
@@ -21,13 +29,11 @@ def read_object(
         half_characters: take lone surrogates, which JSON can spell and UTF-8 cannot.
 
     Raises:
-        InvalidInput: it is longer or deeper, is not JSON, or no object.
+        InvalidInput: it is longer or deeper, or is not JSON.
     """
     if len(text.encode("utf-8", errors="replace")) > longest:
         raise InvalidInput(f"is longer than {longest} bytes", where=where)
     found = _read(text, where)
-    if not isinstance(found, dict):
-        raise InvalidInput("is not a JSON object", where=where)
     if is_deeper(found, deepest):
         raise InvalidInput(f"is nested deeper than {deepest} levels", where=where)
     if not half_characters and "\\u" in text and not _has_utf8(found):

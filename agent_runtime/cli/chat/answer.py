@@ -11,7 +11,7 @@ from rich.text import Text
 
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
 from agent_runtime.cli.client import change, change_in_conversation, complete_channel
-from agent_runtime.cli.rows import asked, clipped
+from agent_runtime.cli.rows import asked, clipped, request_in
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console, note, plain
@@ -147,7 +147,8 @@ def parse(line: str, waiting: Waiting) -> Command:
 
 
 def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Command:
-    question = item.kind == "interrupt" and item.row["kind"] == "question"
+    asks = request_in(item.row) if item.kind == "interrupt" else None
+    question = item.kind == "interrupt" and item.row["kind"] == "question" and asks is None
     problem = ""
     if does == "approve" and text and not question:
         problem = "not approved: nothing may follow an approval"
@@ -155,7 +156,7 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
         problem = f"only its beginning was shown; all of it: agent-runtime candidates show {proposed.id}, or triage"
     elif does == "edit":
         problem = _edit_problem(item, text, question=question)
-    elif does == "answer" and not question:
+    elif does == "answer" and not question and asks is None:
         problem = "that is no question; a or r decides it"
     elif does == "answer" and not text:
         problem = "what is the answer? t 1 text"
@@ -220,6 +221,7 @@ _WAYS = {
     "permission": "[a]pprove, [r]eject why, [e]dit {…}",
     "proposal": "[a]pprove, [r]eject why, [e]dit {…}",
     "question": "[t]ext of the answer",
+    "calls": "[a]pprove, [r]eject why, [e]dit {…}, [t]ext of the answer",
 }
 _SHORT = ("a", "r", "e", "t")
 
@@ -239,7 +241,8 @@ def triage(
         if item is None:
             continue  # decided meanwhile
         _show(turn, item)
-        said = _ask(waiting, _WAYS[item.row["kind"] if item.kind == "interrupt" else item.kind])
+        calls = item.kind == "interrupt" and request_in(item.row) is not None
+        said = _ask(waiting, _WAYS["calls" if calls else item.row["kind"] if item.kind == "interrupt" else item.kind])
         if said is None:
             note(f"{done} decided; the rest waits")
             return

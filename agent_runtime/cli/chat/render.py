@@ -23,6 +23,7 @@ from rich.text import Text
 
 from agent_runtime.cli import rows
 from agent_runtime.model.conversation import mark_text
+from agent_runtime.model.forms import Request
 from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
@@ -317,12 +318,18 @@ def _waits(row: Row) -> Pairs:
     ]
 
 
+_KEYS = {"approve": "a {}", "reject": "r {} why", "edit": "e {} {{…}}", "respond": "t {} text"}
+
+
 def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     if row["status"] != "pending":
         decision = row["decision"] or row["status"]
         said = f": {rows.clipped(row['message'], 200)}" if row["message"] else ""
         return "asked", f"{rows.clipped(rows.asked(row), 200)}  [{decision}]{said}", decision
     number, answer = numbers.get(str(row["interrupt_id"])), rows.resolve_command(row)
+    asks = rows.request_in(row)
+    if asks is not None:
+        return _calls_asked_about(row, asks, number)
     question = row["kind"] == "question"
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row["args"].items()]
     commands = [("answer", answer)]
@@ -335,10 +342,29 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
         kind=str(row["kind"]),
         id=str(row["interrupt_id"])[: rows.ID_DIGITS],
         title=row["question"] if question else f"{row['tool']} needs {row['missing_scope']}",
-        note="" if question else row["question"],
+        note=row["message"] if question else row["question"],
         args="" if question else "\n".join(lines),
         facts=_waits(row),
         commands=[*_here(number, keys), *commands],
+        number=number,
+        style="bold yellow",
+    )
+
+
+def _calls_asked_about(row: Row, asks: Request, number: int | None) -> Card:
+    """Return the card of a question in which a graph asks about calls of its own."""
+    id_ = str(row["interrupt_id"])[: rows.ID_DIGITS]
+    stem, ways = f"agent-runtime approvals resolve {id_}", rows.ways(row)
+    takes = [key for key in _KEYS if any(way.startswith(f"--{key}") for way in ways)]
+    commands = [(option.partition(" ")[0].strip("-"), f"{stem} {option}") for option in ways]
+    return Card(
+        does="asks you",
+        kind=str(row["kind"]),
+        id=id_,
+        title=f"the graph asks about {', '.join(call.tool for call in asks.calls)}",
+        note=row["message"],
+        args=rows.request_text(asks),
+        commands=[*_here(number, " · ".join(_KEYS[key].format(number) for key in takes)), *commands],
         number=number,
         style="bold yellow",
     )

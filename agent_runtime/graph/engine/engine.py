@@ -17,9 +17,10 @@ from langgraph.types import Command
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import Questions, recording, turn_around
-from agent_runtime.graph.engine import inputs, model_output
+from agent_runtime.graph.engine import inputs, model_output, questions
+from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
-from agent_runtime.model.approval import RaisedInterrupt, canonical, read_interrupt
+from agent_runtime.model.approval import RaisedInterrupt, canonical
 from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.turn import Said, TurnContext
 from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
@@ -92,12 +93,14 @@ class Ended:
         error: one sentence; empty but for `failed` and `timeout`.
         interrupts: what the graph waits for.
         step: all that the turn has said; one without messages leaves what is on record.
+        refused: of a failed interval, the answered interrupts whose step raised: the thread waits for them again.
     """
 
     stopped: Stopped
     error: str = ""
     interrupts: tuple[RaisedInterrupt, ...] = ()
     step: Step = Step(messages=None)
+    refused: frozenset[str] = frozenset()
 
 
 CALLED = "the turn"  # where trouble is that no store of ours reports: in what a graph, a tool or a model calls
@@ -105,6 +108,9 @@ CALLED = "the turn"  # where trouble is that no store of ours reports: in what a
 
 class TokenLimit(RuntimeError):
     """A turn used more tokens than its category allows."""
+
+
+_OURS = (TurnkeeperError, TokenLimit, LimitReached)  # what ends a turn whatever it was answered
 
 
 class _Progress:
@@ -203,9 +209,8 @@ class Engine:
     async def look(self, thread_id: str, mark: str) -> Ended:
         """Return how the thread's newest interval stopped, from its checkpoint, without running anything."""
         snapshot = await self._graph.aget_state(_config(thread_id))
-        questions = {item.id: item.value for item in snapshot.interrupts}  # a subgraph's is there once a level
         recorded = self._questions.get(thread_id, {})
-        raised = tuple(read_interrupt(asked, value, recorded.get(asked)) for asked, value in questions.items())
+        raised = await questions.read_questions(self._graph, _config(thread_id), snapshot, recorded)
         before = (snapshot.metadata or {}).get(BEFORE, "")
         step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
         if (left := _steps_left(snapshot)) and not raised:
@@ -240,6 +245,7 @@ class Engine:
             control.request_drain()
         progress = _Progress(on_step, model_output.ModelUsage() if self._foreign else None, used)
         limit = asyncio.timeout(context.category.seconds)
+        given = await questions.given_so_far(*self._at(context.thread_id)) if isinstance(order, Answers) else {}
         try:
             async with limit:
                 if self._allow is not None:
@@ -267,10 +273,22 @@ class Engine:
             if trouble is not None:
                 await progress.record_cost()
                 raise trouble from error
-            # Whatever else a graph raises is the turn's failure, recorded with it.
-            return Ended(stopped="failed", error=_sentence(error, self._secrets), step=progress.with_cost(error))
+            return await self._failed(error, progress, context.thread_id, order, given)
         finally:
             self._controls.discard(control)
+
+    async def _failed(
+        self, error: Exception, progress: _Progress, thread_id: str, order: Order, given: questions.Given
+    ) -> Ended:
+        """Return a failure that is the turn's own, recorded with it; what the graph refused is taken back."""
+        refused: frozenset[str] = frozenset()
+        if isinstance(order, Answers) and not isinstance(error, _OURS):
+            refused = await questions.take_back(*self._at(thread_id), order.values, given)
+        why = _sentence(error, self._secrets)
+        return Ended(stopped="failed", error=why, step=progress.with_cost(error), refused=refused)
+
+    def _at(self, thread_id: str) -> tuple[Any, GroupedSaver, Any]:
+        return self._graph, self._checkpoints, _config(thread_id)
 
     def _recorded(self, thread_id: str) -> Questions:
         """Return an empty record of what the guard asks on a thread from now on. What still waits is asked again."""

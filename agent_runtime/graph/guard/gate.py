@@ -275,10 +275,13 @@ class Gate:
         return spec.scope, spec.effect
 
     def _call(self, request: CallRequest, verdict: Verdict) -> AskedCall:
-        written = write(request.args)
+        written, scope = write(request.args), self.named(request)[0]
+        foreign = request.known is None and request.tool is not None and scope == f"{FOREIGN}{request.name}"
+        told = foreign and written.plain and set(verdict.lacking) <= {scope}
         return AskedCall(
+            told=told and not self._names.is_shared(request),
             tool=request.name,
-            scope=self.named(request)[0],
+            scope=scope,
             code=code_of(request.tool),
             call_id=request.call_id,
             shown=written.shown,

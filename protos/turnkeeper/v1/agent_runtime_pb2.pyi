@@ -1326,7 +1326,7 @@ class Interrupt(_message.Message):
     """approve, reject, edit, answer; expired: nobody answered in time"""
     allows_text: _builtins.bool
     message: _builtins.str
-    """with the decision: why it was rejected, or the answer"""
+    """with the decision: why it was rejected, or the answer; pending: why the graph refused it"""
     decided_by: _builtins.str
     """by what the decision came, PROGRAM/SURFACE/KEY; empty where unknown"""
     @_builtins.property
@@ -1437,9 +1437,9 @@ class ResolveInterruptRequest(_message.Message):
     message: _builtins.str
     """reject: why; answer: the text"""
     args_json: _builtins.str
-    """edit: the arguments to run with"""
+    """edit: the arguments to run with; answer: the answer, if it is more than text"""
     args_hash: _builtins.str
-    """the arguments the author saw; empty takes the recorded ones"""
+    """the arguments the author saw; empty takes the recorded ones, but not of a graph's own calls"""
     def __init__(
         self,
         *,

@@ -73,7 +73,7 @@ def _with_forger(field: Field) -> None:
 
 @attack(
     "a graph's own question in the form of the guard's",
-    {"agent_runtime.graph.engine.engine.read_interrupt": lambda key, value, _known: read_interrupt(key, value, value)},
+    {"agent_runtime.graph.engine.questions.read_interrupt": lambda key, value, *_: read_interrupt(key, value, value)},
     _with_forger,
 )
 async def _(field: Field) -> Effects:

@@ -1,0 +1,106 @@
+"""What a thread asks its author: reading its questions, and taking back an answer that its graph refused.
+
+LangGraph keeps the answers that a step was given with the step, also when the step then raised: asked again, it would
+be given the same answer. So an answer is taken back if its step raised, and only that.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
+from langgraph.types import StateSnapshot
+
+from agent_runtime.graph.engine.inputs import messages_of
+from agent_runtime.model import forms
+from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
+
+Given = dict[tuple[str, str], list[Any]]  # by checkpoint and step: the answers that it was given
+
+
+async def read_questions(
+    graph: Any, config: Any, snapshot: StateSnapshot, recorded: Mapping[str, Any]
+) -> tuple[RaisedInterrupt, ...]:
+    """Return what a thread waits for.
+
+    Args:
+        graph: the compiled graph.
+        config: of the thread.
+        snapshot: where the thread stands.
+        recorded: what the guard asked, by LangGraph's id.
+    """
+    found = {}
+    for item in snapshot.interrupts:  # one of a subgraph is there once a level
+        asks = None if item.id in recorded else forms.read(item.value, item.response_schema)
+        if asks is not None and asks.form == "decisions":
+            whole = await graph.aget_state(config, subgraphs=True)
+            asks = forms.with_ids(asks, _calls_at(whole, item.id))
+        found[item.id] = read_interrupt(item.id, item.value, recorded.get(item.id), asks)
+    return tuple(found.values())
+
+
+def _calls_at(snapshot: StateSnapshot, interrupt_id: str) -> list[Any]:
+    """Return the tool calls of the newest message where a question is asked, in the innermost subgraph that asks it."""
+    calls: list[Any] = []
+    for level in _levels(snapshot):
+        if any(item.id == interrupt_id for task in level.tasks for item in task.interrupts):
+            said = [message for message in messages_of(level.values) if isinstance(message, AIMessage)]
+            calls = list(said[-1].tool_calls) if said else []
+    return calls
+
+
+def _levels(snapshot: StateSnapshot) -> Iterator[StateSnapshot]:
+    yield snapshot
+    for task in snapshot.tasks:
+        if isinstance(task.state, StateSnapshot):
+            yield from _levels(task.state)
+
+
+async def given_so_far(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Given:
+    """Return the answers that the steps at which a thread stands were given before."""
+    given: Given = {}
+    async for level, writes in _writes(graph, saver, config):
+        for step, channel, value in writes:
+            if channel == RESUME:
+                given[_name(level), step] = list(value) if isinstance(value, list) else [value]
+    return given
+
+
+async def take_back(
+    graph: Any, saver: BaseCheckpointSaver[Any], config: Any, answered: Collection[str], before: Given
+) -> frozenset[str]:
+    """Take the newest answer of each step that raised on it back; return the ids of the questions that stand again.
+
+    Args:
+        graph: the compiled graph.
+        saver: its checkpoints.
+        config: of the thread.
+        answered: ids of the questions that were answered in the interval that failed.
+        before: what :func:`given_so_far` returned before it.
+    """
+    again: set[str] = set()
+    for level, writes in [found async for found in _writes(graph, saver, config)]:
+        raised = {step for step, channel, _ in writes if channel == ERROR}
+        raised -= {step for step, channel, _ in writes if channel not in WRITES_IDX_MAP}
+        asked = [(step, {item.id for item in value}) for step, channel, value in writes if channel == INTERRUPT]
+        kept = {one for step, ids in asked if step not in raised for one in ids}  # of calls beside the one that raised
+        for step, ids in asked:
+            if step not in raised or not (ids & set(answered)) - kept:
+                continue
+            again |= (ids & set(answered)) - kept
+            if any(one == step and channel == RESUME for one, channel, _ in writes):
+                await saver.aput_writes(level, [(RESUME, before.get((_name(level), step), []))], step)
+    return frozenset(again)
+
+
+async def _writes(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Any:
+    """Yield the config of each checkpoint at which a thread stands, its subgraphs' too, and what its steps wrote."""
+    for level in _levels(await graph.aget_state(config, subgraphs=True)):
+        found = await saver.aget_tuple(level.config)
+        if found is not None:
+            yield found.config, found.pending_writes or []
+
+
+def _name(config: Any) -> str:
+    return f"{config['configurable'].get('checkpoint_ns', '')}@{config['configurable']['checkpoint_id']}"

@@ -1,0 +1,295 @@
+"""The forms in which graphs put tool calls to a person, and the answers that each form takes. Pure.
+
+    decisions      LangChain's `HumanInTheLoopMiddleware`: several calls at once; takes `{"decisions": [...]}`, in order
+    tool_approval  the same middleware, one call at a time; takes one decision
+    inbox          agent-inbox's `HumanInterrupt`, one or a list; takes a list of `HumanResponse`
+
+A value that is not exactly of one of these forms is a question as it stands, which any JSON answers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, cast
+
+from turnkeeper.errors import InvalidInput
+
+Form = Literal["decisions", "tool_approval", "inbox"]
+WAYS = ("approve", "reject", "edit", "respond")
+OF_MIDDLEWARE = frozenset({"decisions", "tool_approval"})
+_WHERE = "answer"
+_INBOX = {"approve": "accept", "reject": "ignore", "edit": "edit", "respond": "response"}
+_INBOX_ALLOWS = {
+    "approve": "allow_accept", "reject": "allow_ignore", "edit": "allow_edit", "respond": "allow_respond",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call that a graph asks about.
+
+    Attributes:
+        takes: how it may be decided, of :data:`WAYS`.
+        note: what the graph says about it.
+        call_id: the call in the thread's messages; empty where it is not known, or not the only one like it.
+    """
+
+    tool: str
+    args: Mapping[str, Any]
+    takes: tuple[str, ...]
+    note: str = ""
+    call_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a graph asks about, and in which form."""
+
+    form: Form
+    calls: tuple[Call, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the author decides about one call.
+
+    Attributes:
+        way: one of :data:`WAYS`.
+        text: why it is rejected, or the answer.
+        args: the arguments of an edit.
+    """
+
+    way: str
+    text: str = ""
+    args: Mapping[str, Any] | None = None
+
+
+def from_dict(data: object) -> Request | None:
+    """Return what `to_dict` gave; None for anything else."""
+    if not isinstance(data, Mapping) or set(data) != {"form", "calls"}:
+        return None
+    calls = tuple(Call(**{**call, "takes": tuple(call["takes"])}) for call in data["calls"])
+    return Request(form=data["form"], calls=calls)
+
+
+def read(value: object, schema: object = None) -> Request | None:
+    """Return what an interrupt's value asks about; None if it has none of the forms.
+
+    Args:
+        value: what the graph gave `interrupt`.
+        schema: the JSON schema of the answer, which `interrupt` takes too.
+    """
+    readers = (_read_decisions, _read_inbox)
+    found = _read_tool_approval(value, schema) or next(filter(None, (reader(value) for reader in readers)), None)
+    return found if found is not None and all(call.takes for call in found.calls) else None
+
+
+def _read_decisions(value: object) -> Request | None:
+    if not isinstance(value, dict) or not {"action_requests", "review_configs"} <= set(value):
+        return None
+    actions, configs = value["action_requests"], value["review_configs"]
+    if not _are_objects(actions) or not _are_objects(configs):
+        return None
+    allowed = {config.get("action_name"): config.get("allowed_decisions") for config in configs}
+    calls = []
+    for at, action in enumerate(actions):
+        name, args = action.get("name"), action.get("args")
+        if not isinstance(name, str) or not _is_object(args):
+            return None
+        own = configs[at] if at < len(configs) and configs[at].get("action_name") == name else {}
+        takes = _known(own.get("allowed_decisions", allowed.get(name)))
+        calls.append(Call(tool=name, args=args, takes=takes, note=_text(action.get("description"))))
+    return Request(form="decisions", calls=tuple(calls))
+
+
+def _read_tool_approval(value: object, schema: object) -> Request | None:
+    if not isinstance(value, dict) or value.get("type") != "tool_approval":
+        return None
+    name, args, call_id = value.get("name"), value.get("args"), value.get("tool_call_id")
+    if not isinstance(name, str) or not _is_object(args) or not isinstance(call_id, str):
+        return None
+    takes, note = _known(_types_in(schema)) or WAYS, _text(value.get("description"))
+    call = Call(tool=name, args=cast("dict[str, Any]", args), takes=takes, note=note, call_id=call_id)
+    return Request(form="tool_approval", calls=(call,))
+
+
+def _types_in(schema: object) -> list[Any]:
+    """Return the types of decision that a schema of the middleware allows."""
+    if not isinstance(schema, dict):
+        return []
+    discriminator = schema.get("discriminator")
+    if isinstance(discriminator, dict) and isinstance(discriminator.get("mapping"), dict):
+        return list(discriminator["mapping"])
+    properties = schema.get("properties")
+    kind = properties.get("type") if isinstance(properties, dict) else None
+    return [kind["const"]] if isinstance(kind, dict) and "const" in kind else []
+
+
+def _read_inbox(value: object) -> Request | None:
+    requests = value if isinstance(value, list) else [value]
+    if not _are_objects(requests):
+        return None
+    calls = []
+    for request in cast("list[dict[str, Any]]", requests):
+        action, config = request.get("action_request"), request.get("config")
+        if not isinstance(action, dict) or not isinstance(config, dict):
+            return None
+        name, args = action.get("action"), action.get("args")
+        if not isinstance(name, str) or not _is_object(args):
+            return None
+        takes = tuple(way for way in WAYS if config.get(_INBOX_ALLOWS[way]) is True)
+        calls.append(
+            Call(tool=name, args=cast("dict[str, Any]", args), takes=takes, note=_text(request.get("description")))
+        )
+    return Request(form="inbox", calls=tuple(calls))
+
+
+def with_ids(request: Request, made: Sequence[Mapping[str, Any]]) -> Request:
+    """Return a request with the ids of the calls that it is about, where there is no doubt which these are.
+
+    Args:
+        request: of the form `decisions`, which names no ids.
+        made: the calls of the message that the thread waits at, in order.
+    """
+    if request.form != "decisions":
+        return request
+    calls = []
+    for call in request.calls:
+        alike = [one for one in request.calls if (one.tool, one.args) == (call.tool, call.args)]
+        ids = [str(one["id"] or "") for one in made if one["name"] == call.tool and one["args"] == call.args]
+        calls.append(replace(call, call_id=ids[0]) if len(alike) == len(ids) == 1 else call)
+    return replace(request, calls=tuple(calls))
+
+
+def answer(request: Request, choices: Sequence[Choice]) -> object:
+    """Return what the graph is resumed with.
+
+    Raises:
+        InvalidInput: a choice does not fit its call, or their number is another than the calls'.
+    """
+    if len(choices) != len(request.calls):
+        what = f"decides {len(choices)} calls, and the graph asks about {len(request.calls)}"
+        raise InvalidInput(what, where=_WHERE, hint=fits(request))
+    for number, (call, choice) in enumerate(zip(request.calls, choices, strict=True), 1):
+        if fault := _fault(call, choice):
+            where = f"call {number}: " if len(choices) > 1 else ""
+            raise InvalidInput(f"{where}{fault}", where=_WHERE, hint=fits(request))
+    if request.form == "inbox":
+        return [_response(call, choice) for call, choice in zip(request.calls, choices, strict=True)]
+    decisions = [_decision(call, choice) for call, choice in zip(request.calls, choices, strict=True)]
+    return decisions[0] if request.form == "tool_approval" else {"decisions": decisions}
+
+
+def _fault(call: Call, choice: Choice) -> str:
+    if choice.way not in call.takes:
+        return f"{call.tool} does not take {choice.way}"
+    if choice.way == "respond" and not choice.text:
+        return f"the answer for {call.tool} has no text"
+    if choice.way == "edit" and choice.args is None:
+        return f"the edit of {call.tool} has no arguments"
+    return ""
+
+
+def _decision(call: Call, choice: Choice) -> dict[str, Any]:
+    if choice.way == "edit":
+        return {"type": "edit", "edited_action": {"name": call.tool, "args": dict(choice.args or {})}}
+    said = {"message": choice.text} if choice.text and choice.way in {"reject", "respond"} else {}
+    return {"type": choice.way, **said}
+
+
+def _response(call: Call, choice: Choice) -> dict[str, Any]:
+    given: object = None
+    if choice.way in {"approve", "edit"}:
+        given = {"action": call.tool, "args": dict(call.args if choice.args is None else choice.args)}
+    elif choice.way == "respond":
+        given = choice.text
+    return {"type": _INBOX[choice.way], "args": given}
+
+
+def choices_in(request: Request, value: object) -> tuple[Choice, ...]:
+    """Return what an answer in the request's own form decides about each call.
+
+    Raises:
+        InvalidInput: it is not of that form, or does not fit.
+    """
+    if request.form == "inbox":
+        items, read_one = value, _choice_in_response
+    elif request.form == "tool_approval":
+        items, read_one = [value], _choice_in_decision
+    else:
+        items = value.get("decisions") if isinstance(value, dict) and set(value) == {"decisions"} else None
+        read_one = _choice_in_decision
+    if not isinstance(items, list):
+        raise InvalidInput("is not what the graph takes", where=_WHERE, hint=fits(request))
+    choices = []
+    for call, item in zip(request.calls, items, strict=False):
+        choice = read_one(call, item) if isinstance(item, dict) else None
+        if choice is None:
+            what = f"{str(item)[:80]!r} is no decision about {call.tool}"
+            raise InvalidInput(what, where=_WHERE, hint=fits(request))
+        choices.append(choice)
+    if len(items) != len(request.calls):
+        choices = [Choice(way="") for _ in items]
+    answer(request, choices)  # checks them
+    return tuple(choices)
+
+
+def _choice_in_decision(call: Call, item: dict[str, Any]) -> Choice | None:
+    way, said = item.get("type"), item.get("message", "")
+    if way == "edit" and set(item) == {"type", "edited_action"} and isinstance(item["edited_action"], dict):
+        return _edit_of(call, item["edited_action"], "name")
+    allowed = {"type", "message"} if way in {"reject", "respond"} else {"type"}
+    if not isinstance(way, str) or way == "edit" or set(item) - allowed or not isinstance(said, str):
+        return None
+    return Choice(way=way, text=said)
+
+
+def _choice_in_response(call: Call, item: dict[str, Any]) -> Choice | None:
+    way = next((way for way, name in _INBOX.items() if name == item.get("type")), "")
+    given = item.get("args")
+    if not way or set(item) - {"type", "args"}:
+        return None
+    if way == "edit":
+        return _edit_of(call, given, "action") if isinstance(given, dict) else None
+    if way == "respond":
+        return Choice(way=way, text=given) if isinstance(given, str) else None
+    return Choice(way=way) if given is None or way == "approve" else None
+
+
+def _edit_of(call: Call, action: dict[str, Any], name: str) -> Choice | None:
+    """Return an edit; it changes arguments, and names no other tool."""
+    if set(action) != {name, "args"} or action[name] != call.tool or not _is_object(action["args"]):
+        return None
+    return Choice(way="edit", args=action["args"])
+
+
+def fits(request: Request) -> str:
+    """Return in a sentence what would answer a request."""
+    takes = [f"{call.tool} takes {', '.join(call.takes)}" for call in request.calls]
+    return "; ".join(dict.fromkeys(takes))
+
+
+def approved(request: Request, choices: Sequence[Choice]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """Yield tool, arguments and call id of each call that the author lets run, as it was shown or as it was edited."""
+    for call, choice in zip(request.calls, choices, strict=True):
+        if choice.way in {"approve", "edit"} and call.call_id and request.form in OF_MIDDLEWARE:
+            yield call.tool, call.args if choice.args is None else choice.args, call.call_id
+
+
+def _known(names: object) -> tuple[str, ...]:
+    return tuple(way for way in WAYS if way in names) if isinstance(names, list | tuple) else ()
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
