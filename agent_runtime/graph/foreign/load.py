@@ -217,7 +217,7 @@ class Loaded:
     reference: Reference
     kind: str
     graph: Graph
-    store: StoreSettings
+    store: StoreSettings = field(default_factory=StoreSettings)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ a function of the project (`./embed.py:embed`). Where they cannot be made, searc
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph.store.base import IndexConfig, ensure_embeddings
@@ -30,13 +30,13 @@ class StoreSettings:
 
     index: IndexConfig | None = None
     embed: str = ""
-    ignored: Mapping[str, str]
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_store(stated: Any, attribute: Callable[[str], Any]) -> StoreSettings:
     """Return what of a project's store settings is used. `attribute` imports what `./file.py:name` names."""
     if stated is None:
-        return StoreSettings(ignored={})
+        return StoreSettings()
     if not isinstance(stated, Mapping):
         return StoreSettings(ignored={"store": "is not an object"})
     ignored = {f"store.{key}": _KEPT if key == "ttl" else _UNKNOWN for key in stated if key != "index"}
