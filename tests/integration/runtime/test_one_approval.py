@@ -15,7 +15,7 @@ from langgraph.types import interrupt
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field, _noted, _of_node
-from tests.integration.runtime.dialects import APPROVE, EDIT, agent, decide, json_answer, waiting
+from tests.integration.runtime.dialects import APPROVE, ASKED, EDIT, agent, decide, json_answer, waiting
 from tests.integration.runtime.harness import STATES
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
@@ -167,6 +167,41 @@ async def test_a_call_that_differs_in_anything_is_asked_about(field: Field, diff
     assert field.noted == (["hi"] if differs in {"a second time", "a namesake"} else [])
 
 
+async def test_two_tools_with_one_name_ask_though_one_call_was_approved(field: Field) -> None:
+    made = [(_noted(field, "send"), {"text": "first"}, "c0"), (_namesake(field), HI, "c1")]
+    event, question = await waiting(field, lambda field: forged(field, *made))
+    event = await approved(field, event, question)
+    (first,) = await field.pending()
+    event = await approved(field, event, first)
+    (asked,) = await field.pending()
+    assert (asked.kind, asked.args_json) == ("permission", '{"text":"hi"}')
+    assert field.noted == ["first"]
+
+
+async def test_a_call_that_its_text_does_not_tell_is_asked_about(field: Field) -> None:
+    def pay(thing: Any) -> str:
+        field.noted.append(str(thing))
+        return "done"
+
+    tool = StructuredTool.from_function(func=pay, name="pay", description="Pay.")
+    made = (tool, {"thing": ("a",)}, "c1")  # which reads like a list
+    event, question = await waiting(field, lambda field: forged(field, made, name="pay", args={"thing": ["a"]}))
+    await approved(field, event, question)
+    (asked,) = await field.pending()
+    assert (asked.kind, asked.args_json, field.noted) == ("permission", '{"thing":["a"]}', [])
+
+
+async def test_a_call_that_lacks_more_than_its_grant_is_asked_about(field: Field) -> None:
+    agent(field)
+    await field.open()
+    field.grant()
+    event = await field.act(ASKED, read_only=True)
+    (question,) = await field.pending()
+    await approved(field, event, question)
+    (asked,) = await field.pending()
+    assert (asked.kind, field.noted) == ("permission", [])
+
+
 async def test_a_payload_without_a_decision_to_run_lets_nothing_run(field: Field) -> None:
     event, question = await waiting(field, lambda field: forged(field, (_noted(field, "send"), HI, "c1")))
     await approved(field, event, question, ("reject", {}))
@@ -197,8 +232,8 @@ async def test_an_approval_is_none_in_the_next_turn_or_on_another_thread(field: 
 
 
 async def test_our_own_scopes_are_never_approved_by_a_question_of_a_graph(field: Field) -> None:
-    """The default agent's memory tool has a scope of ours: what it lacks is more than its name tells."""
-    put = calls(("memory_put", {"tier": "workspace", "key": "k", "text": "x"}))
+    """A tool of the default agent lacks nothing but its scope, which is one of ours."""
+    put = calls(("memory_put", {"tier": "channel", "key": "k", "text": "x"}))
     request = {
         "type": "tool_approval", "name": "memory_put", "args": dict(put.tool_calls[0]["args"]),
         "tool_call_id": put.tool_calls[0]["id"],

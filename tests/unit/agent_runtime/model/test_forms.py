@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli import approvals, rows
+from agent_runtime.model.approval import EXPIRED, AuthorDecision, answer_to, read_interrupt
 from agent_runtime.model.forms import approved, choices_in, from_dict, read, with_ids
 from turnkeeper.errors import InvalidInput
 
@@ -143,3 +144,14 @@ def test_a_wrong_decision_about_one_call_is_refused(calls: list[str]) -> None:
 ])  # fmt: skip
 def test_an_answer_is_json_if_it_is_json_and_text_if_not(typed: str, message: str, as_json: str) -> None:
     assert approvals._text_or_json(typed) == (message, as_json)
+
+
+@pytest.mark.parametrize(("value", "given"), [
+    (DECISIONS, {"decisions": [{"type": "reject", "message": "nobody answered within 1h"}]}),
+    (APPROVAL, {"type": "reject", "message": "nobody answered within 1h"}),
+    ({**INBOX, "config": {"allow_ignore": True}}, [{"type": "ignore", "args": None}]),
+    (INBOX, {"approved": False, "message": "nobody answered within 1h"}),
+], ids=["decisions", "tool_approval", "inbox", "takes no rejection"])  # fmt: skip
+def test_a_question_that_nobody_answers_is_rejected_in_its_form(value: Any, given: Any) -> None:
+    asked = read_interrupt("i", value, asks=read(value))
+    assert answer_to(asked, "t", AuthorDecision(decision=EXPIRED, message="nobody answered within 1h")) == given
