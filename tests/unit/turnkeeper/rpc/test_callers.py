@@ -227,6 +227,8 @@ async def test_a_proof_is_good_for_one_call_with_one_request(home: Home):
         await call(stub, "Fire", request, said)
         with pytest.raises(Denied, match="used before"):
             await call(stub, "Fire", request, said)
+        with pytest.raises(Denied, match="does not belong to this call"):
+            await call(stub, "FireStream", request, identity.metadata("FireBatches"))
         opened = identity.metadata("FireBatches")
         await call(stub, "FireBatches", agent_runtime_pb2.FireBatch(), opened)
         with pytest.raises(Denied, match="used before"):
