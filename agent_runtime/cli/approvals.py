@@ -59,7 +59,7 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
         "approval=interrupt_id kind asks arguments missing_scope category task=task_name turn=turn_id thread=thread_id "
         "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because refused answer_with",
         asks=_question(row) if asks is None else texts.request_text(asks),
-        expires=f"{shown(row['expires_at'])} ({left(row, SystemClock().now())})" if row["expires_at"] else "",
+        expires=_end_of(row),
         because="" if waits else row["message"],
         arguments=json.dumps(row["args"], indent=2, ensure_ascii=False) if row["tool"] else "",
         status=row["status"] + (f" ({row['decision']})" if row["decision"] else ""),
@@ -74,6 +74,12 @@ def _question(row: Row) -> str:
     text = asked(row)
     value = parsed(text) if row["kind"] == "question" and text.startswith(("{", "[")) else None
     return json.dumps(value, indent=2, ensure_ascii=False) if value else text
+
+
+def _end_of(row: Row) -> str:
+    """Return when an approval ends unanswered and, while it waits, how long that is from now; empty for never."""
+    at = shown(row["expires_at"]) if row["expires_at"] else ""
+    return f"{at} ({left(row, SystemClock().now())})" if at and row["status"] == "pending" else at
 
 
 @app.command("resolve")

@@ -4,6 +4,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -355,3 +356,18 @@ def test_who_reads_whole_turns_only_hears_nothing() -> None:
 
 def _always(_turn_id: str, _after: int) -> bool:
     return True
+
+
+def test_a_question_of_which_the_author_was_reminded_is_shown_again_with_the_time_that_is_left() -> None:
+    ends = replace(ASKED, expires_at=ASKED.created_at + timedelta(days=36_500))
+    told = replace(ends, reminded_at=ASKED.created_at + timedelta(hours=1))
+    before, after = (
+        project(replace(RUNNING, status="interrupted"), [PROMPT], [each], first=True) for each in (ends, told)
+    )
+    assert changes_of(after, known_of(after)) == []
+    (again,) = changes_of(after, known_of(before))
+    out = pipe()
+    for part in render(again, Panels(wide=True)):
+        out.print(part)
+    assert re.search(r"reminded\W+\d{4}-", written(out))
+    assert re.search(r"expires\W+\d{4}-.* \(in \d+d", written(out))
