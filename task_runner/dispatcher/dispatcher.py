@@ -111,12 +111,25 @@ class Dispatcher:
         await self._reconnector.run(self.serve_once)
 
     async def serve_once(self) -> None:
-        """Open one stream and use it until it breaks. Raises TurnkeeperError then."""
-        stream = await self._opened()
+        """Open one stream and use it until it breaks. Raises TurnkeeperError then.
+
+        Where the runtime does not take fires from us, that is logged once and told, until it does.
+        """
+        try:
+            await self._serve(await self._runtime.open_stream(_CONNECT_S))
+        except (Denied, Corrupt) as error:
+            if not self.refusal:
+                self._log.emit("runtime.refused", reason=str(error))
+            self.refusal = f"no fire can be sent: {error}"
+            raise
+
+    async def _serve(self, stream: FireStream) -> None:
         receipts: asyncio.Queue[wire.FireReceipt] = asyncio.Queue()
         self.connected = True
         try:
             await self._plan_what_was_left()
+            if not stream.is_over:
+                self.refusal = ""
             self._unanswered.clear()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send(stream))
@@ -127,18 +140,6 @@ class Dispatcher:
         finally:
             self.connected = False
             stream.close()
-
-    async def _opened(self) -> FireStream:
-        """Return a stream that the runtime takes fires from; say so where it refuses us, until it does not."""
-        try:
-            stream = await self._runtime.open_stream(_CONNECT_S)
-        except (Denied, Corrupt) as error:
-            if not self.refusal:
-                self._log.emit("runtime.refused", reason=str(error))
-            self.refusal = f"no fire can be sent: {error}"
-            raise
-        self.refusal = ""
-        return stream
 
     async def _plan_what_was_left(self) -> None:
         """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""

@@ -3,16 +3,23 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
 from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from task_runner.dispatcher.dispatcher import Pace, claim, record_receipts
 from task_runner.dispatcher.runtime_client import batches
 from task_runner.planner import ledger
 from task_runner.store.store import Session
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State, accept, break_stream, refuse
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import Denied
+from turnkeeper.event_log import EventLog
+from turnkeeper.rpc.callers import Door, Identity, Rules
+from turnkeeper.rpc.server import UnixServer
 
 
 async def test_a_due_fire_is_sent_and_its_receipt_recorded(rig: Rig, peer: Peer) -> None:
@@ -246,3 +253,23 @@ def test_fires_fill_messages_in_order_and_a_long_prompt_travels_alone() -> None:
     found = list(batches(fires))
     assert [fire.fire_id for batch in found for fire in batch.fires] == [fire.fire_id for fire in fires]
     assert [len(batch.fires) for batch in found] == [5, 1, 128, 128, 38]
+
+
+async def test_a_runtime_that_refuses_this_runner_is_named_once_until_it_takes_fires(rig: Rig, peer: Peer) -> None:
+    await peer.stop()
+    rules = Rules(peer="task-runner", reads=(), acts={}, reserved_methods={"FireBatches"})
+    server = UnixServer(peer.socket, Door(rig.home, rules, EventLog(rig.home.logs, "agent-runtime", SystemClock())))
+    server.add(add_AgentRuntimeServicer_to_server, peer)
+    await server.start()
+    for _ in range(2):
+        with pytest.raises(Denied, match="only task-runner may call FireBatches"):
+            await rig.dispatcher.serve_once()
+    assert rig.dispatcher.refusal.startswith("no fire can be sent: ")
+    assert len(rig.trail.named("runtime.refused")) == 1
+    rig.runtime._identity = Identity.of_daemon("task-runner", "agent-runtime", rig.home)
+    await rig.create()
+    await rig.pass_time(60)
+    async with rig.running("dispatcher"):
+        await peer.saw(1)
+    assert rig.dispatcher.refusal == ""
+    await server.stop(0.0)
