@@ -128,8 +128,6 @@ class Dispatcher:
         self.connected = True
         try:
             await self._plan_what_was_left()
-            if not stream.is_over:
-                self.refusal = ""
             self._unanswered.clear()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send(stream))
@@ -165,7 +163,8 @@ class Dispatcher:
                 await self._write(stream, batch)
             if self._planned.is_set():
                 self._calm.set()
-            await self._clock.wait(self.work, await self._pause_s())
+            if not await self._clock.wait(self.work, await self._pause_s()):
+                self.refusal = ""  # a stream that stands so long is taken
 
     async def _resend(self, stream: FireStream) -> None:
         """Send again, as they were, all fires of which it is unknown whether they arrived."""
@@ -225,6 +224,7 @@ class Dispatcher:
         """Record receipts in one transaction."""
         self._failpoints.reach("runner.receipt")
         self._reconnector.succeeded()
+        self.refusal = ""
         now = self._clock.now()
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
         done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))

@@ -170,11 +170,6 @@ class FireStream:
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the runtime is known to have ended it."""
-        return bool(self._call.done())
-
     async def write(self, requests: Sequence[wire.FireRequest]) -> None:
         """Send fires, as many to a message as it holds. Raises Unreachable; which of them arrived is unknown."""
         for batch in batches(requests):

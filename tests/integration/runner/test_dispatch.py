@@ -270,6 +270,6 @@ async def test_a_runtime_that_refuses_this_runner_is_named_once_until_it_takes_f
     await rig.create()
     await rig.pass_time(60)
     async with rig.running("dispatcher"):
-        await peer.saw(1)
+        await rig.trail.saw("fire.accepted")
     assert rig.dispatcher.refusal == ""
     await server.stop(0.0)
