@@ -111,7 +111,8 @@ def test_reminder_and_alert_survive_kills_and_are_on_record_once(stopped: Conste
     stopped.start(TASK_RUNNER)
     ask(stopped, "--approval-reminder", "1s", "--approval-escalation", "2s")
     stopped.until_dead(AGENT_RUNTIME)
-    stopped.start(AGENT_RUNTIME, TURNKEEPER_FAILPOINTS="runtime.approval_escalated")
+    stopped.launch(AGENT_RUNTIME, TURNKEEPER_FAILPOINTS="runtime.approval_escalated")
+    stopped.until("the alert", lambda: list(alerts.glob("escalate-failed-*-approvals")))
     stopped.until_dead(AGENT_RUNTIME)
     (alert,) = alerts.glob("escalate-failed-*-approvals")
     assert "memory_put of errand has waited for your decision" in json.loads(alert.read_text())["text"]

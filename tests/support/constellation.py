@@ -57,9 +57,13 @@ class Constellation(Driver):
             return
         for daemon in daemons or DAEMONS:
             if not is_held(self.home, daemon.name):
-                fork_server().start(self.home, daemon.name, log_of(self.home, daemon), self._environ | environ)
+                self.launch(daemon, **environ)
         for daemon in daemons or DAEMONS:
             self.until(f"{daemon.name} to answer", lambda daemon=daemon: is_serving(self.home.socket(daemon.name)))
+
+    def launch(self, daemon: Daemon, **environ: str) -> None:
+        """Start a daemon that may die before it answers."""
+        fork_server().start(self.home, daemon.name, log_of(self.home, daemon), self._environ | environ)
 
     def command(self, *argv: str, code: int = 0) -> str:
         """Run a command, insist on its exit code, and return what it printed on stdout."""
