@@ -1,5 +1,5 @@
 """Graphs that authors bring; they import nothing of ours.
 
-`load` finds and makes one from a reference, `inspect` looks for tool calls that the guard cannot judge, `open` joins
-both for the daemon and for `agent-runtime graph check`.
+`project` finds one by its reference, `load` makes it and opens it for the daemon and for `agent-runtime graph check`,
+`inspect` looks for tool calls that the guard cannot judge, `store` reads the project's store settings.
 """

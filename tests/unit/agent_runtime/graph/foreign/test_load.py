@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_runtime.graph.foreign.load import Loaded, absolute_text, find_graph, load
+from agent_runtime.graph.foreign.load import Loaded, load
+from agent_runtime.graph.foreign.project import absolute_text, find_graph
 from turnkeeper.errors import InvalidInput
 
 BUILDER = """
