@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from turnkeeper.clock import Clock
 from turnkeeper.times import rfc3339
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_AS_JSON_DOES = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 _JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json.dumps` makes one for each call
 
 
@@ -79,9 +82,8 @@ class EventLog:
             return
         at = rfc3339(self._clock.now())
         first = {"at": at, "process": self._process, "pid": os.getpid()}
-        lines = (_JSON.encode({**first, "event": event, **fields}) for event, fields in events)
-        data = "".join(f"{line}\n" for line in lines).encode()
-        self._write(at[:10], data, durable=durable)
+        lines = [_line({**first, "event": event, **fields}) for event, fields in events]
+        self._write(at[:10], b"".join(lines), durable=durable)
 
     def _write(self, day: str, data: bytes, *, durable: bool) -> None:
         descriptor, written = self._open(day), 0
@@ -105,6 +107,15 @@ class EventLog:
             self._descriptor = os.open(self._folder / f"{self._prefix}-{day}.jsonl", self._flags, 0o600)
             self._day = day
         return self._descriptor
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one line of JSON in ASCII, without control characters."""
+    with contextlib.suppress(TypeError):  # what only the slower encoder takes: long integers, lone surrogates
+        line = orjson.dumps(record, default=str, option=_AS_JSON_DOES)
+        if line.isascii() and b"\x7f" not in line:
+            return line
+    return f"{_JSON.encode(record)}\n".encode()
 
 
 def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
-from task_runner.model.task import Fire, Outcome, replace
+from task_runner.model.task import Fire, Outcome
 from task_runner.planner import ledger, log_records, overlap, planner
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
@@ -244,7 +244,7 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
     if slots and len(found) < limit:
         free = max(0, slots - session.fires.catching_up())
         found += session.fires.ready(now, min(free, 1) if single else free, caught_up=True) if free else []
-    sent = [replace(outgoing, fire=ledger.sent(outgoing.fire, now)) for outgoing in found]
+    sent = [Outgoing(fire=ledger.sent(outgoing.fire, now), request=outgoing.request) for outgoing in found]
     session.fires.record_sent([outgoing.fire for outgoing in sent])
     return sent
 

@@ -99,8 +99,15 @@ def entry(task: Task, run: Run | Fire, outcome: Outcome, **fields: Any) -> Fire:
     )
 
 
-def fresh(task: Task, nominal_at: datetime, run: Run | None = None, *, caught_up: bool = False) -> Fire:
-    """Return the fire of a scheduled time, not yet ready to be sent; it stands for `run`, or for that time alone."""
+def fresh(
+    task: Task,
+    nominal_at: datetime,
+    run: Run | None = None,
+    *,
+    caught_up: bool = False,
+    ready_at: datetime | None = None,
+) -> Fire:
+    """Return the fire of a scheduled time, not yet ready unless said; it stands for `run`, or for that time alone."""
     first_at, last_at = (run.first_at, run.last_at) if run else (nominal_at, nominal_at)
     return Fire(  # without `entry`: catch-up makes these by the thousand
         task_id=task.id,
@@ -114,6 +121,7 @@ def fresh(task: Task, nominal_at: datetime, run: Run | None = None, *, caught_up
         policy=task.definition.catch_up,
         caught_up=caught_up,
         send_by=nominal_at + task.definition.grace,
+        ready_at=ready_at,
         retries=task.definition.retries,
     )
 

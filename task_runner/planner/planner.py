@@ -404,7 +404,7 @@ def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan 
     following = timetable.next_after(due_at)
     if following is not None and following <= now:
         return None
-    fire = replace(entries.fresh(task, due_at), ready_at=now)
+    fire = entries.fresh(task, due_at, ready_at=now)
     late = fire.send_by + LEAST if fire.send_by and definition.catch_up is CatchUp.SKIP else None
     return Plan(
         task=replace(task, cursor_at=due_at, wake_at=earliest(following, late)), new=(fire,), tail=snapshot.tail

@@ -14,7 +14,7 @@ from task_runner.planner.overlap import CANCELS
 from task_runner.store import rows
 from task_runner.store.rows import Glance, Outgoing, fire_of
 from task_runner.store.schema import fires, outbox, tasks
-from turnkeeper.storage.statements import Statement, among, listed, one_of, upsert
+from turnkeeper.storage.statements import NumberedInsert, Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
 
@@ -235,7 +235,7 @@ class Fires:
 
     def _number(self, new: Sequence[Fire]) -> list[Fire]:
         """Write entries that are new; return them with the numbers that the database gave them."""
-        numbers = _ADD.returned_each(self._connection, [rows.row_of_new_fire(fire) for fire in new])
+        numbers = _ADD.run_each(self._connection, [rows.row_of_new_fire(fire) for fire in new])
         return [replace(fire, entry_id=number) for fire, number in zip(new, numbers, strict=True)]
 
     def _restore(self, restored: Sequence[Fire]) -> None:
@@ -257,7 +257,7 @@ def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
     return next(mine.entry_id for mine, theirs in zip(numbered, plan.new, strict=True) if theirs is plan.tail)
 
 
-_ADD = Statement(insert(fires).returning(fires.c.entry_id))
+_ADD = NumberedInsert(fires)
 _REPLACE = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_SENT = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_ACCEPTED = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))

@@ -25,6 +25,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
+    insert,
     literal,
     or_,
     text,
@@ -104,17 +105,6 @@ class Statement:
         except _driver_errors(connection) as error:
             raise _translated(connection, sql, error) from error
 
-    def returned_each(self, connection: Connection, many: Sequence[Values]) -> list[Any]:
-        """Change rows once for each of `many`, all of the same names; return the value that each returns."""
-        if not many:
-            return []
-        sql, given = self._compile(connection, tuple(many[0]))
-        cursor = _driver(connection).cursor()
-        try:
-            return [cursor.execute(sql, {**given, **values}).fetchone()[0] for values in many]
-        except _driver_errors(connection) as error:
-            raise _translated(connection, sql, error) from error
-
     def _execute(self, connection: Connection, values: Values) -> Any:
         sql, given = self._compile(connection, () if self._names else tuple(values))
         try:
@@ -135,6 +125,25 @@ class Statement:
             given = {name: value for name, value in compiled.params.items() if value is not None}
             self._compiled[key] = str(compiled), given
         return self._compiled[key]
+
+
+class NumberedInsert:
+    """An insert into a table whose primary key is a number that the database gives."""
+
+    def __init__(self, table: Table) -> None:
+        (number,) = table.primary_key
+        self._plain, self._returning = Statement(insert(table)), Statement(insert(table).returning(number))
+
+    def run_each(self, connection: Connection, many: Sequence[Values]) -> list[int]:
+        """Insert rows, all of the same columns; return their numbers in the same order."""
+        if not many:
+            return []
+        if connection.dialect.name != "sqlite":
+            return [self._returning.value(connection, **values) for values in many]
+        self._plain.run_each(connection, many)
+        # A file has one writer, and gives each row the greatest number so far plus one.
+        (last,) = _driver(connection).execute("SELECT last_insert_rowid()").fetchone()
+        return list(range(last - len(many) + 1, last + 1))
 
 
 class Listed(list[Any]):

@@ -38,3 +38,22 @@ def test_events_come_by_time_and_lines_that_are_none_are_skipped(home: Home) -> 
     lines = ['{"at":"2026-03-02T09:00:00.2Z"}', '{"at":"2026-03-02T09:00:00Z"}', '{"at":1}', "{}", "[]", "\0"]
     home.logs.joinpath("events-x-2026-03-02.jsonl").write_text("\n".join(lines))
     assert [record["at"] for record in read_events(home.logs)] == ["2026-03-02T09:00:00Z", "2026-03-02T09:00:00.2Z"]
+
+
+def test_a_line_is_ascii_whatever_its_fields_hold(home: Home, clock: ManualClock) -> None:
+    awkward = {
+        "text": "ä\x7f\x9b\u2028\ud800",
+        "long": 1 << 70,
+        "at_home": home.logs,
+        "seen": clock.now(),
+        "key": {1: 2},
+    }
+    log = EventLog(home.logs, "task-runner", clock)
+    log.emit_all([("awkward", {name: value}) for name, value in awkward.items()])
+    log.close()
+    (path,) = home.logs.iterdir()
+    data = path.read_bytes()
+    assert data.isascii()
+    assert b"\x7f" not in data
+    read = {name: record[name] for record in read_events(home.logs) for name in awkward if name in record}
+    assert read == {**awkward, "at_home": str(home.logs), "seen": str(clock.now()), "key": {"1": 2}}

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from tests.support.postgres import Places
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.statements import NUMBER, TEXT, Statement, among, listed, partial, upsert
+from turnkeeper.storage.statements import NUMBER, TEXT, NumberedInsert, Statement, among, listed, partial, upsert
 
 MIGRATIONS = str(Path(__file__).parent / "migrations")
 plants = Table(
@@ -23,7 +23,8 @@ plants = Table(
     Index("plants_gone", "name", **partial("gone = 1")),
 )
 beds = Table("beds", MetaData(), Column("name", TEXT, primary_key=True), Column("plants", NUMBER, nullable=False))
-ADD = Statement(insert(plants).returning(plants.c.number))
+ADD = NumberedInsert(plants)
+PUT_EACH = Statement(insert(plants))
 NAMES = Statement(select(plants.c.name).where(among(plants.c.name, "names")).order_by(plants.c.name))
 BY_NUMBER = Statement(select(plants).where(among(plants.c.number, "numbers")).order_by(plants.c.number))
 PULL = Statement(update(plants).where(plants.c.name == bindparam("called")).values(gone=True))
@@ -45,13 +46,17 @@ def run(place_of: Places, tmp_path: Path) -> Iterator[Run]:
 
 
 def add(*names: str) -> Callable[[Any], list[int]]:
-    return lambda connection: ADD.returned_each(connection, [{"name": name, "gone": False} for name in names])
+    return lambda connection: ADD.run_each(connection, [{"name": name, "gone": False} for name in names])
 
 
 def test_the_database_numbers_rows_and_says_each_number(run: Run) -> None:
     assert run(add("rose", "oak")) == [1, 2]
     assert run(add("elm")) == [3]
     assert run(add()) == []
+    run(lambda connection: FORGET.run(connection, names=listed(["rose"])))
+    assert run(add("fir", "yew", "ash")) == [4, 5, 6]
+    rows = run(lambda connection: BY_NUMBER.dicts(connection, numbers=listed([4, 6])))
+    assert [row["name"] for row in rows] == ["fir", "ash"]
 
 
 def test_flags_are_booleans(run: Run) -> None:
@@ -85,19 +90,15 @@ def test_an_upsert_changes_the_row_that_is_there_or_keeps_it(run: Run) -> None:
 
 
 def test_an_index_over_some_rows_is_unique_among_these_alone(run: Run) -> None:
-    run(
-        lambda connection: ADD.returned_each(
-            connection, [{"name": "rose", "gone": gone} for gone in (True, True, False)]
-        )
-    )
+    run(lambda connection: ADD.run_each(connection, [{"name": "rose", "gone": gone} for gone in (True, True, False)]))
     with pytest.raises(IntegrityError):
         run(add("rose"))
 
 
 def test_an_error_of_the_driver_is_sqlalchemys_and_tells_no_values(run: Run) -> None:
     for work in (
-        lambda connection: ADD.returned_each(connection, [{"name": None, "gone": False}]),
         lambda connection: ADD.run_each(connection, [{"name": None, "gone": False}]),
+        lambda connection: PUT_EACH.run_each(connection, [{"name": None, "gone": False}]),
         lambda connection: KEEP.run(connection, name="my secret", plants=None),
     ):
         with pytest.raises(IntegrityError) as refused:
