@@ -1,7 +1,10 @@
 """`agent-runtime approvals`: what waits for your decision. `interrupts` is a hidden alias."""
 
+import importlib
 import json
-from typing import Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -9,15 +12,17 @@ from agent_runtime.cli import rows as texts
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
 from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, left, lines_of, resolve_command, shown
 from agent_runtime.model import forms
-from agent_runtime.model.approval import EXPIRED
+from agent_runtime.model.approval import DEEPEST_ARGS, EXPIRED, LONGEST_ARGS
 from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
+from turnkeeper.config import json_text
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
+_KEYS = ("id", "decision", "message")  # of a decision in a JSON list, beside its args
 _COLUMNS = columns(
     "ID=interrupt_id KIND CHANNEL TASK=task_name SINCE=created_at EXPIRES=expires_at STATUS +THREAD=thread_id "
     "+CATEGORY ASKS",
@@ -121,14 +126,7 @@ def resolve(
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: agent-runtime approvals list")
     decision, message, args_json = given if not call else _call_by_call(row, given, call)
-    request = wire.ResolveInterruptRequest(
-        interrupt_id=row["interrupt_id"],
-        decision=decision,
-        message=message,
-        args_json=args_json,
-        args_hash=row["args_hash"],
-    )
-    done = to_json(change("ResolveInterrupt", request))
+    done = to_json(change("ResolveInterrupt", _request(row, decision, message, args_json)))
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
     if answer is not None:
@@ -137,6 +135,86 @@ def resolve(
     if asks is not None and asks.form == "inbox" and why:
         note("this graph takes no reason with a rejection: it is on record, and the graph does not read it")
     note(f"the turn goes on: agent-runtime turns show {done['turn_id']}")
+
+
+@app.command("decide")
+def decide(
+    approve: Annotated[
+        list[str] | None, typer.Option("--approve", metavar="ID", help="Run the call as it is, once.")
+    ] = None,
+    reject: Annotated[
+        list[str] | None, typer.Option("--reject", metavar="'ID why'", help="Do not run the call.")
+    ] = None,
+    edit: Annotated[
+        list[str] | None, typer.Option("--edit", metavar="'ID JSON'", help="Run the call with these arguments.")
+    ] = None,
+    answer: Annotated[
+        list[str] | None, typer.Option("--answer", metavar="'ID TEXT|JSON'", help="Answer a question.")
+    ] = None,
+    decisions: Annotated[
+        str,
+        typer.Option(
+            "--decisions",
+            metavar="JSON|@FILE",
+            help="A list of objects with id, decision (approve, reject, edit, answer), message and args.",
+        ),
+    ] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Decide several approvals at once: all of them, or none if one cannot be decided so. A turn goes on once.
+
+    Example: agent-runtime approvals decide --approve 3f2a9c01 --reject "77b0e2d4 not today"
+    """
+    given = [
+        *((id_, "approve", "", "") for id_ in approve or ()),
+        *((id_, "reject", text, "") for id_, text in _parts(reject)),
+        *((id_, "edit", "", _object(text, "--edit")) for id_, text in _parts(edit)),
+        *((id_, "answer", *_text_or_json(text)) for id_, text in _parts(answer)),
+        *(_written(one) for one in _listed(decisions)),
+    ]
+    if not given:
+        raise InvalidInput("give what is decided: --approve, --reject, --edit, --answer or --decisions")
+    found = rows(change, "ListInterrupts", wire.ListInterruptsRequest(all=True))
+    requests = [_request(_among(found, id_), *decision) for id_, *decision in given]
+    answered = change("ResolveInterrupts", wire.ResolveInterruptsRequest(decisions=requests))
+    done = [to_json(one) for one in answered.interrupts]
+    show_rows(done, _COLUMNS, output, name_key="interrupt_id", footer="all of these are decided")
+
+
+def _parts(given: list[str] | None) -> Iterator[tuple[str, str]]:
+    return ((id_, text.strip()) for id_, _, text in (one.strip().partition(" ") for one in given or ()))
+
+
+def _listed(text: str) -> list[Any]:
+    if not text:
+        return []
+    if text.startswith("@"):  # what reads files brings TOML along, which takes long to load
+        text = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(text[1:]))
+    value = json_text.read_value(text, where="--decisions", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        hint = 'write for example \'[{"id": "3f2a9c01", "decision": "approve"}]\''
+        raise InvalidInput("is not a JSON list of objects", where="--decisions", hint=hint)
+    return value
+
+
+def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Return a decision of a JSON list."""
+    said = {"id": "", "decision": "", "message": ""} | {key: one[key] for key in one if key != "args"}
+    if odd := [key for key, value in said.items() if not isinstance(value, str) or key not in _KEYS]:
+        what = f"{odd[0]!r} is no text" if odd[0] in _KEYS else f"unknown key {odd[0][:40]!r}"
+        raise InvalidInput(what, where="--decisions", hint=f"the keys are {', '.join(_KEYS)}, args")
+    args = one.get("args")
+    return (*(said[key] for key in _KEYS), "" if args is None else json.dumps(args, ensure_ascii=False))
+
+
+def _request(row: Row, decision: str, message: str, args_json: str) -> Any:
+    return wire.ResolveInterruptRequest(
+        interrupt_id=row["interrupt_id"],
+        decision=decision,
+        message=message,
+        args_json=args_json,
+        args_hash=row["args_hash"],
+    )
 
 
 def _decision(
@@ -213,7 +291,10 @@ def _object(text: str, where: str) -> str:
 
 
 def _find(given: str, ask: Ask) -> Row:
-    found = rows(ask, "ListInterrupts", wire.ListInterruptsRequest(all=True))
+    return _among(rows(ask, "ListInterrupts", wire.ListInterruptsRequest(all=True)), given)
+
+
+def _among(found: list[Row], given: str) -> Row:
     waiting = [row for row in found if row["status"] == "pending"]
     among = waiting if any(row["interrupt_id"].startswith(given) for row in waiting) else found
     exact = [row for row in found if row["interrupt_id"] == given]

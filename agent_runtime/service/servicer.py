@@ -6,7 +6,7 @@ statuses.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.model.approval import read_decision
+from agent_runtime.model.approval import AuthorDecision, read_decision
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import WAKES, message_key, turn_id_of
@@ -77,6 +77,7 @@ RULES = Rules(
         "CancelTurn": "answer.turn_id",
         "SendMessage": "answer.turn_id",
         "ResolveInterrupt": "answer.interrupt_id",
+        "ResolveInterrupts": "answer.interrupts.interrupt_id",
         "DecideCandidate": "answer.candidate_id",
         "PutPage": "answer.page_id",
         "ImportPages": "answer.pages.page_id",
@@ -90,6 +91,7 @@ RULES = Rules(
     reserved_methods=frozenset({"Fire", "FireStream", "FireBatches", "WatchEvents"}),
 )
 LONGEST_REASON = 1000
+MOST_DECISIONS = 1000
 _UNFINISHED = ("running", "accepted")
 _WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "accepted"}
 
@@ -344,17 +346,38 @@ class Servicer(WorkspaceService):
         self, request: wire.ResolveInterruptRequest, _context: Any
     ) -> wire.Interrupt:
         """Store an author's decision, then answer; the turn goes on with it."""
+        (record,) = await self._decide([request])
+        return record
+
+    async def ResolveInterrupts(  # noqa: N802
+        self, request: wire.ResolveInterruptsRequest, _context: Any
+    ) -> wire.ResolveInterruptsResponse:
+        """Store several decisions in one transaction, all or none, then answer; each thread goes on once."""
+        ids = [one.interrupt_id for one in request.decisions]
+        if not 1 <= len(ids) <= MOST_DECISIONS:
+            raise InvalidInput(f"must be 1 to {MOST_DECISIONS} decisions, not {len(ids)}", where="decisions")
+        if twice := next((one for one in ids if ids.count(one) > 1), ""):
+            raise InvalidInput(f"approval {twice[:64]} is decided twice", where="decisions")
+        return wire.ResolveInterruptsResponse(interrupts=await self._decide(request.decisions))
+
+    async def _decide(self, requests: Sequence[wire.ResolveInterruptRequest]) -> list[wire.Interrupt]:
+        decisions = [(one.interrupt_id, await self._read_decision(one), one.args_hash) for one in requests]
+        records = await self._store.decide(decisions, str(current()))
+        for record in records:
+            self._runtime.log.emit(
+                "interrupt.resolved", interrupt_id=record.interrupt_id, turn_id=record.turn_id,
+                decision=record.decision, via=record.decided_by,
+            )  # fmt: skip
+        for thread_id in {record.thread_id for record in records}:
+            self._runtime.worker.answered(thread_id)
+        return [to_message(wire.Interrupt, record) for record in records]
+
+    async def _read_decision(self, request: wire.ResolveInterruptRequest) -> AuthorDecision:
         asked = await self._store.read(lambda connection: get_interrupt(connection, request.interrupt_id))
         if asked is None or asked.kind == "pause":
-            raise NotFound("no such approval", where="interrupt_id", hint="see: agent-runtime approvals list")
-        decided = read_decision(request, asked)
-        record = await self._store.decide(request.interrupt_id, decided, request.args_hash, str(current()))
-        self._runtime.log.emit(
-            "interrupt.resolved", interrupt_id=record.interrupt_id, turn_id=record.turn_id, decision=record.decision,
-            via=record.decided_by,
-        )  # fmt: skip
-        self._runtime.worker.answered(record.thread_id)
-        return to_message(wire.Interrupt, record)
+            what = f"no such approval: {request.interrupt_id[:64]}" if request.interrupt_id else "no such approval"
+            raise NotFound(what, where="interrupt_id", hint="see: agent-runtime approvals list")
+        return read_decision(request, asked)
 
     async def ListCategories(  # noqa: N802
         self, _request: wire.ListCategoriesRequest, _context: Any

@@ -406,20 +406,27 @@ class Store:
 
     @_transaction
     def decide(
+        self, connection: Connection, at: datetime, decisions: Sequence[tuple[str, AuthorDecision, str]], by: str = ""
+    ) -> list[InterruptRecord]:
+        """Store an author's decisions and by what they came: all of them, or none. The same again change nothing.
+
+        Each is of an interrupt, with the hash of the arguments that the author saw, or without.
+
+        Raises:
+            NotFound: no such interrupt.
+            Conflict: one is decided otherwise or withdrawn, or the arguments are not those that the author saw.
+        """
+        return [self._decide(connection, at, *each, by) for each in decisions]
+
+    def _decide(
         self,
         connection: Connection,
         at: datetime,
         interrupt_id: str,
         decided: AuthorDecision,
         args_hash: str,
-        by: str = "",
+        by: str,
     ) -> InterruptRecord:
-        """Store an author's decision and by what it came; the same decision again changes nothing.
-
-        Raises:
-            NotFound: no such interrupt.
-            Conflict: it is decided otherwise or withdrawn, or the arguments are not those that the author saw.
-        """
         item, decided = _interrupt(connection, interrupt_id), replace(decided, message=storable(decided.message))
         if args_hash and args_hash != item.args_hash:
             raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")

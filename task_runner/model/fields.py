@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, get_origin
 
-from task_runner.model.task import CatchUp, Overlap
+from task_runner.model.task import EACH_FIRE, CatchUp, Overlap
 from task_runner.timetable import check_excluded, zone
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, from_us, parse_duration, parse_rfc3339, rfc3339, to_us
@@ -21,6 +21,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_LABEL = 63
 _LARGEST_COUNT = 1_000_000
 MOST_RETRIES = 5
+EACH = "each"  # what an author writes for a thread of its own for each fire
 _CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
 
 
@@ -154,6 +155,7 @@ EXCLUSIONS = Kind(
 LIMITS = _pairs(int)
 LABELS = _pairs(str, _labels)
 JSON = Kind(type=object)
+THREAD = Kind(type=str, write=lambda thread_id: EACH if thread_id == EACH_FIRE else thread_id)
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,8 @@ FIELDS = (
           "Pause the task after this many failed fires in a row."),
     Field("budget", LIMITS, "--budget",
           "A limit that pauses the task, such as tokens_per_day=100000; turns, seconds or tokens."),
-    Field("thread_id", LABEL, "--thread", "The thread to run on; default the task's own.", default="",
+    Field("thread_id", THREAD, "--thread",
+          "The thread to run on, or each: a fresh one for each fire; default the task's own.", default="",
           is_sparse=True, column="THREAD"),
     Field("agent", TEXT, "--agent", "The agent that runs it; default agent0.", default="agent0",
           is_clearable=False, column="AGENT"),

@@ -21,6 +21,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 LONGEST_REASON = 300
+EACH_FIRE = "/each"  # in place of a thread's id: one for each fire. No id has a slash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +164,7 @@ class Definition:
         overlap: what becomes of a fire that is due while another is open.
         start_at, end_at, expires_at: bounds on scheduled times, all included; None for no bound.
         max_fires: how many scheduled fires may ever be accepted; None for no limit.
-        thread_id: the runtime's thread; empty for the task's own id.
+        thread_id: the runtime's thread; empty for the task's own id, `EACH_FIRE` for a thread of its own for each fire.
         tags: labels, sorted by key.
         jitter: the most that a fire is put off, by an amount that its scheduled time decides.
         exclude: days and spans without scheduled times, as :func:`task_runner.timetable.check_excluded` writes them.
@@ -431,6 +432,12 @@ def fire_id(task_id: str, nominal_at: datetime, suffix: str = "") -> str:
     at = nominal_at
     stamp = f"{at.year:04}{at.month:02}{at.day:02}T{at.hour:02}{at.minute:02}{at.second:02}Z"
     return f"{task_id}@{stamp}{suffix}"
+
+
+def thread_of(task: "Task", fire_id: str) -> str:
+    """Return the runtime's thread of a fire: the one that its task names, else the task's own, or the fire's own."""
+    named = task.definition.thread_id
+    return fire_id if named == EACH_FIRE else named or task.id
 
 
 class _Slots(NamedTuple):

@@ -26,7 +26,7 @@ from task_runner.model.events import (
     matches,
     prompt_line,
 )
-from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState, check_request_id, replace
+from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState, check_request_id, replace, thread_of
 from task_runner.planner import log_records
 from task_runner.planner.event_triggers import TAKEN, Decided, Trigger, decide
 from task_runner.planner.ledger import TurnState
@@ -186,7 +186,7 @@ def _name(moved: Moved) -> str:
 
 def _event(name: str, moved: Moved, task: Task) -> Event:
     fire, definition = moved.fire, task.definition
-    thread_id = definition.thread_id or task.id
+    thread_id = thread_of(task, fire.fire_id)
     common = {"channel": definition.channel, "category": definition.category, "agent": definition.agent}
     if name == RELEASED:
         # However many fires were held, and whoever decided: one release, and no fire's doing.
@@ -232,6 +232,6 @@ def emit(session: Session, event: Event, now: datetime) -> TakenIn:
         event = replace(event, fire_id=fire.fire_id, task_id=fire.task_id)
         if task is not None:
             known = task.definition
-            thread_id, channel = known.thread_id or task.id, known.channel
+            thread_id, channel = thread_of(task, fire.fire_id), known.channel
             event = replace(event, task_name=known.name, thread_id=thread_id, channel=channel)
     return take_in(session, [event], now)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from task_runner.model import task as model
 from task_runner.model.task import LONGEST_REASON, Fire, FireKind, Outcome, Snapshot, Task, TaskState, replace
 from task_runner.planner import log_records, self_paced
 from task_runner.planner.budgets import Ended, settle_up
@@ -29,7 +30,10 @@ _ON_APPROVALS = ("approval_reminder", "approval_escalation", "approval_timeout")
 
 
 def frozen_request(task: Task) -> bytes:
-    """Return what a fire carries of its task for ever, whatever becomes of the task: prompt, payload, category."""
+    """Return what a fire carries of its task for ever, whatever becomes of the task: prompt, payload, category.
+
+    A thread of its own for each fire stands there as `model.EACH_FIRE`, until the fire is sent.
+    """
     definition = task.definition
     request = wire.FireRequest(task_id=task.id, task_name=definition.name, thread_id=definition.thread_id or task.id)
     for name in _PASSED_ON:
@@ -45,6 +49,8 @@ def complete_request(outgoing: Outgoing) -> wire.FireRequest:
     fire = outgoing.fire
     request = wire.FireRequest.FromString(outgoing.request)
     request.fire_id, request.kind, request.attempt = fire.fire_id, fire.kind.value, fire.attempt
+    if request.thread_id == model.EACH_FIRE:
+        request.thread_id = fire.fire_id
     _set(request.nominal_at, fire.nominal_at)
     _set(request.due_at, fire.due_at)
     if fire.fired_at is not None:

@@ -375,6 +375,8 @@ def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list
         if entry.reason == overlap.CANCELS:
             what += " The turn is asked to end at its next await (overlap cancel-running)."
         return "coalesced", [*lines, what]
+    if definition.thread_id == model.EACH_FIRE:
+        lines.append(f"It has a thread of its own: {entry.fire_id}.")
     lines += _sending(entry)
     lines += _turn(entry)
     if entry.outcome is Outcome.INTERRUPTED and (ends := definition.approval_timeout) is not None:

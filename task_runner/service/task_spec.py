@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import task as model
 from task_runner.model.events import check_event_name, check_filters
-from task_runner.model.fields import BY_NAME, DIRECT, SCHEDULES, Field, check_label, parse_instant, put
+from task_runner.model.fields import BY_NAME, DIRECT, EACH, SCHEDULES, Field, check_label, parse_instant, put
 from task_runner.model.task import Definition, Overlap, Schedule, ScheduleKind
 from task_runner.planner import budgets, self_paced
 from task_runner.planner.schedule import timetable_of
@@ -247,6 +247,8 @@ def _payload(given: _Given) -> str:
 
 def _thread(given: _Given) -> str:
     thread_id = given.spec.thread_id
+    if thread_id == EACH:
+        return model.EACH_FIRE
     return "" if thread_id in {"", given.own_id} else check_label(thread_id, "thread_id")
 
 
@@ -271,6 +273,8 @@ def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
         if given := next((name for name in _ONLY_SELF_PACED if spec.HasField(name)), ""):  # type: ignore[arg-type]
             raise InvalidInput("is only for a self-paced task", where=given, hint="leave it out, or use dynamic")
         return definition
+    if definition.thread_id == model.EACH_FIRE:
+        raise InvalidInput("a self-paced task goes on with its thread", where="thread_id", hint="leave each out")
     if definition.catch_up is not model.CatchUp.RUN_ONCE or definition.catch_up_window is not None:
         where = "catch_up_window" if definition.catch_up_window is not None else "catch_up"
         raise InvalidInput("a missed wake of a self-paced task always runs, once", where=where, hint="leave it out")

@@ -1458,6 +1458,50 @@ class ResolveInterruptRequest(_message.Message):
 Global___ResolveInterruptRequest: _TypeAlias = ResolveInterruptRequest  # noqa: Y015
 
 @_typing.final
+class ResolveInterruptsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResolveInterruptRequest]:
+        """each about another interrupt; at most 1000"""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___ResolveInterruptRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveInterruptsRequest: _TypeAlias = ResolveInterruptsRequest  # noqa: Y015
+
+@_typing.final
+class ResolveInterruptsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERRUPTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def interrupts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Interrupt]:
+        """in the order of the decisions"""
+
+    def __init__(
+        self,
+        *,
+        interrupts: _abc.Iterable[Global___Interrupt] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interrupts", b"interrupts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveInterruptsResponse: _TypeAlias = ResolveInterruptsResponse  # noqa: Y015
+
+@_typing.final
 class Candidate(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

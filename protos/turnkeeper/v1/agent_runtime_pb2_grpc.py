@@ -109,6 +109,11 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Interrupt.FromString,
                 _registered_method=True)
+        self.ResolveInterrupts = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ResolveInterrupts',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsResponse.FromString,
+                _registered_method=True)
         self.ListCandidates = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListCandidates',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCandidatesRequest.SerializeToString,
@@ -320,6 +325,13 @@ class AgentRuntimeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResolveInterrupts(self, request, context):
+        """Several decisions in one transaction: all of them or none. A thread whose questions they answer goes on once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListCandidates(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -526,6 +538,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.ResolveInterrupt,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Interrupt.SerializeToString,
+            ),
+            'ResolveInterrupts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveInterrupts,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsResponse.SerializeToString,
             ),
             'ListCandidates': grpc.unary_unary_rpc_method_handler(
                     servicer.ListCandidates,
@@ -1033,6 +1050,33 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/ResolveInterrupt',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Interrupt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveInterrupts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ResolveInterrupts',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsResponse.FromString,
             options,
             channel_credentials,
             insecure,

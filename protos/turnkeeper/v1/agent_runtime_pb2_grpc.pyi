@@ -65,6 +65,8 @@ class AgentRuntimeStub:
     ListThreads: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]
     ListInterrupts: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListInterruptsRequest, _agent_runtime_pb2.ListInterruptsResponse]
     ResolveInterrupt: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]
+    ResolveInterrupts: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptsRequest, _agent_runtime_pb2.ResolveInterruptsResponse]
+    """Several decisions in one transaction: all of them or none. A thread whose questions they answer goes on once."""
     ListCandidates: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCandidatesRequest, _agent_runtime_pb2.ListCandidatesResponse]
     DecideCandidate: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.DecideCandidateRequest, _agent_runtime_pb2.Candidate]
     """An author's act: the only path by which anything becomes canonical."""
@@ -132,6 +134,8 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     ListThreads: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]  # type: ignore[assignment]
     ListInterrupts: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListInterruptsRequest, _agent_runtime_pb2.ListInterruptsResponse]  # type: ignore[assignment]
     ResolveInterrupt: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]  # type: ignore[assignment]
+    ResolveInterrupts: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptsRequest, _agent_runtime_pb2.ResolveInterruptsResponse]  # type: ignore[assignment]
+    """Several decisions in one transaction: all of them or none. A thread whose questions they answer goes on once."""
     ListCandidates: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCandidatesRequest, _agent_runtime_pb2.ListCandidatesResponse]  # type: ignore[assignment]
     DecideCandidate: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.DecideCandidateRequest, _agent_runtime_pb2.Candidate]  # type: ignore[assignment]
     """An author's act: the only path by which anything becomes canonical."""
@@ -286,6 +290,14 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.ResolveInterruptRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.Interrupt, _abc.Awaitable[_agent_runtime_pb2.Interrupt]]: ...
+
+    @_abc_1.abstractmethod
+    def ResolveInterrupts(
+        self,
+        request: _agent_runtime_pb2.ResolveInterruptsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ResolveInterruptsResponse, _abc.Awaitable[_agent_runtime_pb2.ResolveInterruptsResponse]]:
+        """Several decisions in one transaction: all of them or none. A thread whose questions they answer goes on once."""
 
     @_abc_1.abstractmethod
     def ListCandidates(

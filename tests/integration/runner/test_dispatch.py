@@ -38,6 +38,31 @@ async def test_a_due_fire_is_sent_and_its_receipt_recorded(rig: Rig, peer: Peer)
     assert (await rig.task()).fires == 1
 
 
+async def test_each_fire_has_a_thread_of_its_own_and_keeps_it_when_it_is_sent_again(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(thread_id="each", retries=1, pause_after_failures=9)
+    assert task.spec.thread_id == "each"
+    peer.now = rig.clock.now
+    async with rig.running():
+        await rig.pass_time(60)
+        (first,) = await peer.saw(1)
+        await rig.trail.saw("fire.accepted")
+        await peer.play(first.fire_id, State.STARTED)
+        await peer.play(first.fire_id, State.FAILED)
+        while len(peer.received) < 2:
+            rig.clock.advance(2)
+            await rig.history()
+        await rig.trail.saw("fire.accepted", 2)
+        await peer.play(first.fire_id, State.SUCCEEDED, attempt=2)
+        await rig.trail.saw("fire.settled")
+        await rig.pass_time(60)
+        *_, again, second = await peer.saw(3)
+    assert (again.attempt, again.fire_id) == (2, first.fire_id)
+    assert [each.thread_id for each in (first, again, second)] == [first.fire_id, first.fire_id, second.fire_id]
+    assert first.fire_id != second.fire_id
+    said = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at=first.nominal_at.ToJsonString()))
+    assert f"It has a thread of its own: {first.fire_id}." in said.lines
+
+
 async def test_nothing_is_sent_while_the_runtime_is_down_and_the_newest_stands_for_all(rig: Rig, peer: Peer) -> None:
     await peer.stop()
     await rig.create()

@@ -134,6 +134,11 @@ class Bench:
         request = wire.ResolveInterruptRequest(interrupt_id=interrupt_id, decision=decision, **changes)
         return await self.service.ResolveInterrupt(request, None)
 
+    async def resolve_all(self, *decisions: tuple[str, str], **changes: Any) -> list[wire.Interrupt]:
+        made = [wire.ResolveInterruptRequest(interrupt_id=each, decision=way, **changes) for each, way in decisions]
+        request = wire.ResolveInterruptsRequest(decisions=made)
+        return list((await self.service.ResolveInterrupts(request, None)).interrupts)
+
     async def pending(self) -> list[wire.Interrupt]:
         return list((await self.service.ListInterrupts(wire.ListInterruptsRequest(), None)).interrupts)
 

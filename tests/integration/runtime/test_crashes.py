@@ -62,7 +62,7 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
         before.store.resume(receipt.turn_id, ()), before.store.record(receipt.turn_id, said, (1, 1)),
         before.store.interrupted(receipt.turn_id, raised), before.store.paused(receipt.turn_id, raised[0]),
         before.store.finish(receipt.turn_id, "failed"), before.store.cancel(receipt.turn_id, "late"),
-        before.store.decide("i", AuthorDecision(decision="approve"), ""),
+        before.store.decide([("i", AuthorDecision(decision="approve"), "")]),
         before.workspace.propose(call, SummaryDraft(channel="main", title="late", body="late")),
         before.workspace.memory.put(call, tier="channel", text="late", key="", channel=""),
         put_page(before.workspace, PageDraft(page_id="late", title="late", body="late", tags=())),

@@ -12,9 +12,10 @@ from task_runner.cli.rows import task_row
 from task_runner.cli.task_file import TaskTable
 from task_runner.cli.tasks import create, edit
 from task_runner.model.fields import BY_NAME, DIRECT, FIELDS, SCHEDULES, given, put
-from task_runner.model.task import CatchUp, Definition, Overlap
+from task_runner.model.task import EACH_FIRE, CatchUp, Definition, Overlap
 from task_runner.service.task_spec import Defaults, parse_spec, write_spec
 from task_runner.store.rows import decode_definition, encode_definition
+from turnkeeper.errors import InvalidInput
 
 # What no author writes, and what is more than one value.
 NOT_DECLARED = {"created_by"}
@@ -96,6 +97,17 @@ def test_the_fields_of_self_paced_tasks_survive_too() -> None:
     assert (definition.first, definition.if_silent) == (timedelta(minutes=10), "wait")
     assert decode_definition(encode_definition(definition)) == definition
     assert {name: given(write_spec(definition))[name] for name in SELF_PACED} == SELF_PACED
+
+
+def test_a_thread_for_each_fire_is_written_as_each_and_is_no_thread_of_that_name() -> None:
+    definition = parsed(sample(thread_id="each"))
+    assert definition.thread_id == EACH_FIRE
+    assert decode_definition(encode_definition(definition)) == definition
+    assert write_spec(definition).thread_id == "each"
+    before = dataclasses.replace(definition, thread_id="each")  # as an earlier version stored a thread of that name
+    assert decode_definition(encode_definition(before)).thread_id == "each"
+    with pytest.raises(InvalidInput, match="thread_id: a self-paced task goes on with its thread"):
+        parsed(wire.TaskSpec(name="p", dynamic=True, category="c", channel="g", prompt="p", thread_id="each"))
 
 
 def test_a_field_that_is_left_out_has_the_models_default() -> None:
