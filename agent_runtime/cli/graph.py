@@ -105,6 +105,8 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         ("subgraphs", ", ".join(found["subgraphs"]) or "none"),
         ("input", _input(found)),
         *_store(found["store"]),
+        *(("ignored", f"{key}: {why}") for key, why in found["ignored"].items()),
+        *([("not set", f"{', '.join(found['unset'])}: put them into the project's .env")] if found["unset"] else []),
         *((what, f"{', '.join(found[key])}: {why}") for key, what, why in _NOTES if found[key]),
         ("verdict", _VERDICTS[found["verdict"]]),
     ]

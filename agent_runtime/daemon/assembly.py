@@ -373,7 +373,10 @@ class _Basis:
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
         subagents.begin(gate, specs, inner)
         graph = build(specs, [MemoryRecall(workspace), *inner], self.saver)
-        graph = lend(graph, self._store(workspace, gate))
+        memory = self._store(workspace, gate)
+        graph = lend(graph, memory)
+        if self.opened is not None:
+            self.opened.loaded.lent.store = memory
         # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
         allow = budget.check if foreign else None
         return Engine(graph, self.saver, foreign=foreign, allow=allow, secrets=secrets, live=live)

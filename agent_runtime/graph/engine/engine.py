@@ -326,11 +326,11 @@ class Engine:
         """Return what the graph is given, and the last message before the turn."""
         if isinstance(order, Input):
             values = (await self.seal(context.thread_id)).values
-            if not self._schema.takes_messages:
-                return self._schema.payload(order.prompt, order.payload_json), _last_id(values)
             # Our own agent is told of a handoff by its briefing.
             told = [order.note, context.handoff if self._foreign else ""]
             note = "\n\n".join(filter(None, told))
+            if not self._schema.keeps_messages:
+                return self._schema.value(context.turn_id, order.prompt, order.payload_json, note), _last_id(values)
             messages = inputs.opening(context.turn_id, order.prompt, order.payload_json, note)
             before = inputs.messages_of(values)
             # A graph of the author's own decides itself what it forgets.
@@ -338,7 +338,7 @@ class Engine:
             forgotten = [] if self._foreign else inputs.outgrown(before, window)
             return {"messages": [*forgotten, *inputs.dangling(before), *messages]}, ""
         given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
-        if self._schema.takes_messages:
+        if self._schema.keeps_messages:
             return given, ""
         snapshot = await self._graph.aget_state(_config(context.thread_id))
         return given, str((snapshot.metadata or {}).get(BEFORE, ""))
@@ -384,7 +384,7 @@ class Engine:
     def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False) -> Step:
         messages = inputs.messages_of(values)
         own = inputs.after(messages, mark)
-        if self._schema.takes_messages:
+        if self._schema.keeps_messages:
             lines = None if own is None else inputs.said(own)
         else:
             own = inputs.after(messages, before) if own is None else own

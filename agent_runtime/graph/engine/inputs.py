@@ -2,6 +2,7 @@
 
 A graph whose input has `messages` is talked to: the prompt is a human message whose id is the turn's. Any other graph
 is given the payload, which has to fit the input's fields; the prompt goes into `prompt` or `input` where there is one.
+A workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, a text, or the payload's `input`.
 
 Our own agent is given only the newest turns of its thread. A thread on which a task fires every hour never ends: were
 all of it given, each turn would cost more than the one before, in time, in tokens and on disk, until no model could
@@ -12,18 +13,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import isclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from typing_extensions import is_typeddict
 
 from agent_runtime.model.turn import Said, ToolUse
 from agent_runtime.model.words import shortened
 from turnkeeper.errors import InvalidInput
 
 MESSAGES = "messages"
-PROMPT_FIELDS = ("prompt", "input")
+INPUT = "input"
+PROMPT_FIELDS = ("prompt", INPUT)
 LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
 _WHERE = "payload"
 
@@ -123,16 +127,29 @@ class InputSchema:
         fields: the fields of its input, in order.
         outputs: the names of its output's fields.
         model: the pydantic model that the input is, if it is one.
+        whole: the input is the value of its only field, not an object that holds it.
+        any_field: the input is an object with fields of any name.
+        made: makes an object of the author's class from the fields; None where an object of JSON is taken.
+        keeps_state: the graph's nodes write fields of a state; a workflow of functions returns a value instead.
     """
 
     fields: tuple[Field, ...]
     outputs: tuple[str, ...] = ()
     model: type[BaseModel] | None = None
+    whole: bool = False
+    any_field: bool = False
+    made: TypeAdapter[Any] | None = None
+    keeps_state: bool = True
 
     @property
     def takes_messages(self) -> bool:
         """Whether the prompt is given as a message."""
         return any(field.name == MESSAGES for field in self.fields)
+
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether the prompt is given as a message, and the graph's state holds the thread's messages."""
+        return self.takes_messages and self.keeps_state
 
     @property
     def prompt_field(self) -> str:
@@ -151,6 +168,8 @@ class InputSchema:
         place = self.prompt_field
         if place and place not in given:
             given[place] = prompt
+        if self.any_field:
+            return given
         known = {field.name: field for field in self.fields}
         unknown = next((name for name in given if name not in known), None)
         if unknown is not None:
@@ -161,15 +180,36 @@ class InputSchema:
         self._check(given, known)
         return given
 
+    def value(self, turn_id: str, prompt: str, payload_json: str, note: str) -> Any:
+        """Return what a graph that keeps no messages is given. Raises InvalidInput as `payload` does."""
+        if self.takes_messages:
+            said = opening(turn_id, prompt, payload_json, note)
+            return said if self.whole else {MESSAGES: said}
+        if self.whole and self.prompt_field and INPUT not in json.loads(payload_json or "{}"):
+            return with_payload(prompt, payload_json)
+        given = self.payload(prompt, payload_json)
+        if self.made is not None:
+            return self.made.validate_python(given)
+        return given[INPUT] if self.whole else given
+
     def json_schema(self) -> dict[str, Any]:
         """Return the input as a JSON schema; a field whose type has none is left open."""
         properties = {field.name: _schema_of(field.check) for field in self.fields}
         required = [field.name for field in self.fields if field.required]
-        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": self.any_field,
+        }
 
     def outcome(self, values: Any) -> str:
-        """Return a graph's output as one line of JSON, bounded; empty when all its fields are."""
-        found = {name: _value(values, name) for name in self.outputs if name != MESSAGES}
+        """Return a graph's output as one line of JSON, bounded; empty when all its fields are. A text stays a text."""
+        if not self.keeps_state and not isinstance(values, Mapping):
+            told = values if isinstance(values, str) else "" if _is_empty(values) else _json(values)
+            return "" if messages_of(values) else shortened(told, LONGEST_OUTCOME)
+        names = self.outputs if self.keeps_state else tuple(values)
+        found = {name: _value(values, name) for name in names if name != MESSAGES}
         shown = {name: value for name, value in found.items() if not _is_empty(value)}
         return shortened(_json(shown), LONGEST_OUTCOME) if shown else ""
 
@@ -194,11 +234,13 @@ class InputSchema:
 
 
 def read_schema(graph: Any) -> InputSchema:
-    """Return what a compiled StateGraph takes and gives.
+    """Return what a compiled StateGraph, or a workflow of functions, takes and gives.
 
     Fields that a pydantic model or a dataclass requires are required. Those of a TypedDict are where it is an input
     schema of its own: a state that serves as input also names what only the graph's nodes fill in.
     """
+    if not isinstance(graph, CompiledStateGraph):
+        return _of_workflow(graph)
     builder = graph.builder
     schema = builder.input_schema
     hints = _hints(schema)
@@ -210,10 +252,53 @@ def read_schema(graph: Any) -> InputSchema:
     return InputSchema(fields=found, outputs=tuple(outputs), model=model)
 
 
-def messages_of(values: Any) -> list[AnyMessage]:
+def _of_workflow(graph: Any) -> InputSchema:
+    """Return what a graph takes that was not made from a StateGraph: one value, or one for each of its channels."""
+    if not isinstance(graph.input_channels, str):
+        names = [(name, graph.channels[name].ValueType) for name in graph.input_channels]
+        fields_of = tuple(Field(name=name, required=False, check=_checker(hint)) for name, hint in names)
+        return InputSchema(fields=fields_of, keeps_state=False)
+    hint = _input_type(graph)
+    if _is_dict(hint):
+        return InputSchema(
+            fields=(Field(name="prompt", required=False, check=_checker(str)),), any_field=True, keeps_state=False
+        )
+    if not (is_typeddict(hint) or is_dataclass(hint) or (isclass(hint) and issubclass(hint, BaseModel))):
+        name = MESSAGES if _holds_messages(hint) else INPUT
+        return InputSchema(
+            fields=(Field(name=name, required=True, check=_checker(hint)),), whole=True, keeps_state=False
+        )
+    hints, required = _hints(hint), _required(hint, own=True)
+    found = tuple(Field(name=name, required=name in required, check=_checker(kind)) for name, kind in hints.items())
+    made = None if is_typeddict(hint) else TypeAdapter(hint)
+    model = hint if isclass(hint) and issubclass(hint, BaseModel) else None
+    return InputSchema(fields=found, model=model, made=made, keeps_state=False)
+
+
+def _input_type(graph: Any) -> Any:
+    """Return the type of a workflow's input, also where its module writes types as texts."""
+    hint = graph.channels[graph.input_channels].ValueType
+    return next(iter(workflow_types(graph)), Any) if isinstance(hint, str) else hint
+
+
+def workflow_types(graph: Any) -> list[Any]:
+    """Return the types that the function of a workflow declares: what it takes, and what it returns and saves."""
+    if isinstance(graph, CompiledStateGraph):
+        return []
+    found = [getattr(node.bound, "func", None) or getattr(node.bound, "afunc", None) for node in graph.nodes.values()]
+    hints = [hint for function in found if function is not None for hint in _hints(function).values()]
+    return [*hints, *(inner for hint in hints for inner in get_args(hint))]
+
+
+def _is_dict(hint: Any) -> bool:
+    return (get_origin(hint) or hint) in {dict, Mapping}
+
+
+def messages_of(values: Any) -> list[Any]:
     """Return the messages of a graph's values, whatever form its state has; none where it keeps none."""
-    found = _value(values, MESSAGES)
-    return list(found) if isinstance(found, list | tuple) else []
+    found: Any = [values] if isinstance(values, BaseMessage) else values
+    found = found if isinstance(found, list | tuple) else _value(values, MESSAGES)
+    return [one for one in found if isinstance(one, BaseMessage)] if isinstance(found, list | tuple) else []
 
 
 def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
@@ -236,8 +321,12 @@ def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 def opening(turn_id: str, prompt: str, payload_json: str, note: str) -> list[AnyMessage]:
     """Return the messages that begin a turn. The prompt's id is the turn's: input and proof of it are one write."""
     before: list[AnyMessage] = [HumanMessage(content=note, id=f"{turn_id}-note", name="turnkeeper")] if note else []
-    text = f"{prompt}\n\nPayload: {payload_json}" if payload_json else prompt
-    return [*before, HumanMessage(content=text, id=turn_id)]
+    return [*before, HumanMessage(content=with_payload(prompt, payload_json), id=turn_id)]
+
+
+def with_payload(prompt: str, payload_json: str) -> str:
+    """Return a prompt with its payload as text below it."""
+    return f"{prompt}\n\nPayload: {payload_json}" if payload_json else prompt
 
 
 def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ...]:

@@ -12,11 +12,12 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableParallel, RunnableSequence
 from langchain_core.tools import BaseTool, tool
 from langgraph._internal._runnable import RunnableCallable, RunnableSeq
+from langgraph.func import _TaskFunction
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.pregel._utils import get_function_nonlocals
@@ -68,22 +69,27 @@ class Inspection:
         unguardable: what makes it a graph that runs only if the author trusts it.
         held: the tools themselves; two may have one name.
         makers: paths of nodes whose functions make tools, which are not among these.
+        results: what its tasks (LangGraph's `@task`) declare to return, which checkpoints then hold.
     """
 
     tools: tuple[str, ...]
     unguardable: tuple[Unguardable, ...]
     held: tuple[BaseTool, ...] = ()
     makers: tuple[str, ...] = ()
+    results: tuple[Any, ...] = ()
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
     """Look at a graph without running anything of it. Finds no less than its nodes, subgraphs and their closures."""
     tools: list[BaseTool] = []
     makers: set[str] = set()
+    results: list[Any] = []
     problems: dict[Unguardable, None] = {}
     for where, value in _reached(graph):
         if isinstance(value, BaseTool):
             tools.append(value)
+        elif isinstance(value, _TaskFunction):
+            results.append(_result_of(value.func))
         elif isinstance(value, types.FunctionType) and _makes_tools(value):
             makers.add(where)
         why = _why_not(value)
@@ -97,7 +103,21 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         if why:
             problems[Unguardable(where=where, why=why)] = None
     names = sorted({one.name for one in tools})
-    return Inspection(tools=tuple(names), unguardable=tuple(problems), held=tuple(tools), makers=tuple(sorted(makers)))
+    return Inspection(
+        tools=tuple(names),
+        unguardable=tuple(problems),
+        held=tuple(tools),
+        makers=tuple(sorted(makers)),
+        results=tuple(results),
+    )
+
+
+def _result_of(function: Callable[..., Any]) -> Any:
+    """Return the type that a task declares to return; Any where it declares none, or one that cannot be read."""
+    try:
+        return get_type_hints(function).get("return", Any)
+    except (NameError, TypeError, AttributeError):
+        return Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +286,7 @@ _LOOKS: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
     (RunnableBinding, lambda value: (value.bound, _Offered(tools=value.kwargs.get("tools") or ()))),
     (_Offered, lambda value: value.tools),
     (ToolNode, _of_node),
-    (RunnableCallable | RunnableLambda | BaseTool, _of_callable),
+    (RunnableCallable | RunnableLambda | BaseTool | _TaskFunction, _of_callable),
     (functools.partial, lambda value: (value.func, *value.args, *value.keywords.values())),
     (types.MethodType, lambda value: (value.__self__, value.__func__)),
     (types.FunctionType, _of_function),

@@ -19,18 +19,20 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
+from langgraph._internal import _serde
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
+from langgraph_sdk import runtime as sdk_runtime
 from typing_extensions import is_typeddict
 
-from agent_runtime.graph.engine.inputs import read_schema
+from agent_runtime.graph.engine.inputs import read_schema, workflow_types
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
 from agent_runtime.graph.foreign.project import Reference, absolute_text, find_graph, found_at
-from agent_runtime.graph.foreign.store import StoreSettings, read_store, store_report
+from agent_runtime.graph.foreign.store import LentStore, StoreSettings, read_store, store_report
 from agent_runtime.graph.guard import shared_names, watched
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
@@ -38,8 +40,9 @@ from agent_runtime.workspace.memory import Namespaces
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 MOST_LAYERS = 4  # a factory may give a coroutine that gives a context manager that gives a builder
-WANTED = "give a StateGraph, a compiled one, a factory or an async context manager of one"
-Graph = CompiledStateGraph[Any, Any, Any, Any]
+WANTED = "give a StateGraph, a compiled one, an @entrypoint, a factory or an async context manager of one"
+Graph = Pregel[Any, Any, Any, Any]
+_RUNTIME = (sdk_runtime._ExecutionRuntime, sdk_runtime._ReadRuntime)  # noqa: SLF001  what ServerRuntime stands for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +54,16 @@ class Loaded:
         kind: the forms it was found in, outermost first: `factory, builder`.
         graph: compiled, on no checkpointer of ours yet.
         store: what its project says of the store.
+        lent: the store that a factory was given.
+        unset: the variables that the project asks for and nothing sets.
     """
 
     reference: Reference
     kind: str
     graph: Graph
     store: StoreSettings = field(default_factory=StoreSettings)
+    lent: LentStore = field(default_factory=LentStore)
+    unset: Sequence[str] = ()
 
 
 @asynccontextmanager
@@ -71,23 +78,35 @@ async def load(reference: Reference, environ: Mapping[str, str]) -> AsyncIterato
     for key, value in reference.environment.items():
         if key not in environ:
             os.environ[key] = value
-    found = _attribute(reference)
+    unset, lent = reference.unset(os.environ), LentStore()
     async with AsyncExitStack() as stack:
-        graph, kinds = await _made(reference, found, stack)
+        try:
+            graph, kinds = await _made(reference, _attribute(reference), stack, lent)
+        except InvalidInput as error:
+            raise _with_unset(error, reference, unset) from error
         store = read_store(reference.store, lambda text: _attribute(found_at(text, reference.project)))
-        yield Loaded(reference=reference, kind=", ".join(kinds), graph=graph, store=store)
+        kind = ", ".join(kinds)
+        yield Loaded(reference=reference, kind=kind, graph=graph, store=store, lent=lent, unset=unset)
 
 
-async def _made(reference: Reference, found: Any, stack: AsyncExitStack) -> tuple[Graph, list[str]]:
+def _with_unset(error: InvalidInput, reference: Reference, unset: Sequence[str]) -> InvalidInput:
+    """Return why a project cannot be loaded, with the variables that it asks for: their lack may be the reason."""
+    if not unset or reference.example is None:
+        return error
+    file = reference.example.with_suffix("")
+    lacking = f"not set are {', '.join(unset)}, which {reference.example.name} names: put them into {file}"
+    return InvalidInput(error.what, where=error.where, hint=f"{error.hint}; {lacking}" if error.hint else lacking)
+
+
+async def _made(reference: Reference, found: Any, stack: AsyncExitStack, lent: LentStore) -> tuple[Graph, list[str]]:
     kinds: list[str] = []
     for _ in range(MOST_LAYERS):
         if isinstance(found, CompiledStateGraph):
             return _named_fields(reference, found), [*kinds, "compiled graph"]
         if isinstance(found, Pregel):
-            what = f"{reference.attribute} is of type {type(found).__name__}, not made from a StateGraph"
-            raise InvalidInput(what, where=reference.text, hint=WANTED)
+            return found, [*kinds, "workflow of functions"]
         try:
-            found = await _peel(reference, found, kinds, stack)
+            found = await _peel(reference, found, kinds, stack, lent)
         except InvalidInput:
             raise
         except (Exception, SystemExit) as error:
@@ -96,7 +115,7 @@ async def _made(reference: Reference, found: Any, stack: AsyncExitStack) -> tupl
     raise InvalidInput(f"{reference.attribute} is nested too deeply: {', '.join(kinds)}", where=reference.text)
 
 
-async def _peel(reference: Reference, found: Any, kinds: list[str], stack: AsyncExitStack) -> Any:
+async def _peel(reference: Reference, found: Any, kinds: list[str], stack: AsyncExitStack, lent: LentStore) -> Any:
     """Return what is inside one layer, and note which layer it was."""
     if isinstance(found, StateGraph):
         kinds.append("builder")
@@ -111,26 +130,52 @@ async def _peel(reference: Reference, found: Any, kinds: list[str], stack: Async
         return await found
     if callable(found):
         kinds.append("async factory" if inspect.iscoroutinefunction(found) else "factory")
-        return found(*_arguments(reference, found))
+        return found(**_arguments(reference, found, lent))
     is_of = "gives what is of" if kinds else "is of"
     what = f"{reference.attribute} {is_of} type {type(found).__name__}"
     raise InvalidInput(what, where=reference.text, hint=WANTED)
 
 
-def _arguments(reference: Reference, factory: Callable[..., Any]) -> list[Any]:
-    """Return what a factory is called with: nothing, or LangGraph's config where it asks for one."""
+def _arguments(reference: Reference, factory: Callable[..., Any], lent: LentStore) -> dict[str, Any]:
+    """Return what a factory is called with, as LangGraph's own server does: nothing, a config, its runtime, or both."""
     try:
-        asked = list(inspect.signature(factory).parameters.values())
+        asked = [one for one in inspect.signature(factory).parameters.values() if one.kind in _NAMED]
     except (TypeError, ValueError):
-        return []
-    positional = [one for one in asked if one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}]
-    required = [one.name for one in positional if one.default is one.empty]
-    required += [one.name for one in asked if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-    if len(required) > 1:
-        what = f"the factory {reference.attribute} takes {', '.join(required)}; it can be given nothing or a config"
+        return {}
+    hints = _hints_of(factory)
+    runtimes = [one.name for one in asked if _is_runtime(hints.get(one.name, one.annotation))]
+    others = [one for one in asked if one.name not in runtimes]
+    required = [one.name for one in others if one.default is one.empty]
+    if len(required) > 1 or len(runtimes) > 1:
+        names = ", ".join(one.name for one in asked)
+        what = f"the factory {reference.attribute} takes {names}; it can be given a config and a ServerRuntime"
         raise InvalidInput(what, where=reference.text)
-    takes_config = bool(required) or any(one.name == "config" for one in positional[:1])
-    return [{"configurable": {}}] if takes_config else []
+    config = required or [one.name for one in others if one.name == "config" or len(asked) == 1][:1]
+    runtime: Any = sdk_runtime._ExecutionRuntime(access_context="threads.create_run", store=lent)  # noqa: SLF001
+    return {name: {"configurable": {}} for name in config} | dict.fromkeys(runtimes, runtime)
+
+
+_NAMED = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
+
+
+def _hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    names = {
+        "ServerRuntime": sdk_runtime.ServerRuntime,
+        "RunnableConfig": dict,
+    }  # often imported for type checkers only
+    try:
+        return get_type_hints(factory, localns=names)
+    except Exception:  # noqa: BLE001  a hint may run any code; without one, the parameter takes the config
+        return {}
+
+
+def _is_runtime(hint: Any) -> bool:
+    """Return whether a parameter takes LangGraph's `ServerRuntime`, in any form in which that is written."""
+    if isinstance(hint, type):
+        return issubclass(hint, _RUNTIME)
+    if hint is sdk_runtime.ServerRuntime or get_origin(hint) is sdk_runtime.ServerRuntime:
+        return True
+    return any(map(_is_runtime, get_args(hint)[:1]))
 
 
 def _named_fields(reference: Reference, graph: Graph) -> Graph:
@@ -281,8 +326,13 @@ class Opened:
         if not watched():
             raise RuntimeError("no guard watches the tool calls of this process")
         # A copied graph loses the list of types that its state declares; a saver that was compiled with has it.
-        knowing = self.loaded.graph.builder.compile(checkpointer=saver).checkpointer
-        return self.loaded.graph.copy(update={"checkpointer": knowing})
+        graph = self.loaded.graph
+        if isinstance(graph, CompiledStateGraph):
+            saver = cast("BaseCheckpointSaver[Any]", graph.builder.compile(checkpointer=saver).checkpointer)
+        declared = _serde.build_serde_allowlist(
+            schemas=[*self.inspection.results, *workflow_types(graph)], channels=graph.channels
+        )
+        return graph.copy(update={"checkpointer": saver.with_allowlist(declared)})
 
 
 @asynccontextmanager
@@ -345,6 +395,8 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
         "shared_names": sorted(shared),
         "makes_tools": list(opened.inspection.makers),
         "store": store_report(opened.namespaces(default_tier), loaded.store, categories),
+        "ignored": loaded.reference.ignored,
+        "unset": list(loaded.unset),
         "unguardable": [{"where": one.where, "why": one.why} for one in opened.inspection.unguardable],
         "trusted": opened.trusted,
         "verdict": verdict(opened),

@@ -6,6 +6,7 @@ a file or a table of variables.
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,27 @@ from dotenv import dotenv_values
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput, NotFound
 
+_USED = frozenset({"$schema", "dependencies", "env", "graphs", "store"})
+_NO_IMAGE = "no image is built"
+_IGNORED = {
+    "api_version": _NO_IMAGE,
+    "auth": "nobody logs in: whoever has this account on this machine may use the agent; nodes find no user",
+    "base_image": _NO_IMAGE,
+    "checkpointer": "Turnkeeper keeps the checkpoints; the project's own path, ttl and serde are not used",
+    "dockerfile_lines": "no image is built: install here what these lines install",
+    "encryption": "checkpoints and memory are not encrypted with the project's keys; encrypt the disk of the home",
+    "http": "there is no HTTP server: routes, middleware and CORS of the project do nothing",
+    "image_distro": _NO_IMAGE,
+    "keep_pkg_tools": _NO_IMAGE,
+    "node_version": "JavaScript does not run here",
+    "pip_config_file": "no package is installed by this file",
+    "pip_installer": _NO_IMAGE,
+    "priority": "turns of a thread run in the order in which they come",
+    "source": "no image is built; the project runs from its folder",
+    "ui": "components are not shown",
+    "webhooks": "no request is sent when a turn ends; see [notify] command",
+}
+_JAVASCRIPT = frozenset({".cjs", ".cts", ".js", ".jsx", ".mjs", ".mts", ".ts", ".tsx"})
 FORMS = "write ./langgraph.json:NAME, path/to/file.py:ATTRIBUTE or module:ATTRIBUTE"
 
 
@@ -32,6 +54,8 @@ class Reference:
         environment: the project's variables; those of the process win.
         project: the folder of its `langgraph.json`, or of the file.
         store: what `langgraph.json` says of the store; None: nothing.
+        stated: the whole `langgraph.json`; empty without one.
+        example: the example of a file of variables that is not there.
     """
 
     text: str
@@ -42,11 +66,23 @@ class Reference:
     environment: Mapping[str, str] = field(default_factory=dict)
     project: Path = Path()
     store: Any = None
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    example: Path | None = None
 
     @property
     def target(self) -> str:
         """What is loaded, spelled one way however it was written."""
         return f"{self.file or self.module}:{self.attribute}"
+
+    @property
+    def ignored(self) -> dict[str, str]:
+        """The keys of `langgraph.json` that have no effect here, and what that means."""
+        stated = self.stated.items()
+        return {key: _meaning(key, value) for key, value in stated if key not in _USED and _meaning(key, value)}
+
+    def unset(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the variables that the example of a missing `.env` names and nothing sets."""
+        return [name for name in (_read_environment(self.example) if self.example else ()) if name not in environ]
 
     @property
     def name(self) -> str:
@@ -86,6 +122,8 @@ def _direct(text: str, place: str, attribute: str, base: Path) -> Reference:
             raise InvalidInput(f"{place!r} is neither a module nor a file", where=text, hint=FORMS)
         return Reference(text=text, file=None, module=place, attribute=attribute)
     file = _absolute(place, base)
+    if file.suffix in _JAVASCRIPT:
+        raise InvalidInput(f"{file} is not a Python file: graphs in JavaScript do not run here", where=text)
     if file.suffix != ".py":
         raise InvalidInput(f"{file} is not a Python file", where=text, hint=FORMS)
     if not file.is_file():
@@ -108,12 +146,15 @@ def _in_project(text: str, path: Path, name: str) -> Reference:
         raise InvalidInput(f"graphs.{name} is not FILE:ATTRIBUTE", where=str(path))
     place, _, attribute = inner.rpartition(":")
     found = _direct(text, place, attribute, path.parent)
+    environment, example = _environment(project, path)
     return replace(
         found,
-        folders=_dependencies(project, path),
-        environment=_environment(project, path),
+        folders=_folders(project, path),
+        environment=environment,
         project=path.parent,
         store=project.get("store"),
+        stated=project,
+        example=example,
     )
 
 
@@ -129,30 +170,38 @@ def _read_project(text: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def _dependencies(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
-    """Return the folders among the dependencies; packages have to be installed already."""
+def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
+    """Return what to import from: the project, its dependencies that are folders, and `src` in each of these."""
     named = project.get("dependencies", [])
     if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
         raise InvalidInput("dependencies is not a list of texts", where=str(path))
-    folders = [_absolute(item, path.parent) for item in named if item.startswith(".")]
-    for folder in folders:
-        if not folder.is_dir():
+    folders = [path.parent]
+    for item in named:
+        folder = _absolute(item, path.parent)
+        if not folder.is_dir() and item.startswith("."):
             raise InvalidInput(f"dependencies names no folder: {folder}", where=str(path))
-    return tuple(folders)
+        if folder.is_dir():
+            folders.append(folder)
+    sources = [folder / "src" for folder in folders if (folder / "src").is_dir()]
+    return tuple(dict.fromkeys([*folders, *sources]))
 
 
-def _environment(project: Mapping[str, Any], path: Path) -> Mapping[str, str]:
-    stated = project.get("env", {})
+def _environment(project: Mapping[str, Any], path: Path) -> tuple[Mapping[str, str], Path | None]:
+    """Return the project's variables; where their file is missing, the example that says which ones it wants."""
+    stated = project.get("env") or {}
     if isinstance(stated, str):
         file = _absolute(stated, path.parent)
-        if not file.is_file():
-            example = file.with_name(f"{file.name}.example")
-            hint = f"make it: cp {example.name} {file.name}" if example.is_file() else "make it, or take env out"
-            raise InvalidInput(f"env names no file: {file}", where=str(path), hint=hint)
-        return _read_environment(file)
+        if file.is_file():
+            return _read_environment(file), None
+        example = file.with_name(f"{file.name}.example")
+        if example.is_file():
+            return {}, example
+        if file.name == ".env":  # what is not kept with a project, and not always wanted
+            return {}, None
+        raise InvalidInput(f"env names no file: {file}", where=str(path), hint="make it, or take env out")
     if not isinstance(stated, dict):
         raise InvalidInput("env is neither a file's path nor a table", where=str(path))
-    return {str(key): str(value) for key, value in stated.items()}
+    return {str(key): str(value) for key, value in stated.items()}, None
 
 
 def _read_environment(path: Path) -> Mapping[str, str]:
@@ -166,6 +215,14 @@ def found_at(text: str, base: Path) -> Reference:
     """Return what `FILE.py:ATTRIBUTE` or `MODULE:ATTRIBUTE` names; raises InvalidInput as `find_graph` does."""
     place, _, attribute = text.rpartition(":")
     return _direct(text, place, attribute, base)
+
+
+def _meaning(key: str, value: Any) -> str:
+    """Return what it means that a key has no effect; empty where nothing is set."""
+    if key == "python_version":
+        here = ".".join(map(str, sys.version_info[:2]))
+        return "" if value == here else f"the project asks for Python {value}, and this is {here}"
+    return _IGNORED.get(key, "unknown here; it has no effect") if value else ""
 
 
 def _is_path(place: str) -> bool:

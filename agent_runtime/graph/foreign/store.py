@@ -4,14 +4,15 @@ Embeddings are made as LangGraph's own server makes them: by a provider's name (
 a function of the project (`./embed.py:embed`). Where they cannot be made, search goes by words.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langgraph.store.base import IndexConfig, ensure_embeddings
+from langgraph.store.base import BaseStore, IndexConfig, Op, Result, ensure_embeddings
 
 from agent_runtime.model.turn import Category
 from agent_runtime.workspace.memory import Namespaces
+from turnkeeper.errors import InvalidInput
 
 _BY_WORDS = "search goes by words"
 _KEPT = "entries are kept until they are deleted; a put with a ttl of its own fails"
@@ -31,6 +32,27 @@ class StoreSettings:
     index: IndexConfig | None = None
     embed: str = ""
     ignored: Mapping[str, str] = field(default_factory=dict)
+
+
+class LentStore(BaseStore):
+    """What a factory is given as the store: the one that turns have, once there is one."""
+
+    def __init__(self) -> None:
+        self.store: BaseStore | None = None
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Pass it on."""
+        return self._lent().batch(ops)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Pass it on."""
+        return await self._lent().abatch(ops)
+
+    def _lent(self) -> BaseStore:
+        if self.store is None:
+            what = "a factory runs before there is a turn, and the store belongs to turns"
+            raise InvalidInput(what, where="runtime.store", hint="use it in a node or a tool")
+        return self.store
 
 
 def read_store(stated: Any, attribute: Callable[[str], Any]) -> StoreSettings:

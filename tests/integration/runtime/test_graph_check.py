@@ -124,6 +124,18 @@ def test_it_says_what_of_the_projects_store_settings_is_used_and_what_ignoring_t
     assert [key for key in ignored if f"ignored:   {key}: " not in shown] == []
 
 
+def test_it_says_what_a_project_asks_for_and_does_not_find(shell: Shell) -> None:
+    module = shell.write(TALKER)
+    project = {"graphs": {"agent": module}, "dependencies": ["."], "env": ".env", "auth": {"path": "./a.py:auth"}}
+    (shell.folder / "langgraph.json").write_text(json.dumps(project))
+    (shell.folder / ".env.example").write_text("SEARCH_KEY=...\n")
+    found = shell.check("./langgraph.json:agent")
+    assert (found["unset"], list(found["ignored"]), found["verdict"]) == (["SEARCH_KEY"], ["auth"], "guarded")
+    shown = shell(app, "graph", "check", "./langgraph.json:agent")
+    assert "ignored:   auth: nobody logs in: whoever has this account" in shown
+    assert "not set:   SEARCH_KEY: put them into the project's .env\n" in shown
+
+
 def test_it_reads_well(shell: Shell) -> None:
     shown = shell(app, "graph", "check", shell.write(WAITER))
     assert "input:     topic (required); no field takes the prompt\n" in shown

@@ -1,5 +1,6 @@
 """An author's graph is found where its reference says, in whatever form; what is wrong is said in one line."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,10 @@ from turnkeeper.errors import InvalidInput
 
 BUILDER = """
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypedDict
+from typing import Annotated, TypedDict
 from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
+from langgraph_sdk.runtime import ServerRuntime
 
 class State(TypedDict):
     x: int
@@ -53,6 +55,13 @@ entered = managed()
 
 def wants_much(config, store):
     return compiled
+
+def of_both(runtime: ServerRuntime, config=None):
+    asked.append((config, runtime))
+    return compiled
+
+def uses_the_store_too_early(runtime: Annotated[ServerRuntime[dict], "x"]):
+    return runtime.store.get(("a",), "b")
 
 def breaks():
     raise RuntimeError("no key")
@@ -107,6 +116,7 @@ def written(folder: Path, project: str) -> str:
         ("managed", "factory, async context manager, builder, compiled graph"),
         ("managed_sync", "factory, context manager, compiled graph"),
         ("entered", "async context manager, builder, compiled graph"),
+        ("of_both", "factory, compiled graph"),
     ],
 )
 async def test_a_graph_is_taken_in_every_form(project: Path, attribute: str, kind: str) -> None:
@@ -118,6 +128,18 @@ async def test_a_graph_is_taken_in_every_form(project: Path, attribute: str, kin
 async def test_a_factory_that_asks_for_a_config_gets_one(project: Path) -> None:
     await loaded("made.py:with_config", project)
     assert sys.modules["made"].asked == [{"configurable": {}}]
+
+
+async def test_a_factory_is_given_a_runtime_as_langgraphs_server_gives_it(project: Path) -> None:
+    await loaded("made.py:of_both", project)
+    ((config, runtime),) = sys.modules["made"].asked
+    assert (config, runtime.access_context, runtime.user) == ({"configurable": {}}, "threads.create_run", None)
+    assert runtime.execution_runtime is runtime
+
+
+async def test_a_workflow_of_functions_is_a_graph(project: Path) -> None:
+    found = await loaded("made.py:functional", project)
+    assert (found.kind, await found.graph.ainvoke(3)) == ("workflow of functions", 3)
 
 
 async def test_a_context_manager_is_entered_once_and_closed_at_the_end(project: Path) -> None:
@@ -140,11 +162,11 @@ async def test_a_context_manager_is_entered_once_and_closed_at_the_end(project: 
         ("made.py:missing", "has no missing; there is builder, compiled"),
         ("made.py:number", "number gives what is of type int; give a StateGraph, a compiled one"),
         ("made.py:asked", "asked is of type list; give a StateGraph"),
-        ("made.py:wants_much", "takes config, store; it can be given nothing or a config"),
+        ("made.py:wants_much", "takes config, store; it can be given a config and a ServerRuntime"),
+        ("made.py:uses_the_store_too_early", "a factory runs before there is a turn, and the store belongs to turns"),
         ("made.py:breaks", "breaks cannot be made: RuntimeError: no key"),
         ("made.py:leaves", "leaves cannot be made: SystemExit: 3"),
         ("made.py:endless", "nested too deeply"),
-        ("made.py:functional", "is of type Pregel, not made from a StateGraph"),
     ],
 )
 async def test_a_bad_reference_is_one_line(project: Path, text: str, said: str) -> None:
@@ -198,7 +220,7 @@ async def test_the_environment_wins_over_the_projects_own(project: Path) -> None
         ("{}", "names no graphs"),
         ('{"graphs": {"other": "./made.py:builder"}}', "no graph 'agent'; there are other"),
         ('{"graphs": {"agent": 7}}', "graphs.agent is not FILE:ATTRIBUTE"),
-        ('{"graphs": {"agent": "./agent.ts:graph"}}', "is not a Python file"),
+        ('{"graphs": {"agent": "./agent.ts:graph"}}', "is not a Python file: graphs in JavaScript do not run here"),
         ('{"graphs": {"agent": "./made.py:builder"}, "env": "gone"}', "env names no file"),
         ('{"graphs": {"agent": "./made.py:builder"}, "dependencies": ["./gone"]}', "dependencies names no folder"),
     ],
@@ -207,6 +229,48 @@ def test_a_bad_langgraph_json_is_one_line(project: Path, text: str, said: str) -
     with pytest.raises(InvalidInput) as refused:
         find_graph(written(project, text), project)
     assert said in str(refused.value)
+
+
+AGENT = '"graphs": {"agent": "./made.py:builder"}'
+
+
+@pytest.mark.parametrize("place", ["lib/src/inner_part", "lib/inner_part", "src/inner_part", "inner_part"])
+@pytest.mark.parametrize("named", ["inner_part.agent:graph", "FILE"])
+async def test_a_graph_is_found_by_module_and_by_file_in_every_layout(project: Path, place: str, named: str) -> None:
+    package = project / place
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "state.py").write_text(BUILDER)
+    (package / "agent.py").write_text("from inner_part import state\nfrom .state import builder as graph\n")
+    path = named if named != "FILE" else f"./{place}/agent.py:graph"
+    lib = ', "./lib"' if place.startswith("lib") else ""
+    reference = written(project, f'{{"graphs": {{"agent": "{path}"}}, "dependencies": ["."{lib}]}}')
+    assert (await loaded(reference, project)).kind == "builder, compiled graph"
+    assert sys.modules["inner_part.agent"].__file__ == str(package / "agent.py")
+
+
+async def test_a_missing_env_file_stops_nothing_and_its_example_says_what_is_not_set(project: Path) -> None:
+    reference = written(project, f'{{{AGENT}, "env": ".env"}}')
+    assert (await loaded(reference, project)).unset == []
+    os.environ["KEY_B"] = "set"
+    (project / ".env.example").write_text("# of the search\nKEY_A=...\nKEY_B=...\nKEY_C\n")
+    assert (await loaded(reference, project)).unset == ["KEY_A"]
+    assert "KEY_A" not in os.environ, "an example is no value"
+    (project / "made.py").write_text("import os\nos.environ['KEY_A']\n")
+    del sys.modules["made"]
+    with pytest.raises(InvalidInput) as refused:
+        await loaded(reference, project)
+    assert refused.value.where == f"{project / 'made.py'}:2"
+    assert str(refused.value).endswith(f"not set are KEY_A, which .env.example names: put them into {project}/.env")
+
+
+async def test_keys_of_langgraph_json_without_effect_are_named_with_what_that_means(project: Path) -> None:
+    keys = {"auth": {"path": "./auth.py:auth"}, "webhooks": {}, "dockerfile_lines": [], "image_distro": "wolfi"}
+    reference = written(project, f'{{{AGENT}, {json.dumps(keys)[1:-1]}, "colour": 1, "python_version": "3.99"}}')
+    ignored = (await loaded(reference, project)).reference.ignored
+    assert set(ignored) == {"auth", "image_distro", "colour", "python_version"}, "what is empty means nothing"
+    assert ignored["auth"].startswith("nobody logs in")
+    assert ignored["colour"] == "unknown here; it has no effect"
 
 
 async def test_a_file_in_a_package_keeps_its_relative_imports(project: Path) -> None:
