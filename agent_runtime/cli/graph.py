@@ -26,9 +26,12 @@ app = typer.Typer(help="Your own LangGraph graph, if turns run one.", rich_marku
 
 _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
+_SERVER = "it asks a LangGraph server, which Turnkeeper is not: that fails unless one runs and it is given its URL"
 _NOTES = (
-    ("makes_tools", "makes tools", "such tools are not listed here; each is judged when it is called"),
+    ("makes_tools", "makes tools", "they are listed only as their classes name them; each is judged when it is called"),
     ("shared_names", "shared", "two tools have this name, so no category grants either; rename one"),
+    ("asks", "asks you", "questions of the graph's own, whatever a category grants"),
+    ("calls_server", "calls server", _SERVER),
 )
 _VERDICTS = {
     "guarded": "every tool call is guarded",
@@ -113,7 +116,7 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
     show_record(found, output, name_key="reference", lines=lines)
     if output not in FOR_PEOPLE:
         return
-    for rows, shape in ((found["tools"], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
+    for rows, shape in (([*found["tools"], *found["made_tools"]], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
         if rows:
             typer.echo()
             show_rows(rows, shape, output, name_key="")

@@ -159,7 +159,7 @@ def _project(found: Mapping[str, Any]) -> Project:
     folder = Path(place).parent.name if "/" in place else place.split(".")[0]
     name = re.sub(r"[^a-z0-9]+", "-", folder.lower()).strip("-") or graph.lower()
     name = name if name[:1].isalpha() else f"graph-{name}"
-    tools = tuple(str(tool["scope"]) for tool in found["tools"])
+    tools = tuple(str(tool["scope"]) for tool in (*found["tools"], *found["made_tools"]))
     return Project(reference=str(found["absolute"]), name=name[:64], tools=tools)
 
 

@@ -22,6 +22,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.pregel._utils import get_function_nonlocals
 from langgraph.pregel.remote import RemoteGraph
+from langgraph.types import interrupt
 
 from agent_runtime.graph.guard.overrides import METHODS as TOOL_METHODS
 
@@ -48,6 +49,8 @@ _NODE_METHODS = (
     "_execute_tool_sync",
     "_execute_tool_async",
 )
+_ASKING_MIDDLEWARE = "HumanInTheLoopMiddleware"
+_CLIENTS = frozenset({"get_client", "get_sync_client"})
 _TOOL_MODULES = frozenset({"langchain_core.tools", "langchain.tools"})
 _LEAVES = (str, bytes, int, float, type, types.ModuleType, types.NoneType)
 
@@ -70,6 +73,9 @@ class Inspection:
         held: the tools themselves; two may have one name.
         makers: paths of nodes whose functions make tools, which are not among these.
         results: what its tasks (LangGraph's `@task`) declare to return, which checkpoints then hold.
+        made: names of the tools that `makers` make, where a class gives its tools a name.
+        clients: paths of nodes that use LangGraph's client of a LangGraph server.
+        asking: paths of nodes that ask by themselves: with `interrupt()`, or as LangChain's middleware does.
     """
 
     tools: tuple[str, ...]
@@ -77,12 +83,17 @@ class Inspection:
     held: tuple[BaseTool, ...] = ()
     makers: tuple[str, ...] = ()
     results: tuple[Any, ...] = ()
+    made: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    asking: tuple[str, ...] = ()
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
     """Look at a graph without running anything of it. Finds no less than its nodes, subgraphs and their closures."""
     tools: list[BaseTool] = []
-    makers: set[str] = set()
+    makers: dict[str, list[str]] = {}
+    asking: set[str] = set()
+    clients: set[str] = set()
     results: list[Any] = []
     problems: dict[Unguardable, None] = {}
     for where, value in _reached(graph):
@@ -90,8 +101,13 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
             tools.append(value)
         elif isinstance(value, _TaskFunction):
             results.append(_result_of(value.func))
-        elif isinstance(value, types.FunctionType) and _makes_tools(value):
-            makers.add(where)
+        elif isinstance(value, types.FunctionType):
+            if used := _tool_makers(value):
+                makers.setdefault(where, []).extend(filter(None, map(_name_given_by, used)))
+            if value.__name__ in _CLIENTS and value.__module__.startswith("langgraph_sdk."):
+                clients.add(where)
+        if value is interrupt or type(value).__name__ == _ASKING_MIDDLEWARE:
+            asking.add(where)
         why = _why_not(value)
         if (
             isinstance(value, Pregel)
@@ -109,6 +125,9 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         held=tuple(tools),
         makers=tuple(sorted(makers)),
         results=tuple(results),
+        made=tuple(sorted({name for found in makers.values() for name in found} - {*names})),
+        clients=tuple(sorted(clients)),
+        asking=tuple(sorted(asking)),
     )
 
 
@@ -202,18 +221,24 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from _named({name: _content(cell) for name, cell in cells})
 
 
-def _makes_tools(function: types.FunctionType) -> bool:
-    """Return whether a function of the author's uses what makes tools: a class of tools, or LangChain's `tool`."""
+def _tool_makers(function: types.FunctionType) -> list[Any]:
+    """Return what a function of the author's uses that makes tools: classes of tools, or LangChain's `tool`."""
     names = set() if _of_library(function) else set(_names_in(function.__code__))
     used = [function.__globals__.get(name) for name in names]
     used += [_content(cell) for cell in function.__closure__ or ()] if names else []
-    return bool(names & _TOOL_MODULES) or any(map(_makes_tool, used))
+    return [*(names & _TOOL_MODULES), *filter(_makes_tool, used)]
 
 
 def _makes_tool(value: Any) -> bool:
     if isinstance(value, types.ModuleType):
         return value.__name__ in _TOOL_MODULES
     return value is tool or (isinstance(value, type) and issubclass(value, BaseTool))
+
+
+def _name_given_by(maker: Any) -> str:
+    """Return the name of a class's tools; empty where each is given one."""
+    field = maker.model_fields.get("name") if isinstance(maker, type) and issubclass(maker, BaseTool) else None
+    return field.default if field is not None and isinstance(field.default, str) else ""
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

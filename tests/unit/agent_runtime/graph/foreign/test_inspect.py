@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableParallel
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
+from langgraph.types import interrupt
+from langgraph_sdk import get_client
 
 from agent_runtime.graph.foreign import inspect as toolnodes
 from agent_runtime.graph.foreign.inspect import Unguardable, inspect_graph
@@ -122,6 +125,34 @@ def test_tools_that_a_tool_calls_are_found() -> None:
         return str(one.invoke(text))
 
     assert inspect_graph(graph(ToolNode([outer, PlainTool()]))).tools == ("one", "outer", "plain")
+
+
+def test_tools_that_a_node_makes_are_named_where_their_class_names_them() -> None:
+    def making(_state: Any) -> str:
+        return str(PlainTool().invoke({}))
+
+    def naming(_state: Any) -> Any:
+        return tool(str.upper, description="Made with a name of its own.")
+
+    found = inspect_graph(graph(making))
+    assert (found.tools, found.makers, found.made) == ((), ("node",), ("plain",))
+    assert inspect_graph(graph(naming)).made == ()
+    assert inspect_graph(graph(holding([making, PlainTool()]))).made == (), "it is listed as a tool of the graph"
+
+
+def test_nodes_that_ask_by_themselves_or_want_a_server_are_named() -> None:
+    def asking(_state: Any) -> Any:
+        return interrupt("Which bed?")
+
+    async def scheduling(_state: Any) -> None:
+        await get_client().runs.create(None, "agent")
+
+    middleware = create_agent(ScriptedModel(script={}), [one], middleware=[HumanInTheLoopMiddleware({"one": True})])
+    assert inspect_graph(graph(asking)).asking == ("node",)
+    assert inspect_graph(middleware).asking == ("HumanInTheLoopMiddleware.after_model",)
+    assert inspect_graph(graph(scheduling)).clients == ("node",)
+    found = inspect_graph(graph(ToolNode([one])))
+    assert (found.asking, found.clients) == ((), ())
 
 
 @pytest.mark.parametrize(
