@@ -263,18 +263,21 @@ def _read(name: str, folder: int) -> bytes:
             raise InvalidInput(f"cannot be opened: {error.strerror}", where="file") from error
         raise
     try:
-        found = os.fstat(descriptor)
-        for wrong, what in (
-            (not stat.S_ISREG(found.st_mode), "is not a plain file"),
-            (found.st_uid != os.geteuid(), "belongs to another user"),
-            (found.st_nlink != 1, "has another name elsewhere: it is a hard link"),
-            (found.st_size > LARGEST_FILE, f"is larger than {LARGEST_FILE} bytes"),
-        ):
-            if wrong:
-                raise InvalidInput(what, where="file")
+        _refuse_odd(os.fstat(descriptor))
         chunks: list[bytes] = []
         while len(chunks) <= LARGEST_FILE >> 16 and (chunk := os.read(descriptor, 1 << 16)):
             chunks.append(chunk)
         return b"".join(chunks)
     finally:
         os.close(descriptor)
+
+
+def _refuse_odd(found: os.stat_result) -> None:
+    for wrong, what in (
+        (not stat.S_ISREG(found.st_mode), "is not a plain file"),
+        (found.st_uid != os.geteuid(), "belongs to another user"),
+        (found.st_nlink != 1, "has another name elsewhere: it is a hard link"),
+        (found.st_size > LARGEST_FILE, f"is larger than {LARGEST_FILE} bytes"),
+    ):
+        if wrong:
+            raise InvalidInput(what, where="file")

@@ -1,14 +1,13 @@
 """Attacks on the guard: each is refused or asked and has no effect; and has its effect when its guards are taken out."""
 
 from collections.abc import AsyncIterator
-from importlib import import_module
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from tests.integration.runtime import attacks_on_approvals, attacks_on_entrances  # noqa: F401  register their attacks
 from tests.integration.runtime.attacks import ATTACKS, Attack, Field
+from tests.support.guards import take_out
 from turnkeeper.config.home import Home
 
 
@@ -35,10 +34,7 @@ async def test_an_attack_has_no_effect(attack: Attack, field: Field) -> None:
 async def test_an_attack_succeeds_without_its_guards(
     attack: Attack, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for guard, nothing in attack.without.items():
-        owner, name = found(guard)
-        assert getattr(owner, name) is not nothing
-        monkeypatch.setattr(owner, name, nothing)
+    take_out(attack.without, monkeypatch)
     attack.prepare(field)
     await field.open()
     assert await attack.run(field) != []
@@ -51,22 +47,8 @@ async def test_of_two_guards_each_is_enough(attack: Attack, home: Home, monkeypa
         fresh.create()
         field = Field(fresh)
         with monkeypatch.context() as out:
-            out.setattr(*found(guard), nothing)
+            take_out({guard: nothing}, out)
             attack.prepare(field)
             await field.open()
             assert await attack.run(field) == [], guard
         await field.close()
-
-
-def found(path: str) -> tuple[Any, str]:
-    """Return the module or class that a path leads to, and the name in it."""
-    *parts, name = path.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            owner: Any = import_module(".".join(parts[:length]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[length:]:
-            owner = getattr(owner, part)
-        return owner, name
-    raise AssertionError(path)
