@@ -295,7 +295,7 @@ def _await_shell(terminal: Terminal) -> None:
 
 def _file(ground: Ground, terminal: Terminal) -> Effects:
     """Return the file that the pasted line makes if a shell runs it, once that shell has run another line."""
-    terminal.tmux("send-keys", "-t", "codex", "C-c")
+    terminal.tmux("send-keys", "-t", "codex", "C-u")
     until(lambda: terminal.type("touch alive") or (ground.home.root / "alive").exists(), "the shell")
     return [path.name for path in ground.home.root.glob("evil")]
 
