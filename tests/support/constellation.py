@@ -1,12 +1,13 @@
 """A real constellation in a throwaway home: real daemons, real sockets, the real command lines.
 
-What a process costs before it does anything is spared: daemons are forked warm, and commands that only ask and tell run
-in this process, by the function that the installed program calls. `up` and whatever else starts or becomes a process
-does so as installed.
+What a process costs before it does anything is spared: daemons, the supervisor and the commands that start and stop
+them are forked warm, and commands that only ask and tell run in this process, by the function that the installed program
+calls. What becomes another program does so as installed, and so does everything of a constellation that is `installed`.
 """
 
 import io
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
 from subprocess import CompletedProcess
@@ -20,16 +21,26 @@ from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER
 from task_runner.cli import application
 from tests.support.forked_daemons import fork_server
 from turnkeeper import console
+from turnkeeper.config.home import Home
 from turnkeeper.event_log import read_events
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import is_held
 
 PROGRAMS = {"task-runner": application, "agent-runtime": lambda: agent_runtime, "turnkeeper": lambda: turnkeeper}
-PROCESSES = frozenset({"serve", "up", "down", "restart", "demo", "watchdog", "service", "watch", "--graph"})
+PROCESSES = frozenset({"up", "down", "restart", "watchdog"})
+INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch", "--graph"})
 
 
 class Constellation(Driver):
-    """Both daemons on one home, driven as a person would drive them."""
+    """Both daemons on one home, driven as a person would drive them.
+
+    Attributes:
+        installed: whether every process is loaded as an installed program is, and none is forked.
+    """
+
+    def __init__(self, home: Home, environ: Mapping[str, str] = os.environ, *, installed: bool = False) -> None:
+        super().__init__(home, environ)
+        self.installed = installed
 
     def until_dead(self, daemon: Daemon) -> None:
         """Wait for a daemon that is about to die by itself."""
@@ -38,8 +49,10 @@ class Constellation(Driver):
     def attempt(self, *argv: str, **environ: str) -> "CompletedProcess[str]":
         """Run a command, with additional variables, whatever comes of it."""
         program, *rest = argv
-        if environ or PROCESSES & {*rest}:
+        if self.installed or "LD_PRELOAD" in environ or INSTALLED & {*rest}:
             return super().attempt(*argv, **environ)
+        if environ or PROCESSES & {*rest}:
+            return fork_server().run(argv, self._environ | environ)
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
         with redirect_stdout(out), redirect_stderr(err):
             code = console.run(PROGRAMS[program](), ["--home", str(self.home.root), *rest])
@@ -52,7 +65,7 @@ class Constellation(Driver):
 
     def start(self, *daemons: Daemon, **environ: str) -> None:
         """Start daemons, both unless named, with additional variables; return once they answer."""
-        if "LD_PRELOAD" in environ:  # which works only where a program is loaded
+        if self.installed or "LD_PRELOAD" in environ:  # which works only where a program is loaded
             super().start(*daemons, **environ)
             return
         for daemon in daemons or DAEMONS:

@@ -1,57 +1,67 @@
-"""The daemons, forked from a process that has imported everything and started nothing: real ones, and soon there.
+"""The programs, forked from a process that has imported everything and started nothing: real ones, and soon there.
 
-`python -m tests.support.forked_daemons` reads a JSON object a line and answers each by one.
+`python -m tests.support.forked_daemons` reads a JSON object a line and answers each by one. What a forked supervisor or
+command starts is forked in its turn, so that daemons have the parents that they have when they are installed. Only a
+planned restart is started as installed, and with it what it starts: it has called daemons before it starts one, and a
+process that has is not forked.
 """
 
 import atexit
 import gc
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
+from constellation.supervisor import daemons
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper import process
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import Caller, is_serving
 
 RUNTIME, RUNNER = "agent-runtime", "task-runner"
+PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
 PATIENCE_S = 60.0
+BEAT_S = 0.5  # of a daemon, which puts right at each beat what was removed under it; ten times as long where installed
 CLOCK = SystemClock()
+spawn = daemons.spawn
 
 
 def serve() -> None:
-    """Fork daemons and kill them, as standard input asks."""
-    from agent_runtime.daemon import __main__ as runtime
-
+    """Fork programs and kill them, as standard input asks."""
+    daemons.spawn = fork_daemon  # before those are imported that take it by its name
+    runtime = import_module("agent_runtime.daemon.__main__")
     os.environ.update(runtime.ENVIRONMENT)
-    import agent_runtime.daemon.assembly  # noqa: F401  what a daemon imports is imported here, once
-    from task_runner.daemon import __main__ as runner
-
+    for name in (
+        *MAINS.values(),
+        "agent_runtime.daemon.assembly",
+        *(f"{package}.cli" for package in PACKAGES.values()),
+    ):
+        import_module(name)  # what a program imports is imported here, once
     gc.freeze()
     alive: set[int] = set()
     for line in sys.stdin:
         alive = {pid for pid in alive if not os.waitpid(pid, os.WNOHANG)[0]}
         asked = json.loads(line)
-        answer = None
-        if asked["do"] == "start":
-            answer = os.fork()
+        answer: Any = None
+        if asked["do"] == "run":
+            answer = _run(asked["argv"], asked["environ"])
+        elif asked["do"] == "start":
+            environ = dict(os.environ) | asked["environ"]
+            answer = _fork_daemon(asked["which"], asked["home"], asked["log"], environ)
             alive.add(answer)
-            if not answer:
-                os.setsid()
-                os.umask(0o077)
-                os.environ.update(asked["environ"])
-                root = asked["home"]
-                if asked["which"] == RUNTIME:
-                    _be(runtime.main, ["--home", root], asked["log"])
-                _be(runner.main, [root], asked["log"])
         elif asked["pid"] in alive:
             os.kill(asked["pid"], signal.SIGKILL)
             os.waitpid(asked["pid"], 0)
@@ -63,14 +73,84 @@ def serve() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _be(main: Any, argv: list[str], log: str) -> None:
+MAINS = {
+    RUNTIME: "agent_runtime.daemon.__main__",
+    RUNNER: "task_runner.daemon.__main__",
+    daemons.SUPERVISOR.name: "constellation.supervisor.__main__",
+}
+
+
+def fork_daemon(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> int:
+    """Stand in for the function that starts daemons."""
+    if daemon.name not in MAINS:
+        return spawn(home, daemon, environ)
+    return _fork_daemon(daemon.name, str(home.root), str(daemons.log_of(home, daemon)), environ)
+
+
+def _fork_daemon(which: str, root: str, log: str, environ: Mapping[str, str]) -> int:
+    def main() -> int:
+        process.EVERY_S = BEAT_S
+        os.setsid()
+        os.umask(0o077)
+        argv = ["--home", root] if which == RUNTIME else [root]
+        code: int = import_module(MAINS[which]).main(argv)
+        return code
+
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return _fork(main, environ, output, output)
+    finally:
+        os.close(output)
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a command in a process of its own; return its exit code and what it printed, by output."""
+    said = [os.memfd_create(name) for name in ("out", "err")]
+    pid = _fork(lambda: _be_command(*argv), environ, *said)
+    ended = os.pidfd_open(pid)
+    if not select.select([ended], [], [], PATIENCE_S)[0]:
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(ended)
+    printed = []
+    for descriptor in said:
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(0)
+            printed.append(file.read().decode())
+    return (code, *printed)
+
+
+def _be_command(program: str, *rest: str) -> int:
+    sys.argv = [program, *rest]
+    try:
+        code = import_module(f"{PACKAGES[program]}.cli").main()
+    except SystemExit as done:
+        code = done.code
+    return int(code or 0)
+
+
+def _fork(main: Callable[[], int], environ: Mapping[str, str], out: int, err: int) -> int:
+    """Call `main` in a process of its own, which holds nothing of this one's but what it has imported."""
+    pid = os.fork()
+    if pid:
+        return pid
     code = 1
     try:
-        silence, said = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for descriptor, target in ((silence, 0), (said, 1), (said, 2)):
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(environ)
+        for descriptor, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(descriptor, target)
-        code = main(argv)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        code = main()
     finally:
+        if sys.exc_info()[0]:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 
@@ -79,7 +159,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         # The packages' names make each daemon known as what it is: it is looked up by its command line.
-        argv = [sys.executable, "-m", "tests.support.forked_daemons", "agent_runtime", "task_runner"]
+        argv = [sys.executable, "-m", "tests.support.forked_daemons", *PACKAGES.values()]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self, home: Home, which: str, log: Path, environ: Mapping[str, str]) -> int:
@@ -93,6 +173,10 @@ class ForkServer:
         """
         pid: int = self._ask(do="start", which=which, home=str(home.root), log=str(log), environ=dict(environ))
         return pid
+
+    def run(self, argv: Sequence[str], environ: Mapping[str, str]) -> "CompletedProcess[str]":
+        """Run a command, in a process of its own with these variables alone, whatever comes of it."""
+        return CompletedProcess(argv, *self._ask(do="run", argv=list(argv), environ=dict(environ)))
 
     def kill(self, pid: int) -> None:
         """Kill a daemon without a word, and wait until it is gone."""

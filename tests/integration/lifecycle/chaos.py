@@ -276,6 +276,7 @@ def main(argv: list[str]) -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="tk-chaos-") as folder, faults.small_disk(Path(folder) / "h", DISK_MB):
         chaos = Chaos(Home(root=Path(folder) / "h"), given.seed)
+        chaos.constellation.installed = True
         try:
             chaos.begin()
             rounds(chaos, given.minutes)

@@ -42,7 +42,8 @@ class Rounds:
 
     def __init__(self, home: Home, seed: int) -> None:
         # An answer that takes a while is what a kill can fall into.
-        self._constellation = Constellation(home, os.environ | {"TURNKEEPER_OFFLINE_DELAY_S": "0.1"})
+        environ = os.environ | {"TURNKEEPER_OFFLINE_DELAY_S": "0.1"}
+        self._constellation = Constellation(home, environ, installed=True)
         self._home = home
         self._clock = SystemClock()
         self._entropy = SeededEntropy(seed)

@@ -144,7 +144,10 @@ def test_stores_that_are_removed_under_the_daemons_are_put_back_and_everything_g
     for file in [*home.schedules_db.parent.glob("*.db"), *home.schedules_db.parent.glob("*.db-*")]:
         file.unlink()
     stores = (home.schedules_db, home.agent_db, home.checkpoints_db)
-    constellation.until("the stores to be back", lambda: all(store.exists() for store in stores))
+    serving = [home.socket(daemon.name) for daemon in (AGENT_RUNTIME, TASK_RUNNER)]
+    constellation.until(
+        "the stores to be back", lambda: all(store.exists() for store in stores) and all(map(is_serving, serving))
+    )
     before = len(constellation.fires("digest"))
     constellation.await_outcome("digest", "succeeded", before + 2)
     assert constellation.violations() == []

@@ -85,7 +85,7 @@ def test_a_socket_that_was_removed_under_a_supervisor_is_bound_again_and_up_wait
 
 
 def test_a_lock_that_was_removed_under_a_supervisor_starts_no_second_daemon(constellation: Constellation):
-    home = constellation.home
+    home, constellation.installed = constellation.home, True  # the arguments of a process tell whose daemon it is
     constellation.command("turnkeeper", "up")
     pids = {daemon.name: holder_pid(home, daemon.name) for daemon in DAEMONS}
     shutil.rmtree(home.run)
