@@ -172,9 +172,10 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         finally:
             _end_at_last(DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S)
             stopping.cancel()
-            runtime.log.emit("process.draining")
+            grace_s = 0.0 if progress.done() else DRAIN_GRACE_S
+            runtime.log.emit("process.draining", grace_s=grace_s)
             servicer.refuse_fires()
-            await runtime.worker.stop(0.0 if progress.done() else DRAIN_GRACE_S)
+            await runtime.worker.stop(grace_s)
             progress.cancel()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)

@@ -1,10 +1,17 @@
 """kill -9 at every place where it could lose or double something; then what was promised is read off."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_runtime.daemon.assembly import CALLS_GRACE_S, DRAIN_GRACE_S, LAST_GRACE_S
+from constellation.supervisor import daemons
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+from turnkeeper.event_log import read_events
 
 pytestmark = pytest.mark.process
 
@@ -78,7 +85,7 @@ async def step(state):
     with Path({log!r}).open("a") as log:
         log.write("began\\n")
         log.flush()
-        await asyncio.sleep(13)
+        await asyncio.to_thread(Path({gate!r}).read_bytes)
         log.write("ended\\n")
     return {{"prompt": "done"}}
 
@@ -92,16 +99,37 @@ graph = builder.compile()
 
 
 def test_a_planned_stop_waits_for_a_step_up_to_a_minute_and_does_not_run_it_twice(stopped: Constellation) -> None:
-    log, home = stopped.home.root.parent / "steps.log", stopped.home
-    (home.root / "slow.py").write_text(SLOW_STEP.format(log=str(log)))
+    home, log, gate = stopped.home, stopped.home.root.parent / "steps.log", stopped.home.root.parent / "gate"
+    os.mkfifo(gate)
+    (home.root / "slow.py").write_text(SLOW_STEP.format(log=str(log), gate=str(gate)))
     home.config.write_text('[agents.agent0]\ngraph = "./slow.py:graph"\n')
     stopped.start()
     stopped.create("digest", *ONE_FIRE)
-    stopped.until("the step to begin", log.exists)
-    assert "agent-runtime stopped" in stopped.attempt("turnkeeper", "down").stderr
+    shut = stopped.until("the step to wait at the gate", lambda: shut_while_read(gate))
+    with ThreadPoolExecutor() as aside:
+        down = aside.submit(stopped.attempt, "turnkeeper", "down")
+        try:
+            draining = stopped.until("the runtime to drain", lambda: trail(stopped, "process.draining"))
+        finally:
+            os.close(shut)
+        assert "agent-runtime stopped" in down.result().stderr
+    assert draining[0]["grace_s"] == 60
+    assert daemons.STOP_TIMEOUT_S > DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S, "down waits for as long"
     stopped.command("turnkeeper", "up")
     stopped.until_outcome("digest", "succeeded")
     assert log.read_text().split() == ["began", "ended"]
+
+
+def shut_while_read(gate: Path) -> int | None:
+    """Open a pipe for writing if somebody reads it, who then waits until it is closed; return its descriptor."""
+    with suppress(OSError):
+        return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+    return None
+
+
+def trail(constellation: Constellation, event: str) -> list[dict[str, Any]]:
+    found = read_events(constellation.home.logs)
+    return [record for record in found if (record["event"], record["process"]) == (event, AGENT_RUNTIME.name)]
 
 
 def test_a_planned_stop_lets_the_turn_go_on_after_the_next_start(stopped: Constellation) -> None:
