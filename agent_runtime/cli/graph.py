@@ -107,6 +107,7 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         ("nodes", ", ".join(found["nodes"])),
         ("subgraphs", ", ".join(found["subgraphs"]) or "none"),
         ("input", _input(found)),
+        *([("stops", f"{', '.join(found['stops'])}: asks you each time")] if found["stops"] else []),
         *_store(found["store"]),
         *(("ignored", f"{key}: {why}") for key, why in found["ignored"].items()),
         *([("not set", f"{', '.join(found['unset'])}: put them into the project's .env")] if found["unset"] else []),

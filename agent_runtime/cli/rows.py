@@ -198,6 +198,8 @@ def _many(number: int, name: str) -> str:
 def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
     """Return in one line what an author is asked; long arguments are shortened but for `whole`."""
     if (asks := request_in(interrupt)) is not None:
+        if asks.form == "step":
+            return f"may {asks.calls[0].tool} run? {asks.calls[0].note.splitlines()[0]}"
         calls = (call_text(call.tool, call.args, whole=whole) for call in asks.calls)
         return f"{'; '.join(calls)}: the graph asks you"
     if interrupt["kind"] == "question":

@@ -3,6 +3,7 @@
     decisions      LangChain's `HumanInTheLoopMiddleware`: several calls at once; takes `{"decisions": [...]}`, in order
     tool_approval  the same middleware, one call at a time; takes one decision
     inbox          agent-inbox's `HumanInterrupt`, one or a list; takes a list of `HumanResponse`
+    step           the graph stopped by itself before its next steps; takes one decision, as `tool_approval`
 
 A value that is not exactly of one of these forms is a question as it stands, which any JSON answers.
 """
@@ -13,7 +14,7 @@ from typing import Any, Literal, cast
 
 from turnkeeper.errors import InvalidInput
 
-Form = Literal["decisions", "tool_approval", "inbox"]
+Form = Literal["decisions", "tool_approval", "inbox", "step"]
 WAYS = ("approve", "reject", "edit", "respond")
 OF_MIDDLEWARE = frozenset({"decisions", "tool_approval"})
 _WHERE = "answer"
@@ -180,7 +181,7 @@ def answer(request: Request, choices: Sequence[Choice]) -> object:
     if request.form == "inbox":
         return [_response(call, choice) for call, choice in zip(request.calls, choices, strict=True)]
     decisions = [_decision(call, choice) for call, choice in zip(request.calls, choices, strict=True)]
-    return decisions[0] if request.form == "tool_approval" else {"decisions": decisions}
+    return {"decisions": decisions} if request.form == "decisions" else decisions[0]
 
 
 def _fault(call: Call, choice: Choice) -> str:
@@ -217,7 +218,7 @@ def choices_in(request: Request, value: object) -> tuple[Choice, ...]:
     """
     if request.form == "inbox":
         items, read_one = value, _choice_in_response
-    elif request.form == "tool_approval":
+    elif request.form in {"tool_approval", "step"}:
         items, read_one = [value], _choice_in_decision
     else:
         items = value.get("decisions") if isinstance(value, dict) and set(value) == {"decisions"} else None

@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import Questions, recording, turn_around
-from agent_runtime.graph.engine import inputs, model_output, questions
+from agent_runtime.graph.engine import inputs, model_output, questions, stops
 from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical
@@ -186,6 +186,7 @@ class Engine:
         self._secrets = secrets
         self._live = live
         self._schema = inputs.read_schema(graph)
+        self._stops = foreign and stops.stops_anywhere(graph)
         self._controls: set[RunControl] = set()
         self._draining = False
         self._questions: OrderedDict[str, Questions] = OrderedDict()  # by thread: what the guard asked on it
@@ -197,7 +198,8 @@ class Engine:
             return ThreadState()
         seen = {str(message.id) for message in inputs.messages_of(snapshot.values)}
         seen.add(str((snapshot.metadata or {}).get("turn_id", "")))
-        pending = frozenset(item.id for item in snapshot.interrupts)
+        standing = await self._stop(thread_id)
+        pending = frozenset(item.id for item in (*snapshot.interrupts, *([standing] if standing else [])))
         position = Position.INTERRUPTED if pending else Position.OPEN if _steps_left(snapshot) else Position.END
         return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending)
 
@@ -211,11 +213,17 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(thread_id))
         recorded = self._questions.get(thread_id, {})
         raised = await questions.read_questions(self._graph, _config(thread_id), snapshot, recorded)
+        if (standing := await self._stop(thread_id)) is not None:
+            raised = (*raised, standing.question())
         before = (snapshot.metadata or {}).get(BEFORE, "")
         step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
         if (left := _steps_left(snapshot)) and not raised:
             return Ended(stopped="failed", error=f"stopped before {', '.join(left)}", step=step)
         return Ended(stopped="interrupted" if raised else "end", interrupts=raised, step=step)
+
+    async def _stop(self, thread_id: str) -> stops.Stop | None:
+        """Return where the graph stopped by itself on a thread, if it did and nobody has let it go on."""
+        return await stops.find(*self._at(thread_id)) if self._stops else None
 
     async def run(
         self,
@@ -346,6 +354,9 @@ class Engine:
     async def _stream(
         self, order: Order, context: TurnContext, mark: str, progress: _Progress, control: RunControl
     ) -> Ended:
+        order, over = await self._past_stop(order, context.thread_id, mark)
+        if over is not None:
+            return over
         given, before = await self._given(order, context)
         stream = self._graph.astream(
             given,
@@ -375,6 +386,26 @@ class Engine:
         # Only the checkpoint tells: the stream of a resume leaves out a question that was pending before it.
         ended = await self.look(context.thread_id, mark)
         return replace(ended, step=replace(progress.counted(ended.step), wake_after_s=wake))
+
+    async def _past_stop(self, order: Order, thread_id: str, mark: str) -> tuple[Order, Ended | None]:
+        """Return what is to run where the graph stopped by itself, or how the interval is over: no run passes it by."""
+        standing = await self._stop(thread_id) if not isinstance(order, Input) else None
+        if standing is None:
+            return order, None
+        answers = dict(order.values) if isinstance(order, Answers) else {}
+        decided = answers.pop(standing.id, None)
+        if decided is None:
+            return order, await self.look(thread_id, mark)
+        if decided["type"] == "reject":
+            await self.seal(thread_id)
+            return order, await self.look(thread_id, mark)
+        if decided["type"] == "edit":
+            try:
+                await stops.change(self._graph, standing, decided["edited_action"]["args"])
+            except Exception as error:  # noqa: BLE001  the question stands again, whatever is wrong with the edit
+                why = _sentence(error, self._secrets)
+                return order, Ended(stopped="failed", error=why, refused=frozenset({standing.id}))
+        return (Answers(values=answers) if answers else Continue()), None
 
     def _context(self, turn: TurnContext) -> Any:
         if not self._foreign:

@@ -390,6 +390,14 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str | list | dict | tuple | set) and not value)
 
 
+def as_json(value: Any) -> Any:
+    """Return a value of a graph as JSON can hold it."""
+    try:
+        return json.loads(json.dumps(value, default=_plain))
+    except (TypeError, ValueError):
+        return str(value)
+
+
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)

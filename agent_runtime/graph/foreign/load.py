@@ -289,9 +289,6 @@ class Opened:
     def problem(self) -> InvalidInput | None:
         """Return why this graph must not run; None if it may."""
         graph, reference = self.loaded.graph, self.loaded.reference
-        if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
-            what = f"{reference.attribute} is compiled with interrupt_before or interrupt_after, which ask nobody"
-            return InvalidInput(what, where=reference.text, hint="call interrupt() in the node instead")
         lacking = _context_lacks(graph.context_schema)
         if lacking:
             what = f"its context {getattr(graph.context_schema, '__name__', '')} cannot be made of defaults: {lacking}"
@@ -398,6 +395,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
         "asks": list(opened.inspection.asking),
         "calls_server": list(opened.inspection.clients),
         "store": store_report(opened.namespaces(default_tier), loaded.store, categories),
+        "stops": _stops(loaded.graph),
         "ignored": loaded.reference.ignored,
         "unset": list(loaded.unset),
         "unguardable": [{"where": one.where, "why": one.why} for one in opened.inspection.unguardable],
@@ -405,6 +403,17 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
         "verdict": verdict(opened),
         "problem": str(problem) if problem is not None else "",
     }
+
+
+def _stops(graph: Graph) -> list[str]:
+    """Return before and after which steps a graph and its subgraphs stop to ask the author."""
+    found = []
+    graphs: list[tuple[str, Any]] = [("", graph), *graph.get_subgraphs(recurse=True)]
+    for where, one in graphs:
+        for when, nodes in (("before", one.interrupt_before_nodes), ("after", one.interrupt_after_nodes)):
+            named = ["every step"] if nodes == "*" else nodes
+            found += [f"{when} {where.replace('|', '/')}{'/' if where else ''}{name}" for name in named]
+    return found
 
 
 def verdict(opened: Opened) -> str:

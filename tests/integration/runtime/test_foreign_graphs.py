@@ -474,16 +474,9 @@ async def test_a_question_outlives_a_crash_and_a_fire_that_comes_again(bench: Au
     assert (await bench.turn(event.turn_id)).status == "interrupted"
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (WORKER.replace('unit: str = "mm"', "unit: str"), "give every field of it a default"),
-        (TALKER + "\ngraph = graph.compile(interrupt_before=['tools'])", "interrupt_before"),
-    ],
-)
-async def test_what_cannot_work_is_refused_at_start(bench: AuthorsBench, text: str, why: str) -> None:
-    bench.bring(text)
-    with pytest.raises(InvalidInput, match=why):
+async def test_what_cannot_work_is_refused_at_start(bench: AuthorsBench) -> None:
+    bench.bring(WORKER.replace('unit: str = "mm"', "unit: str"))
+    with pytest.raises(InvalidInput, match="give every field of it a default"):
         await bench.open()
     assert not bench.home.agent_db.exists(), "nothing was half started"
 

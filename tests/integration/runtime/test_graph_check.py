@@ -124,6 +124,13 @@ def test_it_says_what_of_the_projects_store_settings_is_used_and_what_ignoring_t
     assert [key for key in ignored if f"ignored:   {key}: " not in shown] == []
 
 
+def test_it_says_where_a_graph_stops_to_ask(shell: Shell) -> None:
+    reference = shell.write(f"{TALKER}\ngraph = graph.compile(interrupt_before=['tools'], interrupt_after='*')")
+    assert shell.check(reference)["stops"] == ["before tools", "after every step"]
+    shown = shell(app, "graph", "check", reference)
+    assert "stops:     before tools, after every step: asks you each time\n" in shown
+
+
 def test_it_says_what_a_project_asks_for_and_does_not_find(shell: Shell) -> None:
     module = shell.write(TALKER)
     project = {"graphs": {"agent": module}, "dependencies": ["."], "env": ".env", "auth": {"path": "./a.py:auth"}}

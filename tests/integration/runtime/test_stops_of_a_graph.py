@@ -1,0 +1,204 @@
+"""A graph that was compiled to stop before or after a step asks its author, and nothing passes the stop by."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import STATES
+from tests.integration.runtime.test_foreign_graphs import TALKER, AuthorsBench, bench  # noqa: F401  a fixture
+from turnkeeper.errors import InvalidInput
+
+STEPS = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send, interrupt
+import asyncio
+
+done = []
+gate = []
+reached = asyncio.Event()
+
+class State(TypedDict, total=False):
+    prompt: str
+    plan: str
+    report: str
+
+def plan(state):
+    done.append("plan")
+    return {"plan": "of " + state["prompt"]}
+
+async def act(state):
+    if gate:
+        reached.set()
+        await gate.pop().wait()
+    done.append("act")
+    if state["prompt"] == "ask":
+        interrupt("sure?")
+    if state["prompt"] == "fail":
+        raise RuntimeError("no luck")
+    return {"report": "did " + state["plan"]}
+
+def steps():
+    builder = StateGraph(State)
+    builder.add_node("plan", plan)
+    builder.add_node("act", act)
+    builder.add_edge(START, "plan")
+    builder.add_edge("plan", "act")
+    return builder
+
+def around(inner):
+    builder = StateGraph(State)
+    builder.add_node("inner", inner)
+    builder.add_edge(START, "inner")
+    return builder
+
+def sending():
+    builder = StateGraph(State)
+    builder.add_node("plan", plan)
+    builder.add_node("act", act)
+    builder.add_conditional_edges(START, lambda state: [Send("plan", state)])
+    builder.add_edge("plan", "act")
+    return builder
+"""
+STOPS = {
+    "before": ('steps().compile(interrupt_before=["act"])', "it stops before act"),
+    "after": ('steps().compile(interrupt_after=["plan"])', "it stops after plan"),
+    "after one that was sent": ('sending().compile(interrupt_after=["plan"])', "it stops after plan"),
+    "both": ('steps().compile(interrupt_after=["plan"], interrupt_before=["act"])', "it stops before act"),
+    "in a subgraph": ('around(steps().compile(interrupt_before=["act"])).compile()', "it stops before act"),
+    "after, in a subgraph": ('around(steps().compile(interrupt_after=["plan"])).compile()', "it stops after plan"),
+}
+
+
+async def stopped(bench: AuthorsBench, graph: str, **fire: Any) -> tuple[wire.TurnEvent, wire.Interrupt]:  # noqa: F811
+    bench.bring(f"{STEPS}\ngraph = {graph}")
+    await bench.open()
+    event = await bench.run(**({"prompt": "pond"} | fire))
+    assert event.state == STATES.INTERRUPTED, event.error or event.summary
+    (asked,) = await bench.pending()
+    return event, asked
+
+
+async def decide(bench: AuthorsBench, event: wire.TurnEvent, decision: str, **how: str) -> wire.TurnEvent:  # noqa: F811
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, decision, args_hash=asked.args_hash, **how)
+    return await bench.stopped(event.turn_id, after=event.sequence)
+
+
+@pytest.mark.parametrize("place", STOPS)
+async def test_a_stop_asks_and_outlives_a_crash_and_other_fires(bench: AuthorsBench, place: str) -> None:  # noqa: F811
+    graph, why = STOPS[place]
+    event, asked = await stopped(bench, graph)
+    assert asked.question == "act"
+    (call,) = json.loads(asked.args_json)["calls"]
+    assert (call["note"], call["args"]["plan"]) == (why, "of pond")
+    assert bench.module.done == ["plan"]
+    await bench.crash()
+    assert (await bench.run(2)).state == STATES.HELD
+    event = await decide(bench, event, "approve")
+    assert (event.state, json.loads(event.summary)["report"]) == (STATES.SUCCEEDED, "did of pond"), event.error
+    assert bench.module.done[:2] == ["plan", "act"]
+
+
+async def test_a_stop_at_every_step_asks_at_every_step(bench: AuthorsBench) -> None:  # noqa: F811
+    event, asked = await stopped(bench, 'steps().compile(interrupt_before="*")')
+    assert asked.question == "plan"
+    event = await decide(bench, event, "approve")
+    assert event.state == STATES.INTERRUPTED
+    event = await decide(bench, event, "approve")
+    assert (event.state, bench.module.done) == (STATES.SUCCEEDED, ["plan", "act"])
+
+
+async def test_a_stop_after_the_last_step_is_the_end(bench: AuthorsBench) -> None:  # noqa: F811
+    bench.bring(f'{STEPS}\ngraph = steps().compile(interrupt_after=["act"])')
+    await bench.open()
+    assert [(await bench.run(number)).state for number in (1, 2)] == [STATES.SUCCEEDED] * 2
+
+
+async def test_a_rejected_stop_ends_the_turn_with_what_was_done(bench: AuthorsBench) -> None:  # noqa: F811
+    event, _ = await stopped(bench, STOPS["before"][0])
+    event = await decide(bench, event, "reject", message="not now")
+    assert (event.state, json.loads(event.summary)) == (STATES.SUCCEEDED, {"prompt": "pond", "plan": "of pond"})
+    assert bench.module.done == ["plan"]
+    assert (await bench.run(2)).state == STATES.INTERRUPTED
+
+
+@pytest.mark.parametrize("place", ["before", "after", "in a subgraph"])
+async def test_an_edit_changes_the_state_before_the_step_runs(bench: AuthorsBench, place: str) -> None:  # noqa: F811
+    event, _ = await stopped(bench, STOPS[place][0])
+    event = await decide(bench, event, "edit", args_json='{"plan": "another"}')
+    assert (event.state, json.loads(event.summary)["report"]) == (STATES.SUCCEEDED, "did another"), event.error
+
+
+@pytest.mark.parametrize("wrong", ['{"plann": "x"}', '{"type": "go"}', "[1]"])
+async def test_a_wrong_answer_to_a_stop_costs_no_turn(bench: AuthorsBench, wrong: str) -> None:  # noqa: F811
+    event, asked = await stopped(bench, STOPS["before"][0])
+    if "plann" in wrong:
+        event = await decide(bench, event, "edit", args_json=wrong)
+        assert event.state == STATES.INTERRUPTED
+        assert "the state has no field 'plann'" in (await bench.pending())[0].message
+    else:
+        with pytest.raises(InvalidInput, match="takes approve, reject, edit"):
+            await bench.resolve(asked.interrupt_id, "answer", args_hash=asked.args_hash, args_json=wrong)
+    assert (await decide(bench, event, "approve")).state == STATES.SUCCEEDED
+
+
+async def test_a_step_that_was_let_go_on_and_was_cut_runs_again_without_a_question(bench: AuthorsBench) -> None:  # noqa: F811
+    event, asked = await stopped(bench, STOPS["before"][0])
+    bench.module.gate.append(asyncio.Event())
+    await bench.resolve(asked.interrupt_id, "approve", args_hash=asked.args_hash)
+    await asyncio.wait_for(bench.module.reached.wait(), 20)
+    await bench.crash()
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    assert (event.state, bench.module.done.count("plan")) == (STATES.SUCCEEDED, 1), event.error
+
+
+@pytest.mark.parametrize("place", ["before", "after, in a subgraph"])
+async def test_a_process_that_dies_before_it_asks_passes_no_stop_by(
+    bench: AuthorsBench,  # noqa: F811
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench.bring(f"{STEPS}\ngraph = {STOPS[place][0]}")
+    await bench.open()
+    dying = asyncio.Event()
+
+    async def dies(*_args: Any) -> Any:
+        dying.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(bench.runtime.store, "interrupted", dies)
+    receipt = await bench.service.Fire(bench.fire(prompt="pond"), None)
+    await asyncio.wait_for(dying.wait(), 20)
+    await bench.crash()
+    event = await bench.stopped(receipt.turn_id)
+    assert (event.state, bench.module.done) == (STATES.INTERRUPTED, ["plan"])
+    assert (await decide(bench, event, "approve")).state == STATES.SUCCEEDED
+
+
+async def test_a_question_in_a_step_that_was_let_go_on_is_answered_too(bench: AuthorsBench) -> None:  # noqa: F811
+    event, _ = await stopped(bench, STOPS["before"][0], prompt="ask")
+    event = await decide(bench, event, "approve")
+    assert (event.state, [one.question for one in await bench.pending()]) == (STATES.INTERRUPTED, ["sure?"])
+    await bench.crash()
+    event = await decide(bench, event, "answer", message="yes")
+    assert event.state == STATES.SUCCEEDED, event.error
+
+
+async def test_an_agent_that_stops_before_its_tools_shows_the_calls(bench: AuthorsBench) -> None:  # noqa: F811
+    bench.bring(TALKER + '\ngraph = graph.compile(interrupt_before=["tools"])')
+    bench.category("work", tools=["tool:look"])
+    await bench.open()
+    event = await bench.run(prompt="look: door")
+    (asked,) = await bench.pending()
+    (call,) = json.loads(asked.args_json)["calls"]
+    assert call["note"].splitlines() == ["it stops before tools", 'it is to call look({"what": "door"})']
+    event = await decide(bench, event, "approve")
+    assert (event.state, event.summary) == (STATES.SUCCEEDED, "I heard: door is green")
+    event = await bench.run(2, prompt="look: pond")
+    event = await decide(bench, event, "reject")
+    assert event.state == STATES.SUCCEEDED
+    assert (await bench.run(3, prompt="hello")).summary == "I heard: hello", "the call that was not made is answered"
