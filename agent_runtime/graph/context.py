@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from langchain_core.tools import BaseTool
 
@@ -38,31 +38,25 @@ class ToolSpec:
     effect: Effect
 
 
-class _Lifetime:
-    """How long what is begun somewhere may act for its turn: until the node, the tool call or the turn is over."""
-
-    __slots__ = ("around", "over")
-
-    def __init__(self, around: "_Lifetime | None") -> None:
-        self.around = around
-        self.over = False
-
-
-_LIFETIME: ContextVar[_Lifetime | None] = ContextVar("turnkeeper_lifetime", default=None)
-
-
-@contextmanager
-def lifetime() -> Iterator[None]:
+class lifetime:  # noqa: N801  used as a function
     """End, with the block, what is begun in it: a task that it leaves running acts for no turn any more.
 
     Such a task may work for another turn by then, which reaches it through a queue: it must not have this one's grant.
+    A block is a node, a tool call or a turn.
     """
-    mine = _Lifetime(_LIFETIME.get())
-    try:
-        with bound(_LIFETIME, mine):
-            yield
-    finally:
-        mine.over = True
+
+    __slots__ = ("_token", "around", "over")
+
+    def __enter__(self) -> None:
+        self.around, self.over = _LIFETIME.get(), False
+        self._token = _LIFETIME.set(self)
+
+    def __exit__(self, *_error: object) -> None:
+        self.over = True
+        _LIFETIME.reset(self._token)
+
+
+_LIFETIME: ContextVar[lifetime | None] = ContextVar("turnkeeper_lifetime", default=None)
 
 
 def is_over() -> bool:
@@ -96,11 +90,17 @@ def record_question(interrupt_id: str, question: Mapping[str, Any]) -> None:
         questions[interrupt_id] = question
 
 
-@contextmanager
-def bound(variable: ContextVar[Any], value: T) -> Iterator[T]:
+class bound(Generic[T]):  # noqa: N801  used as a function
     """Give a context variable a value for the block."""
-    token = variable.set(value)
-    try:
-        yield value
-    finally:
-        variable.reset(token)
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[Any], value: T) -> None:
+        self._variable, self._value = variable, value
+
+    def __enter__(self) -> T:
+        self._token = self._variable.set(self._value)
+        return self._value
+
+    def __exit__(self, *_error: object) -> None:
+        self._variable.reset(self._token)

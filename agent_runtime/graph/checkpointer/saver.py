@@ -275,7 +275,7 @@ def _place(config: RunnableConfig) -> tuple[str, str, str]:
 
 
 def _refuse_nul(*names: str) -> None:
-    if any("\0" in name for name in names):
+    if "\0" in "".join(names):
         raise ValueError("a name of a thread, namespace, checkpoint, task or channel holds a NUL character")
 
 

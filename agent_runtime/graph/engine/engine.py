@@ -7,13 +7,16 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import langsmith
 from langgraph.errors import GraphDrained
 from langgraph.graph import END
 from langgraph.runtime import RunControl
 from langgraph.types import Command
+from langsmith.utils import tracing_is_enabled
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import Questions, recording, turn_around
@@ -468,3 +471,18 @@ def _sentence(error: BaseException, secrets: Collection[str]) -> str:
     """Return an error in a sentence; one of ours is written to be read, any other needs its kind to be understood."""
     text = str(error) if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"
     return redact(text, secrets)[:LONGEST_ERROR]
+
+
+async def _without_thread(
+    in_thread: Callable[..., Awaitable[Any]], context: Context, work: Any, *given: Any, **named: Any
+) -> Any:
+    """Do LangSmith's work around a traced function: on a thread only where traces are really sent.
+
+    `create_agent` traces each hook of a middleware. That costs two changes of threads a hook, also without tracing.
+    """
+    if context.run(tracing_is_enabled):
+        return await in_thread(context, work, *given, **named)
+    return context.run(work, *given, **named)
+
+
+langsmith.set_runtime_overrides(aio_to_thread=_without_thread)
