@@ -14,7 +14,7 @@ import typer
 from constellation.inspect.condition import examine, findings, newer_stores
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
-from constellation.install.init import Project, check_room, initialise, look_at, take_on
+from constellation.install.init import Project, check_room, import_threads, initialise, look_at, take_on
 from constellation.supervisor import markers, systemd
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn
 from constellation.supervisor.up_down import bring_down, bring_up, prepare, set_workers
@@ -22,12 +22,7 @@ from constellation.supervisor.watchdog import Watchdog, is_under_way, read_order
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import (
-    MOST_WORKERS,
-    effective,
-    load_settings,
-    staffed,
-)
+from turnkeeper.config.settings import MOST_WORKERS, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, plain, run, show_rows, when
 from turnkeeper.console import status as spinner
@@ -51,22 +46,30 @@ def init(
             help="Run this LangGraph graph: ./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.",
         ),
     ] = None,
+    threads: Annotated[
+        Path | None,
+        typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite."),
+    ] = None,
 ) -> None:
     """Create the state directory, with a config.toml that explains every setting.
 
     Files that exist are left as they are, so running it twice is safe. With --graph, the graph is loaded first, as the
-    agent runtime will load it; if that fails, nothing is written.
+    agent runtime will load it; if that fails, nothing is written. The same holds for the file of --threads.
 
     Example: turnkeeper init --graph ./langgraph.json:agent
     """
     place = home()
     project = _look_at(place, graph) if graph else None
+    if threads is not None:
+        import_threads(place, threads, dry_run=True)
     written = initialise(place, example=example)
     written += [path for path in take_on(place, project) if path not in written] if project else []
     for path in written:
         note(f"wrote {path}")
     if not written:
         note(f"{place.root} is already complete")
+    if threads is not None:
+        note(import_threads(place, threads))
     if project is not None:
         _say_how_to_go_on(place, project)
         return

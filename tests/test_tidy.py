@@ -20,7 +20,7 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 
 # Ratchets: lower them when the code allows it; never raise them. The total is the exception: a feature may raise it, in a
 # commit that says which one. 42,000 was the size before PostgreSQL, sealed envelopes, faults, and approvals that end;
-# 49,000 before LangGraph projects of any form.
+# 49,000 before LangGraph projects of any form, and threads that are brought along.
 MOST_LINES = 52_000
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
@@ -198,6 +198,7 @@ SPEAK_TO_A_DATABASE = {
     "agent_runtime/graph/checkpointer/rows.py",
     "agent_runtime/graph/checkpointer/sqlite.py",
     "agent_runtime/graph/checkpointer/postgres.py",
+    "agent_runtime/graph/checkpointer/threads_file.py",  # of LangGraph's SQLite saver, whatever our own store is
 }
 DRIVERS = re.compile(r"sqlite3|aiosqlite|psycopg\w*|asyncpg|sqlalchemy\.dialects")
 OWN_OPTIONS = re.compile(

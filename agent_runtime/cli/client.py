@@ -3,6 +3,7 @@
 `serve` is the daemon itself, in the foreground.
 """
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,9 +18,10 @@ from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import Caller
-from turnkeeper.storage.locking import is_held
+from turnkeeper.storage.locking import ProcessLock, is_held
 
 PROCESS = "agent-runtime"
+LONGEST_IMPORT_S = 600.0
 Ask = Callable[[str, Any], Any]
 
 
@@ -53,6 +55,21 @@ def change(method: str, request: Any, surface: str = "cli") -> Any:
     caller = runtime(surface)
     try:
         return getattr(caller, method)(request)
+    finally:
+        caller.close()
+
+
+def import_threads(request: Any) -> Any:
+    """Import threads: by the daemon, or into the store while nothing runs there."""
+    place = home()
+    if request.dry_run and not place.agent_db.exists():
+        return import_module("agent_runtime.service.threads").read_only(request)
+    caller = runtime()
+    try:
+        return caller.ImportThreads(request, deadline_s=LONGEST_IMPORT_S)
+    except Unreachable:
+        with ProcessLock(place, PROCESS):
+            return asyncio.run(import_module("agent_runtime.daemon.assembly").import_threads(place, request))
     finally:
         caller.close()
 

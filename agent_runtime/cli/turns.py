@@ -1,11 +1,12 @@
 """`agent-runtime turns` and `agent-runtime threads`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
+from agent_runtime.cli.client import Ask, change, complete_channel, find, import_threads, read, rows
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of, shown, span
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
@@ -38,6 +39,11 @@ _THREADS = columns(
     "+FIRST=first_at +LAST_TURN=last_turn_id",
     waiting=lambda row: str(row["waiting"] or "-"),
     tokens=_all_tokens,
+)
+
+_IMPORTED = columns(
+    "THREAD=thread_id CHANNEL STATE #TURNS #CHECKPOINTS WAITS",
+    waits=lambda row: "for you" if row["waits"] else "-",
 )
 
 
@@ -166,6 +172,40 @@ def show_thread(thread: ThreadId, limit: LimitOption = 20, output: OutputOption 
         if row["turns"] > len(found):
             more = f"agent-runtime turns list --thread {row['thread_id']}"
             note(f"the newest {len(found)} of {row['turns']} turns: {more}")
+
+
+@threads_app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A checkpoints.sqlite, as langgraph-checkpoint-sqlite writes it.")],
+    thread: Annotated[
+        list[str] | None, typer.Option("--thread", help="Only the thread of this id; may be repeated.")
+    ] = None,
+    channel: Annotated[
+        str, typer.Option("--channel", help="Where they appear; default: each in a channel of its own id.")
+    ] = "",
+    category: Annotated[str, typer.Option("--category", help="Of their turns; default conversation.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be imported.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take over the threads of your own LangGraph program, with their history: all of them, or none.
+
+    The file is only read. A second import changes nothing; it is refused where a thread went on in the file since.
+
+    Example: agent-runtime threads import ./checkpoints.sqlite
+    """
+    path = str(file.expanduser().absolute())
+    request = wire.ImportThreadsRequest(
+        path=path, thread_ids=thread or (), channel=channel, category=category, dry_run=dry_run
+    )
+    found = [to_json(one) for one in import_threads(request).threads]
+    waiting = [row["channel"] for row in found if row["waits"] and row["state"] == "imported"]
+    footer = "" if found else "the file has no threads"
+    if found:
+        see = f"see: agent-runtime conversation show {found[0]['channel']}"
+        footer = "nothing was written: this is a dry run" if dry_run else see
+    show_rows(found, _IMPORTED, output, name_key="thread_id", footer=footer)
+    if waiting:
+        note(f"{len(waiting)} wait for you: agent-runtime approvals list")
 
 
 def _thread(given: str) -> Row:

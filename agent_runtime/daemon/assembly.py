@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from agent_runtime.model.trigger import FIRST_AGENT, hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
+from agent_runtime.service.threads import ThreadImport
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
@@ -133,6 +134,19 @@ async def check(home: Home) -> None:
             opened.require()
         else:
             make_model(settings.model, home, clock=SystemClock(), environ=os.environ)
+
+
+async def import_threads(home: Home, request: Any) -> Any:
+    """Import threads into a home whose daemon does not run; the caller holds the process's lock. No graph is loaded."""
+    settings = staffed(load_settings(home), home)
+    clock, entropy = SystemClock(), SystemEntropy()
+    with closing(open_database(home.agent_db)) as database:
+        store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
+        try:
+            moving = ThreadImport(store, saver, Categories(home, settings).get, lambda _thread_id: None)
+            return await moving.import_threads(request)
+        finally:
+            await saver.aclose()
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
@@ -304,6 +318,7 @@ class _Basis:
         )
         return Runtime(
             store=store,
+            checkpoints=self.saver,
             acceptor=acceptor,
             worker=working,
             mailboxes=mailboxes,

@@ -37,6 +37,7 @@ JSON_KEYS = {
         "deviations error category agent tokens_in tokens_out paused_until",
         "Deviation": "deviation_id kind channel page_id page_version says found source candidate_id why origin "
         "lifecycle turn_id task_name created_at decided_at note decided_by",
+        "ImportedThread": "thread_id channel state turns checkpoints waits",
         "Interrupt": "interrupt_id turn_id thread_id channel kind tool args args_hash missing_scope question "
         "allows_text task_name category status decision message created_at resolved_at expires_at reminded_at "
         "escalated_at decided_by",

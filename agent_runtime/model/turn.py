@@ -278,6 +278,44 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PastTurn:
+    """A turn that ran before its thread was imported.
+
+    Attributes:
+        prompt: what a person wrote.
+        mark: the id of that message.
+        lines: what agents and tools said to it.
+    """
+
+    prompt: str
+    mark: str
+    lines: tuple[Said, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastThread:
+    """A thread of a LangGraph user's own, as a file has it.
+
+    Attributes:
+        digest: of all its rows.
+        checkpoints: how many there are.
+        waits: its graph asked something that nobody has answered.
+        turns: its conversation, oldest first.
+    """
+
+    thread_id: str
+    digest: str
+    checkpoints: int
+    waits: bool
+    turns: tuple[PastTurn, ...]
+
+    @property
+    def key(self) -> str:
+        """The key that an import of it takes, for ever."""
+        return f"import:{self.thread_id}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChannelRecord:
     """A channel: its turns that are shown, and the decisions that wait for the author."""
 

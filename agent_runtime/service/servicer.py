@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
@@ -25,6 +26,7 @@ from agent_runtime.permissions.categories import Categories, CategoryEntry
 from agent_runtime.service import reads
 from agent_runtime.service.requests import FireIntake, read_label, read_message, read_request_id
 from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
+from agent_runtime.service.threads import ThreadImport
 from agent_runtime.service.workspace import WorkspaceService, with_reads
 from agent_runtime.store import turn_reads
 from agent_runtime.store.mail import terminal_delivery_of_turn
@@ -50,6 +52,7 @@ class Runtime:
     """
 
     store: Store
+    checkpoints: GroupedSaver
     acceptor: Acceptor
     worker: Worker
     mailboxes: Mailboxes
@@ -76,6 +79,7 @@ RULES = Rules(
     acts={
         "CancelTurn": "answer.turn_id",
         "SendMessage": "answer.turn_id",
+        "ImportThreads": "answer.threads.thread_id",
         "ResolveInterrupt": "answer.interrupt_id",
         "ResolveInterrupts": "answer.interrupts.interrupt_id",
         "DecideCandidate": "answer.candidate_id",
@@ -282,6 +286,8 @@ class Servicer(WorkspaceService):
         self.CancelTurn = lookup.cancel_turn
         self.SendMessage = messages.send_message
         self.Fire = self._fires.fire
+        moving = ThreadImport(runtime.store, runtime.checkpoints, runtime.categories.get, runtime.worker.answered)
+        self.ImportThreads = moving.import_threads
 
     def refuse_fires(self) -> None:
         """Refuse fires from now on and end the streams of fires; accepted fires are still reported on."""

@@ -18,11 +18,13 @@ from agent_runtime.model.turn import (
     InterruptRecord,
     KeyRecord,
     MessageRecord,
+    PastThread,
     Said,
     ToolUse,
     TurnRecord,
 )
 from agent_runtime.store.schema import cancels, delegations, interrupts, keys, messages, turn_events, turns
+from turnkeeper.errors import Conflict
 from turnkeeper.storage.statements import Statement, among, listed, unindexed
 from turnkeeper.times import from_us
 
@@ -52,6 +54,23 @@ def unfinished_turns(connection: Connection) -> list[TurnRecord]:
 
 def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
     return _turn_or_none(_NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
+
+
+def is_imported(connection: Connection, thread: PastThread) -> bool:
+    """Return whether a thread was imported as it is now; False where nothing has its id.
+
+    Raises:
+        Conflict: it was imported with another history, or a thread of its id began here.
+    """
+    taken = get_keys(connection, [thread.key]).get(thread.key)
+    if taken is not None and taken.digest == thread.digest:
+        return True
+    name, hint = f"thread {thread.thread_id!r}", "leave it out: name those to import with --thread"
+    if taken is not None:
+        raise Conflict(f"{name} went on there since it was imported, and is kept here as it is", hint=hint)
+    if newest_on_thread(connection, thread.thread_id) is not None:
+        raise Conflict(f"{name} exists here with another history", hint=hint)
+    return False
 
 
 def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:

@@ -4,7 +4,7 @@ Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Stor
 :class:`Store` and one transaction, which first checks that this process still owns the store.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import wraps
@@ -16,8 +16,8 @@ from agent_runtime.model import approval
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import InterruptRecord, Said, TurnRecord
+from agent_runtime.model.trigger import FIRST_AGENT, Trigger, TriggerHeader, turn_id_of
+from agent_runtime.model.turn import Category, InterruptRecord, PastThread, Said, TurnRecord
 from agent_runtime.store import mail, turn_reads, turn_writes
 from agent_runtime.store.database import check_lease, take_lease
 from agent_runtime.store.turn_events import EventSource, add_event
@@ -376,6 +376,48 @@ class Store:
         released = turn_writes.release_held(connection, turn.thread_id, at, why=expired)
         kept = turn_writes.kept(connection, turn.thread_id)
         return Finished(state=ended, released=released, kept=kept, owes=mail.owe_answer(connection, turn_id))
+
+    @_transaction
+    def import_threads(
+        self, connection: Connection, at: datetime, threads: Mapping[str, Sequence[PastThread]], grant: Category
+    ) -> None:
+        """Write threads that ran elsewhere with their turns, by channel: all or none.
+
+        The last turn of one that waits for its author waits here too; what it asks is read from its checkpoint.
+
+        Raises:
+            Conflict: as :func:`agent_runtime.store.turn_reads.is_imported`.
+        """
+        for channel, each in threads.items():
+            for thread in each:
+                if not turn_reads.is_imported(connection, thread):
+                    self._import(connection, at, thread, channel, grant)
+
+    def _import(self, connection: Connection, at: datetime, thread: PastThread, channel: str, grant: Category) -> None:
+        for number, turn in enumerate(thread.turns, 1):
+            last = number == len(thread.turns)
+            trigger = Trigger(
+                source="message",
+                key=thread.key,
+                turn_id=turn_id_of("import", thread.thread_id, number),
+                thread_id=thread.thread_id,
+                channel=channel,
+                agent=FIRST_AGENT,
+                grant=grant,
+                prompt=turn.prompt,
+                digest=thread.digest,
+            )
+            ended = (
+                {"status": "interrupted"}
+                if last and thread.waits
+                else {"status": "succeeded", "ended_at_us": to_us(at)}
+            )
+            turn_writes.add_turn(connection, trigger, epoch=self.epoch, at=at, after_message=turn.mark, **ended)
+            turn_writes.put_transcript(connection, trigger.turn_id, turn.lines, at, known=0)
+            summary = turn_writes.last_words(connection, trigger.turn_id)[:LONGEST_SUMMARY]
+            turn_writes.change_turn(connection, trigger.turn_id, summary=summary)
+            if last:
+                turn_writes.add_key(connection, trigger, became="turn", at=at)
 
     @_transaction
     def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
-from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, Conflict, InvalidInput, NotFound
 
 _ENVIRONMENT = """\
 # Keys for model providers, read by the agent runtime. Keep this file to yourself (mode 0600).
@@ -111,19 +111,40 @@ def look_at(home: Home, reference: str) -> Project:
     Raises:
         InvalidInput: there is none, or the runtime would refuse it; says what is wrong and where.
     """
+    return _project(_asked(home, "graph", "check", reference, where=reference))
+
+
+def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
+    """Let the runtime take over the threads of a file of LangGraph's SQLite saver, all or none; return what came.
+
+    Raises:
+        InvalidInput: the runtime refuses the file; says why.
+        NotFound: there is no such file.
+        Conflict: the file is in use, or a thread has another history here.
+    """
+    options = ["--dry-run"] if dry_run else []
+    found = _asked(home, "threads", "import", str(file), *options, where=str(file))
+    fresh = [one for one in found if one["state"] == "imported"]
+    waiting = sum(bool(one["waits"]) for one in fresh)
+    asks = f", {waiting} wait for you" if waiting else ""
+    return f"imported {len(fresh)} of {len(found)} threads{asks}: agent-runtime threads list"
+
+
+def _asked(home: Home, *argv: str, where: str) -> Any:
+    """Return the JSON that a command of the runtime prints; what it refuses is raised."""
     # -P: a file of the project beside us must not take the place of a module of ours.
-    program = [sys.executable, "-P", "-m", "agent_runtime", "--home", str(home.root)]
-    argv = [*program, "graph", "check", reference, "-o", "json"]
+    program = [sys.executable, "-P", "-m", "agent_runtime", "--home", str(home.root), *argv, "-o", "json"]
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter and module
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_LOOK_S, check=False
+            program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_LOOK_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise InvalidInput(f"did not load within {LONGEST_LOOK_S:.0f} s", where=reference) from error
+        raise InvalidInput(f"did not load within {LONGEST_LOOK_S:.0f} s", where=where) from error
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"loading it ended with exit code {done.returncode}"]
-        raise InvalidInput(said[-1].removeprefix("error: ").removeprefix("refused: "))
-    return _project(json.loads(done.stdout))
+        kind = {EXIT_NOT_FOUND: NotFound, EXIT_CONFLICT: Conflict}.get(done.returncode, InvalidInput)
+        raise kind(said[-1].removeprefix("error: ").removeprefix("refused: "))
+    return json.loads(done.stdout)
 
 
 def check_room(home: Home, project: Project) -> None:

@@ -291,7 +291,13 @@ def drop_runs(connection: Connection, run_ids: Sequence[str]) -> None:
     query = f"SELECT {KEYS['checkpoints']}, metadata FROM checkpoints"  # noqa: S608  constants
     for *place, metadata in connection.execute(query).fetchall():
         if _comparable(_at(_known(metadata), "run_id")) in run_ids:
-            _drop(connection, "thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3", place)
+            drop(connection, *place)
+
+
+def drop(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str) -> None:
+    """Delete a checkpoint and its writes."""
+    place = [thread_id, namespace, checkpoint_id]
+    _drop(connection, "thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3", place)
 
 
 def _drop(connection: Connection, condition: str, values: Sequence[str]) -> None:

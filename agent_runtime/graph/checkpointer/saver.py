@@ -211,6 +211,11 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         """Prune a thread that is at its end: of what single runs of subgraphs left, nothing is needed any more."""
         await self._file.writer.run(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
 
+    async def achange(self, work: Callable[[rows.Connection], R]) -> R:
+        """Change the tables in one transaction; where it fails, `work` may be done once more."""
+        changed: R = await self._file.writer.run(work)
+        return changed
+
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  the interface's
         """Return a version that sorts behind `current`; two that follow the same one differ."""
         number = 0 if current is None else int(str(current).split(".", 1)[0])

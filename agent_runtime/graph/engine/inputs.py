@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import isclass
+from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
@@ -21,7 +22,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from typing_extensions import is_typeddict
 
-from agent_runtime.model.turn import Said, ToolUse
+from agent_runtime.model.turn import PastTurn, Said, ToolUse
 from agent_runtime.model.words import shortened
 from turnkeeper.errors import InvalidInput
 
@@ -30,6 +31,8 @@ INPUT = "input"
 PROMPT_FIELDS = ("prompt", INPUT)
 LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
 _WHERE = "payload"
+_IMPORTED = "(imported)"  # in place of a prompt, where a thread begins without one
+_WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of what an entrypoint returned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,12 +332,36 @@ def with_payload(prompt: str, payload_json: str) -> str:
     return f"{prompt}\n\nPayload: {payload_json}" if payload_json else prompt
 
 
+def past_turns(values: Mapping[str, Any]) -> list[PastTurn]:
+    """Return the conversation in a thread's state that ran elsewhere: a turn begins at each message of a person."""
+    messages: list[Any] = [one for one in messages_of(values) if isinstance(one, BaseMessage)]
+    begins = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
+    turns = [_past_turn(messages[start:end]) for start, end in pairwise([*begins, len(messages)])]
+    if begins and begins[0] == 0:
+        return turns
+    lines = said_or_outcome(messages[: begins[0] if begins else None], "" if begins else _outcome_of(values))
+    return [PastTurn(prompt=_IMPORTED, mark="", lines=lines), *turns]
+
+
+def _past_turn(messages: Sequence[AnyMessage]) -> PastTurn:
+    return PastTurn(prompt=str(messages[0].text), mark=str(messages[0].id or ""), lines=said(messages[1:]))
+
+
 def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ...]:
     """Return what a turn of a graph without message input said: its own messages, else its outcome."""
     told = said(lines)
     if not outcome or any(line.role == "agent" and line.text.strip() for line in told):
         return told
     return (*told, Said(role="agent", text=outcome))
+
+
+def _outcome_of(values: Mapping[str, Any]) -> str:
+    """Return a thread's state as one line of JSON, bounded: what a graph without messages left; empty for nothing."""
+    whole = next((values[name] for name in _WHOLE if name in values), None)
+    kept = {name: value for name, value in values.items() if not (":" in name or name.startswith("__"))}
+    shown = {name: value for name, value in kept.items() if name != MESSAGES and not _is_empty(value)}
+    found = whole if whole is not None else shown
+    return shortened(_json(found), LONGEST_OUTCOME) if found else ""
 
 
 def _hints(schema: Any) -> dict[str, Any]:

@@ -1458,6 +1458,99 @@ class ResolveInterruptRequest(_message.Message):
 Global___ResolveInterruptRequest: _TypeAlias = ResolveInterruptRequest  # noqa: Y015
 
 @_typing.final
+class ImportThreadsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    THREAD_IDS_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """absolute, on the daemon's machine"""
+    channel: _builtins.str
+    """where they appear; empty: each in a channel of its own id"""
+    category: _builtins.str
+    """of their turns; empty: conversation"""
+    dry_run: _builtins.bool
+    @_builtins.property
+    def thread_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only these; none: all"""
+
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        thread_ids: _abc.Iterable[_builtins.str] | None = ...,
+        channel: _builtins.str = ...,
+        category: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "dry_run", b"dry_run", "path", b"path", "thread_ids", b"thread_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportThreadsRequest: _TypeAlias = ImportThreadsRequest  # noqa: Y015
+
+@_typing.final
+class ImportedThread(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    channel: _builtins.str
+    state: _builtins.str
+    """imported, unchanged"""
+    checkpoints: _builtins.int
+    turns: _builtins.int
+    waits: _builtins.bool
+    """its graph asked something when it was imported"""
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        state: _builtins.str = ...,
+        checkpoints: _builtins.int = ...,
+        turns: _builtins.int = ...,
+        waits: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "checkpoints", b"checkpoints", "state", b"state", "thread_id", b"thread_id", "turns", b"turns", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportedThread: _TypeAlias = ImportedThread  # noqa: Y015
+
+@_typing.final
+class ImportThreadsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREADS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def threads(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedThread]: ...
+    def __init__(
+        self,
+        *,
+        threads: _abc.Iterable[Global___ImportedThread] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["threads", b"threads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportThreadsResponse: _TypeAlias = ImportThreadsResponse  # noqa: Y015
+
+@_typing.final
 class ResolveInterruptsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -99,6 +99,11 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.FromString,
                 _registered_method=True)
+        self.ImportThreads = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ImportThreads',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportThreadsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportThreadsResponse.FromString,
+                _registered_method=True)
         self.ListInterrupts = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListInterrupts',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListInterruptsRequest.SerializeToString,
@@ -309,6 +314,14 @@ class AgentRuntimeServicer:
 
     def ListThreads(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportThreads(self, request, context):
+        """Takes over the threads of a file of LangGraph's SQLite saver, which is only read: all or none. What was imported as
+        it is in the file stays as it is here.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -528,6 +541,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.ListThreads,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.SerializeToString,
+            ),
+            'ImportThreads': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportThreads,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportThreadsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportThreadsResponse.SerializeToString,
             ),
             'ListInterrupts': grpc.unary_unary_rpc_method_handler(
                     servicer.ListInterrupts,
@@ -996,6 +1014,33 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/ListThreads',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportThreads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ImportThreads',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportThreadsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportThreadsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,10 @@ class AgentRuntimeStub:
     running one says just now.
     """
     ListThreads: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]
+    ImportThreads: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ImportThreadsRequest, _agent_runtime_pb2.ImportThreadsResponse]
+    """Takes over the threads of a file of LangGraph's SQLite saver, which is only read: all or none. What was imported as
+    it is in the file stays as it is here.
+    """
     ListInterrupts: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListInterruptsRequest, _agent_runtime_pb2.ListInterruptsResponse]
     ResolveInterrupt: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]
     ResolveInterrupts: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptsRequest, _agent_runtime_pb2.ResolveInterruptsResponse]
@@ -132,6 +136,10 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     running one says just now.
     """
     ListThreads: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]  # type: ignore[assignment]
+    ImportThreads: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ImportThreadsRequest, _agent_runtime_pb2.ImportThreadsResponse]  # type: ignore[assignment]
+    """Takes over the threads of a file of LangGraph's SQLite saver, which is only read: all or none. What was imported as
+    it is in the file stays as it is here.
+    """
     ListInterrupts: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListInterruptsRequest, _agent_runtime_pb2.ListInterruptsResponse]  # type: ignore[assignment]
     ResolveInterrupt: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]  # type: ignore[assignment]
     ResolveInterrupts: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptsRequest, _agent_runtime_pb2.ResolveInterruptsResponse]  # type: ignore[assignment]
@@ -276,6 +284,16 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.ListThreadsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.ListThreadsResponse, _abc.Awaitable[_agent_runtime_pb2.ListThreadsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ImportThreads(
+        self,
+        request: _agent_runtime_pb2.ImportThreadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ImportThreadsResponse, _abc.Awaitable[_agent_runtime_pb2.ImportThreadsResponse]]:
+        """Takes over the threads of a file of LangGraph's SQLite saver, which is only read: all or none. What was imported as
+        it is in the file stays as it is here.
+        """
 
     @_abc_1.abstractmethod
     def ListInterrupts(

@@ -1,0 +1,203 @@
+"""Threads that a LangGraph user brings along, in a file of LangGraph's own SQLite saver.
+
+The file itself is only copied, with its log: opening it, even to read, could write beside it. LangGraph's saver reads
+the copy, which shows that every checkpoint can be read; the rows then go over as they stand.
+"""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from agent_runtime.graph.checkpointer import rows
+from agent_runtime.model.turn import PastThread, PastTurn
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+
+_BESIDE = ("", "-wal", "-journal")  # what SQLite keeps of one database
+_TRIES = 3
+_BYTES = {"checkpoint", "metadata", "value"}  # columns; an older saver wrote some of them as text
+_UNKNOWN_BEFORE = {"task_path"}  # LangGraph's saver adds it to an older file
+_NOT_THEIRS = "is no file of LangGraph's SQLite saver"
+_HINT = "give the checkpoints.sqlite of langgraph-checkpoint-sqlite"
+ReadTurns = Callable[[Mapping[str, Any]], Sequence[PastTurn]]
+
+
+@contextmanager
+def copy_of(path: Path) -> Iterator[Path]:
+    """Yield a copy of a SQLite file with all that was committed to it; the file is left as it is.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidInput: it is no file that can be read.
+        Conflict: a program writes to it at this moment.
+    """
+    if not path.exists():
+        raise NotFound("no such file", where=str(path))
+    if not path.is_file() or not os.access(path, os.R_OK):
+        raise InvalidInput("cannot be read as a file", where=str(path))
+    with tempfile.TemporaryDirectory(prefix="turnkeeper-threads-") as folder:
+        copy = Path(folder) / "checkpoints.sqlite"
+        for _ in range(_TRIES):
+            before = _state(path)
+            for end in _BESIDE:
+                source, target = Path(f"{path}{end}"), Path(f"{copy}{end}")
+                target.unlink(missing_ok=True)
+                if source.exists():
+                    shutil.copyfile(source, target)
+            if _state(path) == before:
+                break
+        else:
+            raise Conflict("is in use: it changes while it is read", where=str(path), hint="stop what writes to it")
+        yield copy
+
+
+def _state(path: Path) -> list[tuple[int, int, int] | None]:
+    found: list[tuple[int, int, int] | None] = []
+    for end in _BESIDE:
+        try:
+            known = Path(f"{path}{end}").stat()
+            found.append((known.st_ino, known.st_size, known.st_mtime_ns))
+        except FileNotFoundError:
+            found.append(None)
+    return found
+
+
+def read_threads(copy: Path, wanted: Collection[str], where: str, read_turns: ReadTurns) -> list[PastThread]:
+    """Read the threads of a file, all or those that are wanted; `read_turns` finds the turns in a state's values.
+
+    Raises:
+        InvalidInput: no file of LangGraph's saver, one that is damaged, or of a form that nothing here reads.
+        NotFound: a wanted thread is not in it.
+    """
+    try:
+        with closing(_open(copy)) as connection:
+            _check_tables(connection, where)
+            saver = SqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+            saver.setup()
+            found = [row[0] for row in connection.execute("SELECT DISTINCT thread_id FROM checkpoints ORDER BY 1")]
+            if missing := sorted(set(wanted) - set(found)):
+                hint = f"it has {', '.join(found[:5])}" if found else "it has no threads"
+                raise NotFound(f"has no thread {missing[0]!r}", where=where, hint=hint)
+            return [_thread(saver, one, where, read_turns) for one in found if not wanted or one in wanted]
+    except sqlite3.DatabaseError as error:
+        raise _damaged(error, where) from error
+
+
+def take_in(connection: rows.Connection, copy: Path, thread_ids: Sequence[str], where: str) -> int:
+    """Add all rows of threads to the checkpoints; return how many there are. What is there already must be the same.
+
+    Raises:
+        Conflict: a thread of that id has other checkpoints here.
+        Corrupt: new checkpoints would not come after these.
+    """
+    count = 0
+    with closing(_open(copy)) as source:
+        for thread_id in thread_ids:
+            _refuse_other(connection, source, thread_id)
+            for table in rows.COLUMNS:
+                for chunk in _chunks(source, table, thread_id):
+                    rows.add(connection, rows.Rows(table=table, rows=chunk))
+                    count += len(chunk)
+    rows.continue_ids(connection, where)
+    return count
+
+
+def take_out(connection: rows.Connection, copy: Path, thread_ids: Sequence[str]) -> None:
+    """Delete the rows that `take_in` added."""
+    with closing(_open(copy)) as source:
+        for thread_id in thread_ids:
+            for place in _ids(source, thread_id):
+                rows.drop(connection, thread_id, *place)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _check_tables(connection: sqlite3.Connection, where: str) -> None:
+    try:
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.DatabaseError as error:
+        if "not a database" in str(error):
+            raise InvalidInput("is not a SQLite file", where=where, hint=_HINT) from error
+        raise
+    if missing := sorted(set(rows.COLUMNS) - tables):
+        raise InvalidInput(f"{_NOT_THEIRS}: it has no table {missing[0]}", where=where, hint=_HINT)
+    for table, columns in rows.COLUMNS.items():
+        lacking = set(columns.split(", ")) - _UNKNOWN_BEFORE - rows.columns_of(connection, table)
+        if lacking:
+            what = f"its table {table} lacks {', '.join(sorted(lacking))}: it is of another version of that saver"
+            raise InvalidInput(what, where=where, hint="open it once with the newest langgraph-checkpoint-sqlite")
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise InvalidInput(f"is damaged: {found}", where=where, hint="give an undamaged copy of it")
+
+
+def _thread(saver: SqliteSaver, thread_id: str, where: str, read_turns: ReadTurns) -> PastThread:
+    newest: CheckpointTuple | None = None
+    count = 0
+    try:
+        for found in saver.list({"configurable": {"thread_id": thread_id}}):
+            count += 1
+            if newest is None and not found.config["configurable"]["checkpoint_ns"]:
+                newest = found  # the greatest id comes first
+        turns = read_turns(newest.checkpoint["channel_values"] if newest is not None else {})
+        waits = newest is not None and _waits(newest)
+    except NotImplementedError as error:
+        what = f"thread {thread_id!r} is written in a form that nothing here reads: {error}"
+        raise InvalidInput(what, where=where, hint="only JSON and msgpack are read, and nothing encrypted") from error
+    except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise _damaged(error, where, f"thread {thread_id!r}") from error
+    digest = hashlib.sha256()
+    for table in rows.COLUMNS:
+        for chunk in _chunks(saver.conn, table, thread_id):
+            digest.update(repr(chunk).encode())
+    return PastThread(
+        thread_id=thread_id, digest=digest.hexdigest(), checkpoints=count, waits=waits, turns=tuple(turns)
+    )
+
+
+def _waits(newest: CheckpointTuple) -> bool:
+    """Return whether a step of the checkpoint asked something and has not gone on."""
+    writes = newest.pending_writes or []
+    done = {task for task, channel, _ in writes if channel not in WRITES_IDX_MAP}
+    return any(channel == INTERRUPT and task not in done for task, channel, _ in writes)
+
+
+def _chunks(source: Any, table: str, thread_id: str) -> Iterator[list[tuple[Any, ...]]]:
+    query = f"SELECT {rows.COLUMNS[table]} FROM {table} WHERE thread_id = ? ORDER BY {rows.KEYS[table]}"  # noqa: S608
+    found = source.execute(query, (thread_id,))
+    while chunk := found.fetchmany(rows.MOST_ROWS):
+        yield [tuple(map(_as_bytes, rows.COLUMNS[table].split(", "), row)) for row in chunk]
+
+
+def _as_bytes(column: str, value: Any) -> Any:
+    return value.encode() if column in _BYTES and isinstance(value, str) else value
+
+
+def _ids(source: Any, thread_id: str) -> set[tuple[str, str]]:
+    query = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = ?1"
+    return {(row[0], row[1]) for row in source.execute(query, (thread_id,)).fetchall()}
+
+
+def _refuse_other(connection: rows.Connection, source: sqlite3.Connection, thread_id: str) -> None:
+    here = _ids(connection, thread_id)
+    if here and here != _ids(source, thread_id):
+        raise Conflict(f"a thread {thread_id!r} exists here with another history", where="thread_id")
+
+
+def _damaged(error: Exception, where: str, what: str = "it") -> InvalidInput:
+    said = str(error).partition("\n")[0][:200]
+    return InvalidInput(
+        f"{what} is damaged: {type(error).__name__}: {said}", where=where, hint="give an undamaged copy"
+    )

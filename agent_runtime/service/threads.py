@@ -1,0 +1,109 @@
+"""Taking over threads of a LangGraph user's own: reads the file, then writes checkpoints and turns, all or none."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from agent_runtime.graph.checkpointer import threads_file
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
+from agent_runtime.graph.engine.inputs import past_turns
+from agent_runtime.model.turn import PastThread
+from agent_runtime.service.requests import CONVERSATION, GetCategory, read_label, usable
+from agent_runtime.store.turn_reads import is_imported
+from agent_runtime.store.turn_store import Store
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.errors import InvalidInput
+
+
+class ThreadImport:
+    """Imports threads, one file at a time."""
+
+    def __init__(
+        self, store: Store, checkpoints: GroupedSaver, get_category: GetCategory, go_on: Callable[[str], None]
+    ) -> None:
+        """Call `go_on` with each thread that waits for its author."""
+        self._store = store
+        self._checkpoints = checkpoints
+        self._get_category = get_category
+        self._go_on = go_on
+        self._one = asyncio.Lock()
+
+    async def import_threads(
+        self, request: wire.ImportThreadsRequest, _context: Any = None
+    ) -> wire.ImportThreadsResponse:
+        """Import the threads of a file; what was imported as it is there stays as it is here.
+
+        Raises:
+            NotFound: no such file, or no such thread in it.
+            InvalidInput: it cannot be read as what LangGraph's saver writes, or a thread's id is none here.
+            Conflict: the file is in use, or a thread of that id has another history here. Nothing was written.
+        """
+        path = Path(request.path)
+        if not path.is_absolute():
+            raise InvalidInput("is not an absolute path", where="path")
+        grant = usable(request.category or CONVERSATION, self._get_category)
+        async with self._one:
+            with ExitStack() as stack:
+                copy = await asyncio.to_thread(stack.enter_context, threads_file.copy_of(path))
+                wanted = request.thread_ids
+                found = await asyncio.to_thread(threads_file.read_threads, copy, wanted, str(path), past_turns)
+                channels = {one.thread_id: _channel(one.thread_id, request.channel) for one in found}
+                known = [await self._store.read(is_imported, one) for one in found]
+                fresh = [one for one, is_known in zip(found, known, strict=True) if not is_known]
+                if fresh and not request.dry_run:
+                    by_channel: dict[str, list[PastThread]] = {}
+                    for one in fresh:
+                        by_channel.setdefault(channels[one.thread_id], []).append(one)
+                    await self._write(copy, str(path), fresh, lambda: self._store.import_threads(by_channel, grant))
+        for one in fresh if not request.dry_run else ():
+            if one.waits:
+                self._go_on(one.thread_id)
+        return wire.ImportThreadsResponse(
+            threads=[described(one, channels[one.thread_id], one not in fresh) for one in found]
+        )
+
+    async def _write(
+        self, copy: Path, where: str, threads: Sequence[PastThread], write_turns: Callable[[], Any]
+    ) -> None:
+        """Write checkpoints, then the turns by which they are known: killed in between, the same import goes on."""
+        ids = [one.thread_id for one in threads]
+        await self._checkpoints.achange(lambda connection: threads_file.take_in(connection, copy, ids, where))
+        try:
+            await write_turns()
+        except BaseException:
+            await self._checkpoints.achange(lambda connection: threads_file.take_out(connection, copy, ids))
+            raise
+
+
+def read_only(request: wire.ImportThreadsRequest) -> wire.ImportThreadsResponse:
+    """Return what an import into an empty home would do. Raises as the import, but for what is in a home."""
+    path = Path(request.path)
+    with threads_file.copy_of(path) as copy:
+        found = threads_file.read_threads(copy, request.thread_ids, str(path), past_turns)
+    threads = [described(one, _channel(one.thread_id, request.channel), unchanged=False) for one in found]
+    return wire.ImportThreadsResponse(threads=threads)
+
+
+def described(thread: PastThread, channel: str, unchanged: bool) -> wire.ImportedThread:
+    """Return what became of a thread."""
+    return wire.ImportedThread(
+        thread_id=thread.thread_id,
+        channel=channel,
+        state="unchanged" if unchanged else "imported",
+        checkpoints=thread.checkpoints,
+        turns=len(thread.turns),
+        waits=thread.waits,
+    )
+
+
+def _channel(thread_id: str, channel: str) -> str:
+    """Return where a thread appears. Raises InvalidInput if it cannot be named here."""
+    try:
+        read_label(thread_id, "thread_id")
+    except InvalidInput as error:
+        what = f"thread {thread_id[:80]!r} cannot have its id here"
+        hint = "an id is 1 to 128 printable ASCII characters without a slash; name those to import with --thread"
+        raise InvalidInput(what, where="thread_id", hint=hint) from error
+    return read_label(channel, "channel") if channel else thread_id
