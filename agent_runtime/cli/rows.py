@@ -1,7 +1,7 @@
 """Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -132,6 +132,39 @@ def answer_text(text: str) -> str:
     if not isinstance(value, dict) or not value:
         return clipped(text, LONGEST_ANSWER)
     return clipped(", ".join(f"{key}: {_field(one)}" for key, one in value.items()), LONGEST_ANSWER)
+
+
+def fields_text(text: str, role: str) -> str:
+    """Write a JSON object of an agent a field to a line, what is in it indented; empty for any other text.
+
+    >>> print(fields_text('{"sky": "rain", "report": {"depth": 7, "at": ["pond", "brook"]}, "late": null}', "agent"))
+    sky: rain
+    report:
+      depth: 7
+      at:
+        - pond
+        - brook
+    late: -
+    >>> fields_text('[1]', "agent"), fields_text("{not JSON", "agent"), fields_text('{"a": 1}', "author")
+    ('', '', '')
+    """
+    value = parsed(text) if role == "agent" and text.lstrip().startswith("{") else None
+    return "\n".join(_lines_of(value)) if isinstance(value, dict) and value else ""
+
+
+def _lines_of(value: object, indent: str = "") -> Iterator[str]:
+    """Yield the lines of an object or a list; a list's items stand behind dashes."""
+    named = (
+        value.items() if isinstance(value, dict) else [("", one) for one in value] if isinstance(value, list) else []
+    )
+    for name, one in named:
+        head = f"{indent}{name}:" if name else f"{indent}-"
+        if isinstance(one, dict | list) and one:
+            yield head
+            yield from _lines_of(one, f"{indent}  ")
+        else:
+            said = str(one) if isinstance(one, str) else "-" if one in (None, [], {}) else json.dumps(one)
+            yield f"{head} " + said.replace("\n", f"\n{indent}  ")
 
 
 def _field(value: object) -> str:

@@ -78,7 +78,8 @@ async def watch_conversation(
 def speech_message(heard: OutputPiece) -> wire.ConversationTurn:
     """Return a piece of what a turn says as the wire carries it."""
     calls = [to_message(wire.RunningCall, call) for call in heard.calls]
-    speech = to_message(wire.Speech, heard, text=_sendable(heard.text), calls=calls)
+    told = [to_message(wire.GraphReport, one, text=_sendable(one.text)) for one in heard.reports]
+    speech = to_message(wire.Speech, heard, text=_sendable(heard.text), calls=calls, reports=told)
     return wire.ConversationTurn(turn_id=heard.turn_id, thread_id=heard.thread_id, speech=speech)
 
 

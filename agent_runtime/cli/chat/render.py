@@ -248,7 +248,7 @@ def _message(change: Change, layout: "Layout") -> Iterator[RenderableType]:
         return
     if text := message.text.strip():
         role = message.role if message.role != "trigger" else "note" if change.at else "prompt"
-        yield layout.said(role, text)
+        yield layout.line(role, said) if (said := rows.fields_text(text, role)) else layout.said(role, text)
     for call in message.tool_calls:
         yield tool_call(layout, call.name, call.args_json)
 

@@ -6,7 +6,7 @@ reader, and what the author types.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -14,13 +14,27 @@ from rich.control import Control
 from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
+from agent_runtime.cli import rows
 from agent_runtime.cli.chat.answer import Waiting
-from agent_runtime.cli.chat.render import MARGIN, Change, Lines, Panels, Safe, Shown, hung, render, rule, tool_call
+from agent_runtime.cli.chat.render import (
+    MARGIN,
+    Change,
+    Layout,
+    Lines,
+    Panels,
+    Safe,
+    Shown,
+    hung,
+    render,
+    rule,
+    tool_call,
+)
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import as_json, note, plain
 
 MOST_SPEAKING = 3  # turns whose words are shown as they come
+MOST_REPORTED = 5  # of what a graph tells, as many as are shown at once
 LONGEST_SPEECH = 64 * 1024
 _PROMPT = "> "
 
@@ -46,6 +60,12 @@ class JsonView:
         note(text)
 
 
+def reported(layout: Layout, report: wire.GraphReport) -> Any:
+    """Return what a graph tells while it runs, after the subgraph that tells it."""
+    text = report.text if layout.wide else rows.answer_text(report.text)
+    return layout.line("tells", f"{report.source}: {text}" if report.source else text, "dim")
+
+
 @dataclass(kw_only=True)
 class _Speech:
     """What was shown of the message that a turn is writing."""
@@ -55,6 +75,7 @@ class _Speech:
     message: str = ""
     text: str = ""
     calls: list[wire.RunningCall] = field(default_factory=list)
+    reports: list[wire.GraphReport] = field(default_factory=list)
 
 
 class LineView:
@@ -105,6 +126,9 @@ class LineView:
     def _hear(self, turn: wire.ConversationTurn) -> None:
         speech, turn_id = turn.speech, turn.turn_id
         before = self._speeches.setdefault(turn_id, _Speech(turn=turn))
+        for one in speech.reports:
+            self._begin(turn_id, again=True)
+            self._out.print(hung(reported(self._layout, one), self._out), soft_wrap=True)
         if before.message != speech.message:
             before.message, before.text = speech.message, ""
         # One turn speaks at a time: what another says meanwhile is printed when it is on record.
@@ -214,12 +238,14 @@ class Screen:
             return
         piece, speech = turn.speech, self._speeches.get(turn.turn_id)
         if speech is None or (speech.after, speech.message) != (piece.after, piece.message):
-            speech = _Speech(turn=turn, after=piece.after, message=piece.message)
+            told = speech.reports if speech is not None else []
+            speech = _Speech(turn=turn, after=piece.after, message=piece.message, reports=told)
             self._speeches.pop(turn.turn_id, None)
             self._speeches[turn.turn_id] = speech
         if piece.offset == len(speech.text):
             speech.text = (speech.text + piece.text)[:LONGEST_SPEECH]
         speech.calls = list(piece.calls)
+        speech.reports = [*speech.reports, *piece.reports][-MOST_REPORTED:]
 
     def _region(self) -> list[list[Segment]]:
         height = max(3, self._out.height // 2)
@@ -241,6 +267,7 @@ class Screen:
             parts.append(Text(plain(f"── {speech.turn.turn_id} goes on ──"), "dim"))
         if speech.text.strip():
             parts.append(self._layout.said("agent", f"{speech.text} ▌"))
+        parts += [reported(self._layout, one) for one in speech.reports]
         parts += [tool_call(Panels(), call.name, call.args_json, state=call.state) for call in speech.calls]
         return Group(*parts)
 

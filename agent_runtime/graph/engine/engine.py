@@ -20,7 +20,7 @@ from langsmith.utils import tracing_is_enabled
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import Questions, recording, turn_around
-from agent_runtime.graph.engine import inputs, model_output, questions, stops
+from agent_runtime.graph.engine import inputs, model_output, questions, reports, stops
 from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical
@@ -30,7 +30,7 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
 MOST_THREADS_RECORDED = 4096  # far more than turns that run at once
-WAKE = "wake_after_s"
+WAKE = reports.WAKE
 LONGEST_ERROR = 1000
 LONGEST_WAKE_S = 31 * 86_400
 BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
@@ -373,7 +373,10 @@ class Engine:
             control=control,
         )
         wake: int | None = None
+        told = reports.Reports(self._live if self._foreign else None, context, progress.count)
         async for part in stream:
+            if part["ns"] or part["type"] == "custom":
+                told.take(part)
             if part["type"] == "custom":
                 if (asked := _wake(part["data"], wake)) != wake:
                     wake = asked  # written before the step's checkpoint where it can be: it is not asked for again
@@ -420,6 +423,8 @@ class Engine:
         own = inputs.after(messages, mark)
         if self._schema.keeps_messages:
             lines = None if own is None else inputs.said(own)
+            if lines is not None and own is not None and at_end:
+                lines = inputs.with_structured(lines, own, values)
         else:
             own = inputs.after(messages, before) if own is None else own
             lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")

@@ -27,6 +27,7 @@ from agent_runtime.model.words import shortened
 from turnkeeper.errors import InvalidInput
 
 MESSAGES = "messages"
+STRUCTURED = "structured_response"  # where LangChain's agents put one
 INPUT = "input"
 PROMPT_FIELDS = ("prompt", INPUT)
 LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
@@ -362,6 +363,15 @@ def _outcome_of(values: Mapping[str, Any]) -> str:
     shown = {name: value for name, value in kept.items() if name != MESSAGES and not _is_empty(value)}
     found = whole if whole is not None else shown
     return shortened(_json(found), LONGEST_OUTCOME) if found else ""
+
+
+def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: Any) -> tuple[Said, ...]:
+    """Return what a turn said, with the structured response of an agent that ends with no text of its own."""
+    made = _value(values, STRUCTURED)
+    ends_with_text = not own or (isinstance(own[-1], AIMessage) and own[-1].text.strip())
+    if _is_empty(made) or ends_with_text:
+        return lines
+    return (*lines, Said(role="agent", text=shortened(_json(made), LONGEST_OUTCOME)))
 
 
 def _hints(schema: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ are not asked to stream; if somebody does, the next model or tool publishes what
 import asyncio
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -100,6 +101,8 @@ def counting_subagents(usage: SubagentUsage) -> AbstractContextManager[SubagentU
     return bound(_SUBAGENTS, usage)
 
 
+LONGEST_REPORT = 1000  # characters
+MOST_REPORTS = 64  # of a turn that are kept for who has not heard them
 LONGEST_MESSAGE = 256 * 1024  # characters of one message that are told as they come; the rest comes with the turn
 MOST_CALLS = 64  # of one step that are told of
 _SILENT_TAGS = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph keeps a model's words to itself
@@ -120,6 +123,20 @@ class RunningCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphReport:
+    """What a graph of the author's own tells while it runs, apart from its messages.
+
+    Attributes:
+        number: from 1, in the turn.
+        source: the path of subgraphs; empty for the graph itself.
+    """
+
+    number: int
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputPiece:
     """A piece of what a turn says.
 
@@ -128,6 +145,7 @@ class OutputPiece:
         message: names that message; another name says that it began anew.
         offset: characters of the message before this piece.
         calls: the tool calls of its step, each in its newest state.
+        reports: what its graph has told since the piece before.
     """
 
     turn_id: str
@@ -137,6 +155,7 @@ class OutputPiece:
     offset: int = 0
     text: str = ""
     calls: tuple[RunningCall, ...] = ()
+    reports: tuple[GraphReport, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -147,6 +166,7 @@ class _State:
     message: str = ""
     text: str = ""
     calls: dict[str, RunningCall] = field(default_factory=dict)
+    reports: deque[GraphReport] = field(default_factory=lambda: deque(maxlen=MOST_REPORTS))
 
 
 class Listener:
@@ -171,7 +191,8 @@ class Listener:
         for turn_id, state in mine.items():
             piece = _piece(turn_id, state, self._known.get(turn_id))
             if piece is not None and ready(turn_id, state.after):
-                self._known[turn_id] = replace(piece, offset=len(state.text), text="")
+                heard = piece.reports or (known.reports if (known := self._known.get(turn_id)) else ())
+                self._known[turn_id] = replace(piece, offset=len(state.text), text="", reports=heard[-1:])
                 found.append(piece)
         return found
 
@@ -218,6 +239,11 @@ class LiveOutput:
         step = _State(channel=channel, thread_id=thread_id, after=after)
         self._tell(self._put_call, turn_id, step, call)
 
+    def report(self, turn_id: str, thread_id: str, channel: str, *, after: int, source: str, text: str) -> None:
+        """A turn's graph tells something."""
+        step = _State(channel=channel, thread_id=thread_id, after=after)
+        self._tell(self._put_report, turn_id, step, source, text[:LONGEST_REPORT])
+
     def over(self, turn_id: str) -> None:
         """A turn runs no more; what it said is on disk, or came to nothing."""
         if self._states:
@@ -225,7 +251,17 @@ class LiveOutput:
 
     def _put(self, turn_id: str, state: _State) -> None:
         if self.followed(state.channel):
+            if (known := self._states.get(turn_id)) is not None:
+                state.reports = known.reports
             self._states[turn_id] = state
+
+    def _put_report(self, turn_id: str, step: _State, source: str, text: str) -> None:
+        if turn_id not in self._states:
+            self._put(turn_id, step)
+        if (known := self._states.get(turn_id)) is not None:
+            number = known.reports[-1].number + 1 if known.reports else 1
+            known.reports.append(GraphReport(number=number, source=source, text=text))
+            self._ring(step.channel)
 
     def _add(self, turn_id: str, message: str, text: str) -> None:
         state = self._states.get(turn_id)
@@ -260,7 +296,9 @@ def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiec
     same = known is not None and (known.after, known.message) == (state.after, state.message)
     offset = known.offset if known is not None and same else 0
     text = state.text[offset:]
-    if not text and (known.calls if known is not None and same else ()) == calls:
+    heard = known.reports[-1].number if known is not None and known.reports else 0
+    reports = tuple(one for one in state.reports if one.number > heard)
+    if not text and not reports and (known.calls if known is not None and same else ()) == calls:
         return None
     return OutputPiece(
         turn_id=turn_id,
@@ -270,6 +308,7 @@ def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiec
         offset=offset,
         text=text,
         calls=calls,
+        reports=reports,
     )
 
 

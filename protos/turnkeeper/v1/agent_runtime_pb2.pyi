@@ -1152,6 +1152,7 @@ class Speech(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """how many messages of agents and tools the turn has before this one"""
     message: _builtins.str
@@ -1163,6 +1164,10 @@ class Speech(_message.Message):
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningCall]:
         """all of the step, each in its newest state"""
 
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___GraphReport]:
+        """those that were not sent yet"""
+
     def __init__(
         self,
         *,
@@ -1171,14 +1176,45 @@ class Speech(_message.Message):
         offset: _builtins.int = ...,
         text: _builtins.str = ...,
         calls: _abc.Iterable[Global___RunningCall] | None = ...,
+        reports: _abc.Iterable[Global___GraphReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "calls", b"calls", "message", b"message", "offset", b"offset", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "calls", b"calls", "message", b"message", "offset", b"offset", "reports", b"reports", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Speech: _TypeAlias = Speech  # noqa: Y015
+
+@_typing.final
+class GraphReport(_message.Message):
+    """What a graph of the author's own tells while it runs, apart from its messages. It is on no disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """from 1, in the turn"""
+    source: _builtins.str
+    """the path of subgraphs; empty for the graph itself"""
+    text: _builtins.str
+    """a custom event (text, or JSON), or what a subgraph said or wrote into its state"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        source: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "source", b"source", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GraphReport: _TypeAlias = GraphReport  # noqa: Y015
 
 @_typing.final
 class RunningCall(_message.Message):

@@ -1,0 +1,69 @@
+"""What a graph of the author's own tells while it runs: its custom events, and what its subgraphs say and write.
+
+It is for whoever follows the conversation, and on no disk: what a turn said is in its messages and its output.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agent_runtime.graph.engine import inputs, model_output
+from agent_runtime.model.turn import TurnContext
+
+WAKE = "wake_after_s"  # in a custom event: when the graph wants to be woken
+
+
+class Reports:
+    """Tells what one interval of a turn's graph streams, while somebody follows the turn's channel."""
+
+    def __init__(self, live: model_output.LiveOutput | None, turn: TurnContext, said: model_output.Count) -> None:
+        self._live = live
+        self._turn = turn
+        self._said = said
+        self._known: dict[str, Mapping[str, Any]] = {}  # by subgraph: its state as it was told last
+        self._messages: set[str] = set()
+
+    def take(self, part: Mapping[str, Any]) -> None:
+        """Tell what a part of the graph's stream says."""
+        if self._live is None or not self._live.followed(self._turn.channel):
+            return
+        source = "/".join(place.split(":")[0] for place in part["ns"])
+        told = (
+            _event(part["data"]) if part["type"] == "custom" else self._of_subgraph("|".join(part["ns"]), part["data"])
+        )
+        turn = self._turn
+        for text in told:
+            self._live.report(
+                turn.turn_id, turn.thread_id, turn.channel, after=self._said() or 0, source=source, text=text
+            )
+
+    def _of_subgraph(self, place: str, values: Any) -> Iterator[str]:
+        """Yield what a subgraph has said and written since it was looked at last; its input is not its own."""
+        first, known = place not in self._known, self._known.get(place, {})
+        fields = values if isinstance(values, Mapping) else getattr(values, "__dict__", {})
+        self._known[place] = dict(fields)
+        for message in inputs.messages_of(values):
+            name = str(message.id or id(message))
+            if name not in self._messages and not first:
+                yield from _line(message)
+            self._messages.add(name)
+        changed = {key: value for key, value in fields.items() if key != inputs.MESSAGES and known.get(key) != value}
+        if changed and not first:
+            yield json.dumps(inputs.as_json(changed), ensure_ascii=False)
+
+
+def _event(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif not (isinstance(data, Mapping) and set(data) == {WAKE}):
+        yield json.dumps(inputs.as_json(data), ensure_ascii=False)
+
+
+def _line(message: Any) -> Iterator[str]:
+    """Yield what an agent or a tool says; a call by its name and arguments."""
+    for line in inputs.said([message]):
+        if line.text.strip():
+            yield line.text
+        yield from (
+            f"→ {call.name}({json.dumps(call.args, ensure_ascii=False, default=str)})" for call in line.tool_calls
+        )
