@@ -17,8 +17,9 @@ line and exits with the number above; the wire maps them to status codes (`turnk
 
 import contextlib
 import errno
+import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 EXIT_FAILURE = 1
@@ -189,3 +190,17 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 class Corrupt(TurnkeeperError):
     """A file that cannot be trusted; `where` names it."""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return a hint for a name that there is not: the one that is close to it, or else all that there are.
+
+    >>> meant("reserch", ["agent", "research"]), meant("x", ["agent"])
+    ('did you mean research?', 'there are agent')
+    """
+    spelled = {one.lower(): one for one in known}
+    # Imported only now: few commands meet an unknown name.
+    close = importlib.import_module("difflib").get_close_matches(name.lower()[:80], list(spelled), n=1)
+    return (
+        f"did you mean {spelled[close[0]]}?" if close else f"there are {', '.join(sorted(spelled.values())) or 'none'}"
+    )

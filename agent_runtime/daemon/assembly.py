@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, bu
 from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
-from agent_runtime.graph.engine.engine import Engine
+from agent_runtime.graph.engine.engine import Engine, Engines
 from agent_runtime.graph.engine.model_output import LiveOutput
-from agent_runtime.graph.foreign.load import Opened, open_graph, targets
+from agent_runtime.graph.foreign.graphs import Graphs, open_graphs, read_catalog
+from agent_runtime.graph.foreign.load import Opened
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.guard.hooks import ToolEvents
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
@@ -98,8 +99,8 @@ async def assemble(
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     async with AsyncExitStack() as stack:
         # An author's graph is loaded, and refused, before anything is opened or written.
-        opened = await stack.enter_async_context(nullcontext() if build else _authors_graph(home, settings, environ))
-        own = build or _builder(home, settings, environ, clock, opened)
+        graphs = Graphs() if build else await stack.enter_async_context(_authors_graphs(home, settings, environ))
+        own = build or _builder(home, settings, environ, clock, graphs.default)
         log = EventLog(home.logs, PROCESS, clock)
         stack.callback(log.close)
         database = open_database(place or home.agent_db)
@@ -115,7 +116,7 @@ async def assemble(
             log=log,
             database=database,
             saver=saver,
-            opened=opened,
+            graphs=graphs,
             stack=stack,
         )
         yield basis.runtime(own, await Store.take_over(database, clock, entropy))
@@ -129,9 +130,9 @@ async def check(home: Home) -> None:
     """
     settings = staffed(load_settings(home), home)
     Categories(home, settings)
-    async with _authors_graph(home, settings, os.environ) as opened:
-        if opened is not None:
-            opened.require()
+    async with _authors_graphs(home, settings, os.environ) as graphs:
+        if graphs.default is not None:
+            graphs.default.require()
         else:
             make_model(settings.model, home, clock=SystemClock(), environ=os.environ)
 
@@ -237,19 +238,15 @@ def _end_at_last(after_s: float) -> None:
     last.start()
 
 
-def _authors_graph(
-    home: Home, settings: Settings, environ: Mapping[str, str]
-) -> AbstractAsyncContextManager[Opened | None]:
-    """Open the graph that the settings name, if they name one."""
+def _authors_graphs(home: Home, settings: Settings, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Graphs]:
+    """Open the graphs that the settings name."""
     for name, agent in settings.agents.items():
         if agent.graph and name != FIRST_AGENT:
             what = f"agents.{name}.graph: only {FIRST_AGENT} has a graph, and its workers run the same"
             raise InvalidInput(what, where=str(home.config), hint=f"write it under [agents.{FIRST_AGENT}]")
-    if FIRST_AGENT not in settings.agents or not settings.agents[FIRST_AGENT].graph:
-        return nullcontext()
-    take_keys(home, environ)
-    trusted = targets(settings.categories.trusted_graphs, home.root)
-    return open_graph(settings.agents[FIRST_AGENT].graph, home.root, trusted=trusted, environ=environ)
+    if any(read_catalog(settings, home).references.values()):
+        take_keys(home, environ)
+    return open_graphs(settings, home, environ)
 
 
 def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: Clock, opened: Opened | None) -> Build:
@@ -274,7 +271,7 @@ class _Basis:
     log: EventLog
     database: Database
     saver: GroupedSaver
-    opened: Opened | None
+    graphs: Graphs
     stack: AsyncExitStack
 
     def runtime(self, build: Build, store: Store) -> Runtime:
@@ -292,12 +289,12 @@ class _Basis:
         messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
         subagents = Subagents(lambda: make_model(self.settings.model, self.home, clock=clock, environ=self.environ))
         specs = self._tools(workspace, messages, store, categories, subagents)
-        engine = self._engine(build, store, workspace, specs, narrowing, subagents, live)
+        engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
         parts = turns.Parts(
             store=store,
-            engine=engine,
+            engines=engines,
             intervals=interval.Intervals(
-                store=store, engine=engine, narrowing=narrowing, log=log, failpoints=failpoints
+                store=store, engines=engines, narrowing=narrowing, log=log, failpoints=failpoints
             ),
             mailboxes=mailboxes,
             agent_messages=messages,
@@ -323,6 +320,7 @@ class _Basis:
             worker=working,
             mailboxes=mailboxes,
             categories=categories,
+            catalog=self.graphs.catalog,
             workspace=workspace,
             live=live,
             log=log,
@@ -368,7 +366,7 @@ class _Basis:
             *subagent_tools(subagents),
         ]
 
-    def _engine(
+    def _engines(
         self,
         build: Build,
         store: Store,
@@ -377,34 +375,43 @@ class _Basis:
         narrowing: Narrowing,
         subagents: Subagents,
         live: LiveOutput,
-    ) -> Engine:
-        """Make the graph, with every tool call watched, and its engine."""
-        settings, foreign, secrets = self.settings, self.opened is not None, self._secrets()
-        # A foreign graph's tools are in no scope map, whatever they are called.
-        found = self.opened.inspection.held if self.opened is not None else ()
+    ) -> Engines:
+        """Make the graphs, with every tool call watched, and their engines."""
+        settings, foreign, secrets = self.settings, self.graphs.default is not None, self._secrets()
+        # A foreign graph's tools are in no scope map, whatever they are called: only our very tools are.
+        found = {self.graphs.catalog.label(name): one.inspection.held for name, one in self.graphs.opened.items()}
         gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing, found)
         self.stack.enter_context(watching(gate, ToolEvents(self.database, store, self.clock)))
         budget = TokenBudget(settings.model.daily_token_cap, store, self.clock)
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
         subagents.begin(gate, specs, inner)
-        graph = build(specs, [MemoryRecall(workspace), *inner], self.saver)
-        memory = self._store(workspace, gate)
-        graph = lend(graph, memory)
-        if self.opened is not None:
-            self.opened.loaded.lent.store = memory
-        # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
-        allow = budget.check if foreign else None
-        return Engine(graph, self.saver, foreign=foreign, allow=allow, secrets=secrets, live=live)
+        default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live)
+        engines: dict[str, Engine] = {}
+        for name, one in {default: None, **self.graphs.opened}.items():
+            of_author = one is not None and (name != default or foreign)
+            graph = (
+                one.bind(self.saver)
+                if one and name != default
+                else build(specs, [MemoryRecall(workspace), *inner], self.saver)
+            )
+            memory = self._store(workspace, gate, one)
+            graph = lend(graph, memory)
+            if one is not None:
+                one.loaded.lent.store = memory
+            # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
+            allow = budget.check if of_author else None
+            engines[name] = Engine(graph, self.saver, foreign=of_author, allow=allow, **how)
+        return Engines(engines, self.graphs.catalog)
 
-    def _store(self, workspace: Workspace, gate: Gate) -> MemoryStore:
+    def _store(self, workspace: Workspace, gate: Gate, opened: Opened | None) -> MemoryStore:
         tier = self.settings.memory.default_tier
-        if self.opened is None:
+        if opened is None:
             return MemoryStore(workspace, gate, Namespaces(tier=tier))
-        return MemoryStore(workspace, gate, self.opened.namespaces(tier), self.opened.loaded.store.index)
+        return MemoryStore(workspace, gate, opened.namespaces(tier), opened.loaded.store.index)
 
     def _secrets(self) -> frozenset[str]:
-        if self.opened is None and self.settings.model.name == OFFLINE:
+        if not self.graphs.opened and self.settings.model.name == OFFLINE:
             return frozenset()  # nothing asks for a key, and no server can repeat it
-        project = self.opened.loaded.reference.environment if self.opened else {}
-        return known_secrets(self.home, {**os.environ, **self.environ}, self.settings.model.base_url, project)
+        of_projects = self.graphs.environment
+        return known_secrets(self.home, {**os.environ, **self.environ}, self.settings.model.base_url, of_projects)

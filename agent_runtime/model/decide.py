@@ -42,6 +42,7 @@ class Action(StrEnum):
     SEAL_PAUSE = "seal-pause"  # a bounded pause waited in vain
     RELEASE = "release"  # the interrupt was settled by another path
     SETTLE_CANCELLED = "settle-cancelled"
+    FAIL = "fail"  # it cannot run on this thread
     START = "start"
     START_SEALED = "start-sealed"  # after sealing what was left undone
 
@@ -73,6 +74,7 @@ class TurnFacts:
         tries: intervals begun since its start or its newest resume, but for those that ended with their process in
             good order.
         paused_until: when a bounded pause ends; `pause` is its interrupt.
+        graph, context_json, config_json: what it runs, as in its row.
     """
 
     turn_id: str
@@ -83,6 +85,9 @@ class TurnFacts:
     tries: int = 0
     paused_until: datetime | None = None
     pause: str = ""
+    graph: str = ""
+    context_json: str = ""
+    config_json: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +123,7 @@ class Facts:
         live: a turn is running on the thread in this process.
         questions: asked on the thread and undecided.
         decided: interrupts that the author has decided and the graph has not gone on with.
+        elsewhere: why the trigger must not run on this thread; empty where it may.
     """
 
     now: datetime
@@ -129,6 +135,7 @@ class Facts:
     questions: tuple[Question, ...] = ()
     decided: tuple[str, ...] = ()
     thread: ThreadState = ThreadState()
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +198,11 @@ def _cancelled(asked: Incoming, facts: Facts) -> Decision | None:
     return Decision(action=Action.SETTLE_CANCELLED) if facts.cancelled else None
 
 
+def _elsewhere(asked: Incoming, facts: Facts) -> Decision | None:
+    """A thread of another graph is neither read nor written, whether or not it waits for its author."""
+    return Decision(action=Action.FAIL) if facts.elsewhere and asked.source in _TRIGGERS else None
+
+
 def _waiting(asked: Incoming, facts: Facts) -> Decision | None:
     if facts.newest is not None and facts.newest.status == "interrupted":
         return _at_interrupt(asked, facts.newest, facts)
@@ -203,7 +215,7 @@ def _settled_long_ago(asked: Incoming, _facts: Facts) -> Decision | None:
     return _DROP if asked.source in {"decision", "recovery"} else None
 
 
-_ROWS = (_taken_before, _under_way, _unfinished, _cancelled, _waiting, _settled_long_ago)
+_ROWS = (_taken_before, _under_way, _unfinished, _cancelled, _elsewhere, _waiting, _settled_long_ago)
 
 
 def _finish(turn: TurnFacts, thread: ThreadState, *, again: bool) -> Decision:

@@ -37,6 +37,7 @@ JSON_KEYS = {
         "deviations error category agent tokens_in tokens_out paused_until",
         "Deviation": "deviation_id kind channel page_id page_version says found source candidate_id why origin "
         "lifecycle turn_id task_name created_at decided_at note decided_by",
+        "Graph": "name graph is_assistant is_default reference description context config input problem",
         "ImportedThread": "thread_id channel state turns checkpoints waits",
         "Interrupt": "interrupt_id turn_id thread_id channel kind tool args args_hash missing_scope question "
         "allows_text task_name category status decision message created_at resolved_at expires_at reminded_at "
@@ -46,14 +47,19 @@ JSON_KEYS = {
         "Page": "page_id title tags origin lifecycle version updated_at sources attachments body",
         "RevalidationItem": "item_id page_id cause cause_version via state result turn_id note queued_at settled_at",
         "Thread": "thread_id channel agent task_name category status turns waiting tokens_in tokens_out first_at "
-        "last_at last_turn_id",
+        "last_at last_turn_id graph",
         "ToolCall": "id name args",
         "TriggerMark": "kind task fire_id nominal_at fired_at stands_for",
         "Turn": "turn_id thread_id channel agent category status trigger fire_id task_name attempt started_at ended_at "
-        "summary error cancel_requested tokens_in tokens_out",
+        "summary error cancel_requested tokens_in tokens_out graph",
     }.items()
 }
-RENAMED = {("Channel", "channel"): "name", ("Interrupt", "args"): "args_json", ("ToolCall", "args"): "args_json"}
+RENAMED = {
+    ("Channel", "channel"): "name",
+    ("Interrupt", "args"): "args_json",
+    ("ToolCall", "args"): "args_json",
+    **{("Graph", key): f"{key}_json" for key in ("context", "config", "input")},
+}
 LEFT_OUT = {  # fields of a message that its JSON does not have
     "Attachment": {"data"},
     "ConversationTurn": {"speech"},

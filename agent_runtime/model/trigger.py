@@ -55,7 +55,9 @@ INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "l
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
 _OF_AGENTS = frozenset({"sender", "parent", "hops"})  # said only where an agent sent it; absent in older envelopes
-ON_APPROVALS = ("approval_reminder_s", "approval_escalation_s", "approval_timeout_s")  # said only where they are set
+OF_GRAPH = ("graph", "context_json", "config_json", "input_json")
+ON_APPROVALS = ("approval_reminder_s", "approval_escalation_s", "approval_timeout_s")
+_SPARSE = (*ON_APPROVALS, *OF_GRAPH)  # said only where they are set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,8 @@ class Trigger:
         hops: how many messages between agents there were since an author or a fire, this one included.
         approval_reminder_s, approval_escalation_s, approval_timeout_s: how long after it was asked an approval that
             nobody answers is reminded of, alerted about, and ends; 0 for never.
+        graph: the name of a graph or an assistant; empty for the thread's, or the default one.
+        context_json, config_json, input_json: JSON objects for that graph, or empty.
     """
 
     source: Source
@@ -116,6 +120,10 @@ class Trigger:
     approval_reminder_s: int = 0
     approval_escalation_s: int = 0
     approval_timeout_s: int = 0
+    graph: str = ""
+    context_json: str = ""
+    config_json: str = ""
+    input_json: str = ""
 
     @property
     def shown(self) -> str:
@@ -128,7 +136,7 @@ class Trigger:
         """Return the trigger with its digest."""
         meta = self.to_meta()
         said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
-        said |= {name: meta[name] for name in ON_APPROVALS if name in meta}
+        said |= {name: meta[name] for name in _SPARSE if name in meta}
         # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
         said["category"] = self.grant.name
         meta["digest"] = hashlib.sha256(_SORTED.encode(said).encode()).hexdigest()
@@ -146,7 +154,7 @@ class Trigger:
         for name in INSTANTS:
             meta[name] = rfc3339(meta[name]) if meta[name] else ""
         meta["grant"] = _grant(self.grant)
-        for name in ON_APPROVALS:
+        for name in _SPARSE:
             if not meta[name]:
                 del meta[name]
         return meta
@@ -154,7 +162,7 @@ class Trigger:
 
 _TYPES = {item.name: item.type for item in fields(Trigger)}
 _read = attrgetter(*_TYPES)
-_DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED and name not in ON_APPROVALS]
+_DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED and name not in _SPARSE]
 _DIGESTED_OF_OTHERS = [name for name in _DIGESTED if name not in _OF_AGENTS]
 # Made once: `json.dumps` makes one for each call that asks for anything special.
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -295,7 +303,7 @@ def _derived(trigger: Trigger) -> tuple[str, str]:
 
 def from_meta(meta: Mapping[str, Any]) -> Trigger:
     """Read a trigger from its JSON object. Raises InvalidInput."""
-    if set(meta) | _OF_AGENTS | set(ON_APPROVALS) != set(_TYPES):
+    if set(meta) | _OF_AGENTS | set(_SPARSE) != set(_TYPES):
         raise InvalidInput("lacks or adds fields", where="meta")
     try:
         values: dict[str, Any] = {name: _value(name, _TYPES[name], value) for name, value in meta.items()}

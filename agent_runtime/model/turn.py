@@ -31,6 +31,8 @@ class Category:
         channels: channels besides the turn's own.
         network: hosts for fetching; `*` is any public host.
         recurring: a turn that a task started may start tasks of its own.
+        graphs: the graphs of whose tools `tools` speaks, where they are no tools of ours; the empty name is the default
+            graph's.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Category:
     seconds: int = 300
     tool_calls: int = 50
     tokens: int = 200_000
+    graphs: frozenset[str] = frozenset({""})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the category as a JSON object, sets as sorted arrays, equal for equal categories."""
@@ -86,6 +89,8 @@ class TurnContext:
         handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
         paced: it is an iteration of a self-paced loop.
         unanswered: an approval of this turn ended because nobody answered it: the turn asks nothing more.
+        graph: the name of its graph, as categories know it; empty for the default one.
+        context_json, config_json: JSON objects that the graph is given, or empty.
     """
 
     turn_id: str
@@ -106,6 +111,9 @@ class TurnContext:
     handoff: str = ""
     paced: bool = False
     unanswered: bool = False
+    graph: str = ""
+    context_json: str = ""
+    config_json: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +205,10 @@ class TurnRecord:
     approval_reminder_s: int = 0
     approval_escalation_s: int = 0
     approval_timeout_s: int = 0
+    graph: str = ""
+    context_json: str = ""
+    config_json: str = ""
+    input_json: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,7 @@ class _Scopes(_Strict):
     subagents: list[_Text] = Field(default_factory=list)
     network: list[_Text] = Field(default_factory=list)
     recurring: bool = False
+    graphs: list[_Text] | None = None
 
 
 class _Limits(_Strict):
@@ -121,6 +122,7 @@ class Categories:
     def __init__(self, home: Home, settings: Settings) -> None:
         self._folder = home.categories
         self._allowed = frozenset(settings.categories.autonomous_allowed)
+        self._default_graph = settings.default_graph
         self._shipped = {entry.name: entry for entry in self._read_shipped()}
         self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: a file's text as it was read, what it says
 
@@ -191,7 +193,9 @@ class Categories:
     def _entry(self, path: Path, file: _File, source: Source) -> CategoryEntry:
         return CategoryEntry(
             name=file.name,
-            category=_to_category(file, autonomous=file.autonomous and file.name in self._allowed),
+            category=_to_category(
+                file, autonomous=file.autonomous and file.name in self._allowed, default_graph=self._default_graph
+            ),
             source=source,
             path=str(path),
             overrides_shipped=source == "author" and file.name in self._shipped,
@@ -234,7 +238,8 @@ def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
     """
     file = read_toml(path).validate(_File)
     allowed = file.name in settings.categories.autonomous_allowed
-    return _to_category(file, autonomous=file.autonomous and allowed), file.autonomous
+    category = _to_category(file, autonomous=file.autonomous and allowed, default_graph=settings.default_graph)
+    return category, file.autonomous
 
 
 def _read_file(path: Path, text: str) -> _File:
@@ -299,15 +304,18 @@ def _unreachable(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
 
 
 def _twice(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
-    for key, values in scopes.model_dump(exclude={"recurring"}).items():
+    for key, values in scopes.model_dump(exclude={"recurring"}, exclude_none=True).items():
         for value in sorted({value for value in values if values.count(value) > 1}):
             yield ("scopes", key), f"{value} is listed twice"
 
 
-def _to_category(file: _File, *, autonomous: bool) -> Category:
+def _to_category(file: _File, *, autonomous: bool, default_graph: str) -> Category:
     grants: dict[str, Any] = {
-        name: frozenset(value) if isinstance(value, list) else value for name, value in file.scopes.model_dump().items()
+        name: frozenset(value) if isinstance(value, list) else value
+        for name, value in file.scopes.model_dump(exclude={"graphs"}).items()
     }
+    named = [default_graph] if file.scopes.graphs is None else file.scopes.graphs
+    grants["graphs"] = frozenset("" if graph == default_graph else graph for graph in named)
     own = file.model_dump(include={"name", "description", "silent", "outside"})
     return Category(**own, autonomous=autonomous, **grants, **file.limits.model_dump())
 

@@ -158,6 +158,7 @@ def intersect(grant: Category, now: Category | None) -> Category:
         outside="hide" if "hide" in {grant.outside, now.outside} else "ask",
         network=_common_hosts(grant.network, now.network),
         recurring=grant.recurring and now.recurring,
+        graphs=grant.graphs & now.graphs,
         **common,
         **limits,
     )
@@ -174,11 +175,12 @@ def beyond(asked: Category, turn: TurnContext) -> str:
     'category y grants tools web.fetch, which the turn under category x does not have'
     """
     own = turn.category
-    for name in GRANTS:
+    # The graphs say something only of tools of authors.
+    for name in (*GRANTS, *(("graphs",) if any(scope.startswith(FOREIGN) for scope in asked.tools) else ())):
         theirs, mine = getattr(asked, name), getattr(own, name)
         more = theirs - mine - ({turn.channel} if name == "channels" else set())
         if more and not (name == "network" and ANY_HOST in mine):
-            named = _short(", ".join(sorted(more)))
+            named = _short(", ".join(one or "the default one" for one in sorted(more)))
             return (
                 f"category {asked.name} grants {name} {named}, which the turn under category {own.name} does not have"
             )
@@ -255,11 +257,22 @@ class Narrowing:
             return None
 
 
+def _ungranted(scope: str, context: TurnContext) -> str:
+    """Return why a turn was not granted a tool scope; a grant for an author's tool is for that of certain graphs."""
+    category = context.category
+    if scope not in category.tools or not known_scope(scope):
+        return f"category {category.name} does not grant {scope}"
+    if scope.startswith(FOREIGN) and context.graph not in category.graphs:
+        where = context.graph or "the default graph"
+        return f"category {category.name} grants {scope} of other graphs, and not of {where}"
+    return ""
+
+
 def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:
     """Yield everything that a call needs and the turn was not granted, the tool scope first."""
     category = context.category
-    if scope not in category.tools or not known_scope(scope):
-        yield _Lack(field="tools", value=scope, reason=f"category {category.name} does not grant {scope}")
+    if reason := _ungranted(scope, context):
+        yield _Lack(field="tools", value=scope, reason=reason)
     if scope == LOOPS and context.started_by == "fire" and not category.recurring:
         reason = f"a task started this turn, and category {category.name} lets no turn of a task start tasks"
         yield _Lack(field="recurring", value="true", reason=reason)

@@ -16,9 +16,11 @@ from zoneinfo import ZoneInfo
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_runtime.mailbox.acceptor import Acceptor, Receipt
+from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import (
     FIRST_AGENT,
     NOT_AGENTS,
+    OF_GRAPH,
     ON_APPROVALS,
     Trigger,
     fire_key,
@@ -29,7 +31,7 @@ from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import Categories
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
-from turnkeeper.config.json_text import read_object
+from turnkeeper.config.json_text import check_configurable, read_object
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.errors import code_of
 from turnkeeper.times import EPOCH, LONGEST
@@ -68,7 +70,7 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
         agent=_agent(request.agent),
         grant=usable(read_label(request.category, "category"), get_category),
         prompt=_text(request.prompt, LONGEST_PROMPT, "prompt"),
-        payload_json=_payload(request.payload_json),
+        payload_json=_object(request.payload_json, "payload_json"),
         fire_id=fire_id,
         attempt=attempt,
         task_id=_matching(_ID, request.task_id, "task_id"),
@@ -85,6 +87,7 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
         last_nominal_at=_instant(catch_up, "last_nominal_at", "catch_up."),
         traceparent=_matching(_TRACE, request.traceparent, "traceparent") if request.traceparent else "",
         **_waits(request),
+        **_of_graph(request),
     ).sealed()
 
 
@@ -115,6 +118,7 @@ def read_message(
         agent=FIRST_AGENT,
         grant=usable(CONVERSATION, get_category),
         prompt=text,
+        **_of_graph(request),
     ).sealed()
 
 
@@ -176,10 +180,18 @@ def _text(text: str, longest: int, field: str) -> str:
     return text
 
 
-def _payload(text: str) -> str:
+def _object(text: str, field: str) -> str:
     if text:
-        read_object(text, where="payload_json", longest=LONGEST_PAYLOAD)
+        found = read_object(text, where=field, longest=LONGEST_PAYLOAD)
+        if field == "config_json":
+            check_configurable(found, field)
     return text
+
+
+def _of_graph(request: wire.FireRequest | wire.SendMessageRequest) -> dict[str, Any]:
+    """Return what a request says of its graph, by the names of the fields."""
+    graph = read_label(request.graph, "graph") if request.graph else ""
+    return {name: graph if name == "graph" else _object(getattr(request, name), name) for name in OF_GRAPH}
 
 
 def _waits(request: wire.FireRequest) -> dict[str, Any]:
@@ -222,8 +234,8 @@ Begun = tuple[wire.FireRequest, "asyncio.Future[Receipt] | TurnkeeperError"]
 class FireIntake:
     """Takes fires from single calls and from streams."""
 
-    def __init__(self, acceptor: Acceptor, categories: Categories) -> None:
-        self._acceptor, self._categories = acceptor, categories
+    def __init__(self, acceptor: Acceptor, categories: Categories, catalog: Catalog) -> None:
+        self._acceptor, self._categories, self._catalog = acceptor, categories, catalog
         self._refusing = asyncio.Event()
 
     def refuse(self) -> None:
@@ -299,8 +311,10 @@ class FireIntake:
 
     def _queue(self, request: wire.FireRequest, get_category: GetCategory) -> "asyncio.Future[Receipt]":
         try:
-            return self._acceptor.queue(read_fire(request, get_category))
-        except Conflict as refusal:  # what was accepted before its category went is still a duplicate
+            trigger = read_fire(request, get_category)
+            self._catalog.require(request.graph)
+            return self._acceptor.queue(trigger)
+        except Conflict as refusal:  # what was accepted before its category or graph went is still a duplicate
             return self._acceptor.queue(read_again(request), refusal=refusal)
 
 

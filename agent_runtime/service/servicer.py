@@ -19,8 +19,9 @@ from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import AuthorDecision, read_decision
 from agent_runtime.model.decide import FINISHED
+from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.mapping import to_message
-from agent_runtime.model.trigger import WAKES, message_key, turn_id_of
+from agent_runtime.model.trigger import WAKES, Trigger, message_key, turn_id_of
 from agent_runtime.model.turn import Category, KeyRecord, TurnRecord
 from agent_runtime.permissions.categories import Categories, CategoryEntry
 from agent_runtime.service import reads
@@ -57,6 +58,7 @@ class Runtime:
     worker: Worker
     mailboxes: Mailboxes
     categories: Categories
+    catalog: Catalog
     workspace: Workspace
     live: LiveOutput
     log: EventLog
@@ -71,7 +73,15 @@ RULES = Rules(
     reads=frozenset(
         {
             *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "ListChannels", "GetConversation"),
-            *("WatchConversation", "ListInterrupts", "ListCandidates", "ListCategories", "ListPages", "GetPage"),
+            *(
+                "WatchConversation",
+                "ListInterrupts",
+                "ListCandidates",
+                "ListCategories",
+                "ListGraphs",
+                "ListPages",
+                "GetPage",
+            ),
             *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
             *("ListMemory", "GetMemory", "SearchMemory"),
         }
@@ -208,11 +218,21 @@ class MessageIntake:
         channel = read_label(request.channel, "channel")
         thread_id = await self._thread_of(request, channel, request_id)
         trigger = read_message(request, self._runtime.categories.get, thread_id=thread_id, request_id=request_id)
+        await self._check_graph(trigger)
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, thread_id)
         look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, trigger.turn_id))
         turn_id = receipt.trigger.turn_id
         return wire.SendMessageResponse(turn_id=turn_id, thread_id=thread_id, duplicate=not receipt.fresh, **look)
+
+    async def _check_graph(self, trigger: Trigger) -> None:
+        """Raise Conflict for a graph that cannot run, or not on this thread."""
+        if not trigger.graph:
+            return
+        self._runtime.catalog.require(trigger.graph)
+        newest = await self._runtime.store.read(turn_reads.newest_on_thread, trigger.thread_id)
+        if newest is not None and (why := self._runtime.catalog.belongs_elsewhere(trigger, newest.graph)):
+            raise Conflict(why, where="graph", hint="or leave the graph out")
 
     async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> str:
         lying = self._runtime.mailboxes.known(message_key(request_id))
@@ -279,7 +299,7 @@ class Servicer(WorkspaceService):
         lookup, messages = TurnLookup(runtime), MessageIntake(runtime)
         self._runtime = runtime
         self._store = runtime.store
-        self._fires = FireIntake(runtime.acceptor, runtime.categories)
+        self._fires = FireIntake(runtime.acceptor, runtime.categories, runtime.catalog)
         self._closing = False
         self.workspace = runtime.workspace
         self.GetTurn = lookup.get_turn
@@ -390,6 +410,12 @@ class Servicer(WorkspaceService):
     ) -> wire.ListCategoriesResponse:
         """Return the categories, also those that cannot be used."""
         return wire.ListCategoriesResponse(categories=[_category(entry) for entry in self._runtime.categories.all()])
+
+    async def ListGraphs(  # noqa: N802
+        self, _request: wire.ListGraphsRequest, _context: Any
+    ) -> wire.ListGraphsResponse:
+        """Return the graphs and assistants that a fire or a message may name, also those that cannot run."""
+        return wire.ListGraphsResponse(graphs=[to_message(wire.Graph, one) for one in self._runtime.catalog.entries()])
 
 
 def _category(entry: CategoryEntry) -> wire.Category:

@@ -74,6 +74,11 @@ turns = sa.Table(
     sa.Column("approval_reminder_s", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("approval_escalation_s", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("approval_timeout_s", sa.BigInteger, nullable=False, server_default="0"),
+    # What it runs: the name of a graph, empty for the default one, and JSON objects that the graph is given, or empty.
+    sa.Column("graph", TEXT, nullable=False, server_default=""),
+    sa.Column("context_json", TEXT, nullable=False, server_default=""),
+    sa.Column("config_json", TEXT, nullable=False, server_default=""),
+    sa.Column("input_json", TEXT, nullable=False, server_default=""),
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
     sa.CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),

@@ -276,6 +276,9 @@ def _turn_facts(
         tries=turn.tries,
         paused_until=turn.paused_until,
         pause=next(pauses, ""),
+        graph=turn.graph,
+        context_json=turn.context_json,
+        config_json=turn.config_json,
     )
 
 

@@ -16,7 +16,7 @@ from agent_runtime.model import approval
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import FIRST_AGENT, Trigger, TriggerHeader, turn_id_of
+from agent_runtime.model.trigger import FIRST_AGENT, OF_GRAPH, Trigger, TriggerHeader, turn_id_of
 from agent_runtime.model.turn import Category, InterruptRecord, PastThread, Said, TurnRecord
 from agent_runtime.store import mail, turn_reads, turn_writes
 from agent_runtime.store.database import check_lease, take_lease
@@ -141,8 +141,17 @@ class Store:
     @_transaction
     def begin_cancelled(self, connection: Connection, at: datetime, trigger: Trigger) -> None:
         """Write a turn that was cancelled before it started."""
-        self._add_turn(connection, at, trigger, status="cancelled", ended_at_us=to_us(at))
+        kept = _of_thread(connection, trigger)
+        self._add_turn(connection, at, trigger, status="cancelled", ended_at_us=to_us(at), **kept)
         add_event(connection, trigger, "CANCELLED", at, trigger=_by(trigger))
+
+    @_transaction
+    def begin_failed(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
+        """Write a turn that failed before it started: its graph was given nothing."""
+        ended = {"error": storable(error), "ended_at_us": to_us(at)} | _of_thread(connection, trigger)
+        self._add_turn(connection, at, trigger, status="failed", **ended)
+        add_event(connection, trigger, "FAILED", at, trigger=_by(trigger), error=error)
+        return Finished(state="failed", owes=trigger.source == "agent")
 
     @_transaction
     def refuse(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
@@ -153,7 +162,7 @@ class Store:
         taken = turn_reads.get_keys(connection, [trigger.key]).get(trigger.key)
         if taken is None or taken.became == "kept":
             ended = {"tries": MOST_TRIES, "error": storable(error), "ended_at_us": to_us(at)}
-            self._add_turn(connection, at, trigger, status="failed", **ended)
+            self._add_turn(connection, at, trigger, status="failed", **ended | _of_thread(connection, trigger))
             add_event(connection, trigger, "FAILED", at, trigger=_by(trigger), error=error)
         return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
 
@@ -523,6 +532,12 @@ def _decide_as_approved(
                 turn_writes.settle_interrupt(connection, item.interrupt_id, settled, at, by)
                 decided.append(item.interrupt_id)
     return decided
+
+
+def _of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
+    """Return what a turn that never starts says of its graph: as its thread's, whatever its trigger named."""
+    newest = turn_reads.newest_on_thread(connection, trigger.thread_id)
+    return {} if newest is None else {name: getattr(newest, name) for name in OF_GRAPH}
 
 
 def _turn(connection: Connection, turn_id: str) -> TurnRecord:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 
 from agent_runtime.model.approval import FOR_EVER, AuthorDecision, RaisedInterrupt, Waits, canonical
 from agent_runtime.model.mapping import from_row
-from agent_runtime.model.trigger import INSTANTS, ON_APPROVALS, Trigger, TriggerHeader, from_meta
+from agent_runtime.model.trigger import INSTANTS, OF_GRAPH, ON_APPROVALS, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
@@ -26,6 +26,7 @@ _COPIED = (  # columns that a turn's row has from its trigger
     *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
     *("read_only", "timezone", "catch_up", "stands_for", "traceparent"),
     *ON_APPROVALS,
+    *OF_GRAPH,
 )
 _INSTANTS = ("remind_at", "reminded_at", "escalate_at", "escalated_at", "expires_at")  # of a question
 _ASKED = ("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question")

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from agent_runtime.graph.engine.engine import Ended, Engine, Order, Step
+from agent_runtime.graph.engine.engine import Ended, Engines, Order, Step
 from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES
 from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
@@ -21,7 +21,7 @@ RECORD_S = 0.25  # how long after it was said the conversation may show it
 OVERDUE_S = 1.0  # past its time limit, at which it was cancelled once
 _COPIED = (  # what a turn's context has from its row
     *("turn_id", "thread_id", "channel", "agent", "read_only", "fire_id", "task_name", "prompt"),
-    *("nominal_at", "stands_for"),
+    *("nominal_at", "stands_for", "context_json", "config_json"),
 )
 
 
@@ -29,10 +29,10 @@ class Intervals:
     """Runs intervals, and knows which turns run now."""
 
     def __init__(
-        self, *, store: Store, engine: Engine, narrowing: Narrowing, log: EventLog, failpoints: Failpoints
+        self, *, store: Store, engines: Engines, narrowing: Narrowing, log: EventLog, failpoints: Failpoints
     ) -> None:
         self._store = store
-        self._engine = engine
+        self._engines = engines
         self._narrowing = narrowing
         self._log = log
         self._failpoints = failpoints
@@ -61,7 +61,8 @@ class Intervals:
         recording = _Recording(self._store, self._failpoints, turn.turn_id)
         self._log_start(turn, mode)
         context = await self._context(turn)
-        work = self._engine.run(order, context, turn.after_message, recording.step, (turn.tokens_in, turn.tokens_out))
+        engine, used = self._engines.of(turn.graph), (turn.tokens_in, turn.tokens_out)
+        work = engine.run(order, context, turn.after_message, recording.step, used)
         task = asyncio.create_task(work, name=f"turn-{turn.turn_id}")
         self._running[turn.turn_id] = task
         seconds, in_time = context.category.seconds, {task}
@@ -100,6 +101,7 @@ class Intervals:
             writes_approved=any(_approves_writes(one, turn.turn_id) for one in asked),
             handoff=shown(handoffs),
             paced=turn.kind in WAKES,
+            graph=self._engines.catalog.label(turn.graph),
             unanswered=any(one.decision == EXPIRED for one in asked),
         )
 

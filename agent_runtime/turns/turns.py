@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agent_runtime.graph.engine.engine import Answers, Continue, Ended, Engine, Input, Order
+from agent_runtime.graph.engine.engine import Answers, Continue, Ended, Engines, Input, Order
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import Waits
@@ -123,7 +123,7 @@ class Parts:
     """What turns are made with."""
 
     store: Store
-    engine: Engine
+    engines: Engines
     intervals: Intervals
     mailboxes: Mailboxes
     agent_messages: AgentMessages
@@ -138,7 +138,7 @@ class Turns:
 
     def __init__(self, parts: Parts, lanes: Lanes) -> None:
         self._store = parts.store
-        self._engine = parts.engine
+        self._engines = parts.engines
         self._intervals = parts.intervals
         self._mailboxes = parts.mailboxes
         self._agent_messages = parts.agent_messages
@@ -163,6 +163,7 @@ class Turns:
             Action.SEAL_PAUSE: self._seal_pause,
             Action.RELEASE: self._release,
             Action.SETTLE_CANCELLED: self._settle_cancelled,
+            Action.FAIL: self._fail,
             Action.START: self._start,
             Action.START_SEALED: self._start,
         }
@@ -172,9 +173,7 @@ class Turns:
         key = item.trigger.key if item.trigger else ""
         for _ in range(MOST_ROUNDS):
             facts = await self._store.facts(item.asked, thread_id, key)
-            asked_about = [turn.turn_id for turn in (facts.own, facts.newest) if turn is not None]
-            thread = await self._engine.read(thread_id, asked_about)
-            facts = replace(facts, thread=thread)
+            facts = await self._with_thread(thread_id, item, facts)
             decision = decide(item.asked, facts)
             if decision.action is Action.WAIT:
                 return Handled(done=False, until=decision.until)
@@ -186,6 +185,16 @@ class Turns:
                     await self._archive(item)
                 return Handled(done=True)
         raise RuntimeError(f"no end to decisions about {item.asked} after {MOST_ROUNDS}")
+
+    async def _with_thread(self, thread_id: str, item: Item, facts: Facts) -> Facts:
+        """Return the facts with where the thread stands in its graph, unless the trigger belongs to another one."""
+        known = facts.own or facts.newest
+        elsewhere = self._engines.catalog.belongs_elsewhere(item.trigger, known.graph) if item.trigger and known else ""
+        if elsewhere:
+            return replace(facts, elsewhere=elsewhere)
+        graph = known.graph if known else item.trigger.graph if item.trigger else ""
+        asked_about = [turn.turn_id for turn in (facts.own, facts.newest) if turn is not None]
+        return replace(facts, thread=await self._engines.of(graph).read(thread_id, asked_about))
 
     def released(self, finished: Finished) -> None:
         """Go on with what waited for a turn's end: messages that were kept back, and an agent that wants an answer."""
@@ -208,7 +217,7 @@ class Turns:
         return True
 
     async def _start(self, item: Item, _decision: Decision, facts: Facts) -> bool:
-        turn = await self._store.begin(_trigger(item))
+        turn = await self._store.begin(self._engines.catalog.setup(_trigger(item), facts.newest))
         return await self._run(turn, _input(turn, facts.newest.status if facts.newest else ""), "start")
 
     async def _give_input(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
@@ -228,15 +237,15 @@ class Turns:
         turn = await self._store.resume(decision.turn_id, decision.interrupts)
         return await self._run(turn, Answers(values=turn.answers), "resume")
 
-    async def _resume_pause(self, item: Item, decision: Decision, _facts: Facts) -> bool:
-        trigger = _trigger(item)
-        mark = await self._engine.last_message(trigger.thread_id)
+    async def _resume_pause(self, item: Item, decision: Decision, facts: Facts) -> bool:
+        trigger = self._engines.catalog.setup(_trigger(item), facts.newest)
+        mark = await self._engines.of(trigger.graph).last_message(trigger.thread_id)
         turn = await self._store.resume_pause(trigger, decision.turn_id, decision.interrupts[0], mark)
         return await self._run(turn, Answers(values=turn.answers), "start")
 
     async def _record(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
-        return await self._settle(turn, await self._engine.look(turn.thread_id, turn.after_message))
+        return await self._settle(turn, await self._engines.of(turn.graph).look(turn.thread_id, turn.after_message))
 
     async def _give_up(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
@@ -288,6 +297,12 @@ class Turns:
         await self._store.begin_cancelled(_trigger(item))
         return True
 
+    async def _fail(self, item: Item, _decision: Decision, facts: Facts) -> bool:
+        trigger = _trigger(item)
+        self.released(await self._store.begin_failed(trigger, facts.elsewhere))
+        self.notify("failure", trigger)
+        return True
+
     async def _run(self, turn: TurnRecord, order: Order, mode: str) -> bool:
         self._failpoints.reach("runtime.started")
         try:
@@ -321,7 +336,7 @@ class Turns:
             return await self._finish(turn, "cancelled", ended.error, said)
         done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error, said)
         if ended.stopped == "end":
-            await self._engine.prune(turn.thread_id)
+            await self._engines.of(turn.graph).prune(turn.thread_id)
         return done
 
     async def _wait_for(self, turn: TurnRecord, ended: Ended) -> bool:
@@ -350,7 +365,7 @@ class Turns:
 
     async def _ask_again(self, turn: TurnRecord, ended: Ended) -> bool:
         """Let questions stand again whose answers the graph refused; False if none of them is the graph's own."""
-        left = (await self._engine.read(turn.thread_id)).pending
+        left = (await self._engines.of(turn.graph).read(turn.thread_id)).pending
         again = await self._store.ask_again(turn.turn_id, ended.refused, left, ended.error)
         self._store.asked.notify()
         for one in again:
@@ -389,4 +404,4 @@ def _input(turn: TurnRecord, before: str) -> Input:
     note = (
         f"The turn before this one on this thread {_ENDINGS[before]} before it finished." if before in _ENDINGS else ""
     )
-    return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note)
+    return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note, input_json=turn.input_json)

@@ -128,7 +128,7 @@ class Worker:
         self._handoffs = handoffs
         self._store = parts.store
         self._mailboxes = parts.mailboxes
-        self._engine = parts.engine
+        self._engines = parts.engines
         self._intervals = parts.intervals
         self._log = parts.log
         self._failpoints = parts.failpoints
@@ -187,7 +187,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         await self._terminal_deliveries.stop()
-        self._engine.drain()
+        self._engines.drain()
         await self._lanes.stop(grace_s)
         await self._notifier.close()
 

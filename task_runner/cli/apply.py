@@ -13,6 +13,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, all_tasks, read_file, runner
 from task_runner.cli.rows import column, text_of
 from task_runner.model.fields import BY_NAME, given
+from task_runner.model.task import own_thread
 from turnkeeper import console
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.errors import Conflict, InvalidInput
@@ -135,7 +136,7 @@ def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
     for task in sorted(tasks, key=lambda task: task.spec.name):
         spec = wire.TaskSpec()
         spec.CopyFrom(task.spec)
-        if spec.thread_id == task.id:
+        if spec.thread_id == own_thread(task.id, spec.graph):
             spec.ClearField("thread_id")  # its own: another home gives another
         if task.id.startswith("loop-") and task.id != spec.name:
             spec.id = task.id  # by which it is a loop also elsewhere

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from task_runner.model.fields import FIELDS, given
+from task_runner.model.fields import FIELDS, JSON, given
 from turnkeeper import console
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
@@ -26,6 +26,9 @@ def task_row(task: Any) -> dict[str, Any]:
     """Return a task with every field it was declared with, and what has become of it."""
     spec = task.spec
     schedule, values = spec.WhichOneof("schedule"), given(spec)
+    values |= {
+        field.name: json.loads(values[field.name]) for field in FIELDS if field.kind is JSON and field.name in values
+    }
     declared = {
         field.written_as: values.get(field.name, field.absent)
         for field in FIELDS
@@ -38,7 +41,6 @@ def task_row(task: Any) -> dict[str, Any]:
         "schedule": task.schedule,
         **({schedule: values[schedule]} if schedule else {}),
         **declared,
-        "payload": json.loads(spec.payload_json) if spec.payload_json else None,
         "created_by": row_of(spec.created_by) if spec.HasField("created_by") else None,
         **row_of(task, without={"id", "spec", "kind", "schedule", "anchor_at"}),
         "state": task.state,

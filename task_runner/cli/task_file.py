@@ -123,9 +123,9 @@ def _spec(table: Any, folder: Path) -> wire.TaskSpec:
 
 def _table(spec: wire.TaskSpec) -> str:
     values = given(spec)
-    if payload := values.get("payload_json"):
-        # TOML has no null: such a payload stays JSON.
-        values["payload_json"] = payload if "null" in payload else json.loads(payload)
+    for name in (field.name for field in FIELDS if field.kind is JSON and field.name in values):
+        # TOML has no null: such a value stays JSON.
+        values[name] = values[name] if "null" in values[name] else json.loads(values[name])
     lines = ["[[task]]"]
     for field in FIELDS:
         value = values.get(field.name)

@@ -15,6 +15,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NameArgument, complete_channel, read_file, runner
 from task_runner.cli.rows import events_lines, local, row_of, task_row, time
 from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, JSON, SCHEDULES, Field, put
+from task_runner.model.task import own_thread
 from turnkeeper import console
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
@@ -210,7 +211,7 @@ def edit(
     task = chosen.call("GetTask", wire.GetTaskRequest(name=name))
     spec = wire.TaskSpec()
     spec.CopyFrom(task.spec)
-    if spec.thread_id == task.id:
+    if spec.thread_id == own_thread(task.id, spec.graph):
         spec.ClearField("thread_id")
     if given["catch_up"] is not None and given["overlap"] is None:
         spec.ClearField("overlap")  # each policy has a default of its own

@@ -1,7 +1,7 @@
 """The agent runtime over gRPC: the runner sends it fires and follows its events; it knows nothing of what a turn is."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,6 +120,13 @@ class Runtime:
         # A runtime that has just come up is there before this channel tries again: wait for it, up to the deadline.
         found = await self._answered("ListCategories", wire.ListCategoriesRequest(), deadline_s, wait_for_ready=True)
         return frozenset(category.name for category in found.categories if not category.problem)
+
+    async def graphs(self, deadline_s: float) -> Mapping[str, str]:
+        """Return the graphs and assistants that a fire may name, each with why it cannot run, or nothing."""
+        if not self._socket.exists():
+            raise Unreachable(f"{PEER} is not running")
+        found = await self._answered("ListGraphs", wire.ListGraphsRequest(), deadline_s, wait_for_ready=True)
+        return {graph.name: graph.problem for graph in found.graphs}
 
     async def decisions_waiting(self, deadline_s: float) -> int:
         """Return how many interrupts wait for the author."""

@@ -127,6 +127,7 @@ class Outcome(StrEnum):
 UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # in the reason of a fire whose turn asked and got no answer; the runtime says so
+OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that say what of the runtime a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
 # The fires that `max_fires` bounds: those that nobody asked for one by one.
@@ -164,7 +165,9 @@ class Definition:
         overlap: what becomes of a fire that is due while another is open.
         start_at, end_at, expires_at: bounds on scheduled times, all included; None for no bound.
         max_fires: how many scheduled fires may ever be accepted; None for no limit.
-        thread_id: the runtime's thread; empty for the task's own id, `EACH_FIRE` for a thread of its own for each fire.
+        thread_id: the runtime's thread; empty for the task's own, `EACH_FIRE` for a thread of its own for each fire.
+        graph: the graph or the assistant of the runtime that it runs; empty for the runtime's default.
+        context_json, config_json, input_json: JSON objects for that graph, or empty; passed to the runtime.
         tags: labels, sorted by key.
         jitter: the most that a fire is put off, by an amount that its scheduled time decides.
         exclude: days and spans without scheduled times, as :func:`task_runner.timetable.check_excluded` writes them.
@@ -197,6 +200,10 @@ class Definition:
     expires_at: datetime | None = None
     max_fires: int | None = None
     thread_id: str = ""
+    graph: str = ""
+    context_json: str = ""
+    config_json: str = ""
+    input_json: str = ""
     agent: str = "agent0"
     read_only: bool = False
     tags: tuple[tuple[str, str], ...] = ()
@@ -300,6 +307,11 @@ class Task:
     usage: Usage | None = None
     pacing: Pacing | None = None
 
+    @property
+    def own_thread(self) -> str:
+        """The thread that is the task's alone."""
+        return own_thread(self.id, self.definition.graph)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fire:
@@ -398,6 +410,15 @@ def earliest(*instants: datetime | None) -> datetime | None:
     return min((at for at in instants if at is not None), default=None)
 
 
+def own_thread(task_id: str, graph: str) -> str:
+    """Return the thread that is a task's alone: one for each graph that it runs, as a thread belongs to one graph.
+
+    >>> own_thread("task-00000001", ""), own_thread("task-00000001", "research")
+    ('task-00000001', 'task-00000001:research')
+    """
+    return f"{task_id}:{graph}" if graph else task_id
+
+
 def check_name(name: str, *, own_id: str = "") -> str:
     """Return a task's name if it is one. Raises InvalidInput: bad characters, or the shape of another task's id."""
     if not _NAME.fullmatch(name):
@@ -437,7 +458,7 @@ def fire_id(task_id: str, nominal_at: datetime, suffix: str = "") -> str:
 def thread_of(task: "Task", fire_id: str) -> str:
     """Return the runtime's thread of a fire: the one that its task names, else the task's own, or the fire's own."""
     named = task.definition.thread_id
-    return fire_id if named == EACH_FIRE else named or task.id
+    return fire_id if named == EACH_FIRE else named or task.own_thread
 
 
 class _Slots(NamedTuple):

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.model import task as model
-from task_runner.model.task import LONGEST_REASON, Fire, FireKind, Outcome, Snapshot, Task, TaskState, replace
+from task_runner.model.task import LONGEST_REASON, OF_GRAPH, Fire, FireKind, Outcome, Snapshot, Task, TaskState, replace
 from task_runner.planner import log_records, self_paced
 from task_runner.planner.budgets import Ended, settle_up
 from task_runner.planner.entries import Plan
@@ -25,7 +25,7 @@ from turnkeeper.times import to_us
 LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way while the next are planned
 NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
 # What a request says of its task by the same names as the definition.
-_PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone")
+_PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone", *OF_GRAPH)
 _ON_APPROVALS = ("approval_reminder", "approval_escalation", "approval_timeout")
 
 
@@ -35,7 +35,9 @@ def frozen_request(task: Task) -> bytes:
     A thread of its own for each fire stands there as `model.EACH_FIRE`, until the fire is sent.
     """
     definition = task.definition
-    request = wire.FireRequest(task_id=task.id, task_name=definition.name, thread_id=definition.thread_id or task.id)
+    request = wire.FireRequest(
+        task_id=task.id, task_name=definition.name, thread_id=definition.thread_id or task.own_thread
+    )
     for name in _PASSED_ON:
         setattr(request, name, getattr(definition, name))
     for name in _ON_APPROVALS:

@@ -27,7 +27,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper import __version__
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, meant
 from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Rules, current
 
@@ -72,7 +72,7 @@ class Service:
         self._store, self._runtime, self._clock, self._entropy = store, runtime, clock, entropy
         self._log, self._defaults, self._tick, self._changed = log, defaults, tick, changed
         self._serving = serving
-        self._categories = Categories(runtime, clock)
+        self._names = Names(runtime, clock)
 
     async def create_task(self, request: wire.CreateTaskRequest) -> wire.CreateTaskResponse:
         """Store a new task, or with `dry_run` only say what it would be."""
@@ -80,7 +80,7 @@ class Service:
         spec = as_loop(request.spec, _UNNAMED) if request.loop else request.spec
         definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
         self._check_lasting([spec])
-        warnings = await self._categories.check({definition.category})
+        warnings = await self._names.check({definition.category}, {definition.graph})
         if request.dry_run:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
@@ -119,7 +119,7 @@ class Service:
         now = self._clock.now()
         task = await self._store.run(lambda session: changes.find_living(session, request.name))
         definition = parse_spec(request.spec, self._defaults, now, previous=task.definition, own_id=task.id)
-        warnings = await self._categories.check({definition.category})
+        warnings = await self._names.check({definition.category}, {definition.graph})
         answer = wire.UpdateTaskResponse(
             changed=definition != task.definition,
             changed_fields=changes.changed_fields(task.definition, definition),
@@ -139,7 +139,8 @@ class Service:
         """Create or update each of several tasks, and with `prune` delete the others, in one transaction."""
         now = self._clock.now()
         self._check_lasting(request.specs)
-        warnings = await self._categories.check({spec.category for spec in request.specs if spec.category})
+        named = {spec.category for spec in request.specs if spec.category}
+        warnings = await self._names.check(named, {spec.graph for spec in request.specs})
         if request.dry_run:
             done = await self._store.rehearse(self._apply(request, now))
         else:
@@ -400,8 +401,8 @@ _DEADLINE_S = 1.0
 _KNOWN_FOR_S = 5.0
 
 
-class Categories:
-    """Checks categories against the runtime; remembers for a few seconds which exist, never which do not."""
+class Names:
+    """Checks names against the runtime; remembers for a few seconds which categories exist, never which do not."""
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
         self._runtime = runtime
@@ -409,8 +410,28 @@ class Categories:
         self._known = frozenset[str]()
         self._asked_at = float("-inf")
 
-    async def check(self, names: set[str]) -> list[str]:
-        """Return a warning if the runtime cannot be asked. Raises InvalidInput for a category it does not know."""
+    async def check(self, categories: set[str], graphs: set[str]) -> list[str]:
+        """Return warnings if the runtime cannot be asked. Raises InvalidInput for a name it does not know."""
+        return [*await self._check_categories(categories), *await self._check_graphs(graphs - {""})]
+
+    async def _check_graphs(self, names: set[str]) -> list[str]:
+        if not names:
+            return []
+        try:
+            known = await self._runtime.graphs(_DEADLINE_S)
+        except TurnkeeperError:
+            asked = (
+                f"agent-runtime does not answer: whether the graph {', '.join(sorted(names))} exists was not checked"
+            )
+            return [f"{asked}; an unknown one stops the task later"]
+        for name in sorted(names):
+            if name not in known:
+                raise InvalidInput(f"unknown graph {name!r}", where="graph", hint=meant(name, known))
+            if known[name]:
+                raise InvalidInput(f"the graph {name} cannot run: {known[name]}", where="graph")
+        return []
+
+    async def _check_categories(self, names: set[str]) -> list[str]:
         steady = self._clock.monotonic()
         if names <= self._known and steady - self._asked_at < _KNOWN_FOR_S:
             return []

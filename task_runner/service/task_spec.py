@@ -235,21 +235,32 @@ def refuse_nul(text: str, field: str) -> None:
         raise InvalidInput("contains a NUL character", where=field)
 
 
-def _payload(given: _Given) -> str:
-    if not given.spec.payload_json:
-        return ""
-    payload = read_object(given.spec.payload_json, where="payload", longest=LONGEST_PROMPT)
-    compact = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-    if len(compact.encode("utf-8", errors="replace")) > LONGEST_PROMPT:
-        raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where="payload")
-    return compact
+def _object(name: str) -> Callable[[_Given], str]:
+    """Return what reads a field that holds a JSON object: as one line, empty where it is not given."""
+    where = BY_NAME[name].written_as
+
+    def parse(given: _Given) -> str:
+        text = getattr(given.spec, name)
+        if not text:
+            return ""
+        compact = json.dumps(
+            read_object(text, where=where, longest=LONGEST_PROMPT), ensure_ascii=False, separators=(",", ":")
+        )
+        if len(compact.encode("utf-8", errors="replace")) > LONGEST_PROMPT:
+            raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where=where)
+        return compact
+
+    return parse
 
 
 def _thread(given: _Given) -> str:
+    """Return the thread that a task names; empty for its own, also where it was written out for the graph before."""
     thread_id = given.spec.thread_id
     if thread_id == EACH:
         return model.EACH_FIRE
-    return "" if thread_id in {"", given.own_id} else check_label(thread_id, "thread_id")
+    graphs = {"", given.spec.graph, given.previous.graph if given.previous else ""}
+    own = {model.own_thread(given.own_id, graph) for graph in graphs}
+    return "" if thread_id in {"", *own} else check_label(thread_id, "thread_id")
 
 
 # The fields whose value depends on more than what the spec says of them.
@@ -257,7 +268,7 @@ _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
     "name": lambda given: model.check_name(given.spec.name, own_id=given.own_id),
     "timezone": lambda given: given.timezone,
     "prompt": _prompt,
-    "payload_json": _payload,
+    **{name: _object(name) for name in ("payload_json", "context_json", "config_json", "input_json")},
     "grace": _grace,
     "overlap": _overlap,
     "expires_at": _expiry,

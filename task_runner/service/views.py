@@ -50,7 +50,7 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
         shown.iteration = task.pacing.iteration
         stamp(shown.armed_at, task.pacing.armed_at)
     if not shown.spec.HasField("thread_id"):
-        shown.spec.thread_id = task.id
+        shown.spec.thread_id = task.own_thread
     stamp(shown.created_at, task.created_at)
     stamp(shown.anchor_at, task.definition.schedule.anchor_at)
     if task.state is TaskState.ACTIVE:

@@ -257,7 +257,7 @@ def _text_of_usage(usage: Usage) -> str:
 
 def _paced_thread(task: Task) -> str | None:
     paced = task.definition.schedule.kind is model.ScheduleKind.DYNAMIC
-    return (task.definition.thread_id or task.id) if paced else None
+    return (task.definition.thread_id or task.own_thread) if paced else None
 
 
 def _pacing_of(text: str) -> Pacing:

@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 from turnkeeper.errors import InvalidInput
 
 DEEPEST = 32
+# The thread, and what a checkpoint says of its turn.
+_NOT_CONFIGURABLE = frozenset({"thread_id", "turn_id", "grant", "before_turn", "run_id"})
 
 
 def read_object(
@@ -38,6 +40,14 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
         raise InvalidInput(f"is nested deeper than {deepest} levels", where=where)
     if not half_characters and "\\u" in text and not _has_utf8(found):
         raise InvalidInput("holds half a character (a lone surrogate)", where=where)
+    return found
+
+
+def check_configurable(found: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return what LangGraph's `configurable` may hold. Raises InvalidInput for what Turnkeeper or LangGraph sets."""
+    for name in found:
+        if name in _NOT_CONFIGURABLE or name.startswith(("__", "checkpoint_")):
+            raise InvalidInput(f"{name!r} is set by Turnkeeper or LangGraph", where=where, hint="leave it out")
     return found
 
 

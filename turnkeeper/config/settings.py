@@ -5,11 +5,12 @@ The keys and their defaults are documented by the models below; `turnkeeper conf
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from turnkeeper.config.home import Home
+from turnkeeper.config.json_text import check_configurable
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import parse_duration
@@ -29,6 +30,10 @@ def _seconds(value: object) -> object:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]
 # Long enough for two looks to differ: a daemon's counter rises every five seconds.
 WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400)]
+
+
+# As a thread's id may be written, which a task's has at its end: it must not look like a path.
+GraphName = Annotated[str, Field(pattern=r"^[!-.0-~](?:[ -.0-~]{0,61}[!-.0-~])?$")]
 
 
 class _Section(BaseModel):
@@ -133,10 +138,30 @@ class WatchdogSettings(_Section):
     )
 
 
+class AssistantSettings(_Section):
+    """`[assistants.<name>]`: a graph as it is configured under a name, for tasks and messages that name it."""
+
+    graph: str = Field("", description="the name of the graph that it configures; empty: the default one")
+    description: str = Field("", max_length=1000, description="one sentence for you")
+    context: dict[str, JsonValue] = Field(default_factory=dict, description="LangGraph's context")
+    config: dict[str, JsonValue] = Field(default_factory=dict, description="LangGraph's configurable")
+    input: dict[str, JsonValue] = Field(default_factory=dict, description="fields of the input, beside the prompt")
+
+    @field_validator("config")
+    @classmethod
+    def _checked(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return check_configurable(value, "config")
+        except InvalidInput as error:
+            raise ValueError(error.what) from error
+
+
 class Settings(_Section):
     """The whole of `config.toml`."""
 
     agents: dict[str, AgentSettings] = Field(default_factory=dict)
+    graphs: dict[GraphName, str] = Field(default_factory=dict)
+    assistants: dict[GraphName, AssistantSettings] = Field(default_factory=dict)
     model: ModelSettings = Field(default_factory=ModelSettings)
     categories: CategorySettings = Field(default_factory=CategorySettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)
@@ -144,6 +169,12 @@ class Settings(_Section):
     approvals: ApprovalSettings = Field(default_factory=ApprovalSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
+
+    @property
+    def default_graph(self) -> str:
+        """The name of the graph that turns run which name none: of `agent0`'s, or `default` for our own agent."""
+        graph = self.agents[FIRST_AGENT].graph if FIRST_AGENT in self.agents else ""
+        return graph.rpartition(":")[2] or "default"
 
 
 def load_settings(home: Home) -> Settings:
@@ -205,6 +236,9 @@ def effective(settings: Settings, home: Home) -> Iterator[tuple[str, object, str
         parts = value.items() if isinstance(value, dict) else [("", value)]
         for name, part in parts:
             prefix = f"{section}.{name}" if name else section
+            if isinstance(part, str):
+                yield prefix, part, str(home.config)
+                continue
             for key in type(part).model_fields:
                 stated = key in part.model_fields_set and (name or section in settings.model_fields_set)
                 source = str(home.config) if stated else "default"

@@ -1,6 +1,7 @@
 """`agent-runtime conversation` and `agent-runtime send`."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -105,6 +106,13 @@ ToChannel = Annotated[
 Words = Annotated[str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from standard input.")]
 Thread = Annotated[str, typer.Option("--thread", help="Continue this thread instead of the thread of the newest turn.")]
 New = Annotated[bool, typer.Option("--new", help="Begin a new thread.")]
+Graph = Annotated[
+    str,
+    typer.Option("--graph", help="The graph or assistant that answers; begins a new thread unless --thread is given."),
+]
+Context = Annotated[str, typer.Option("--context", help="The graph's context: a JSON object, or @FILE.")]
+Config = Annotated[str, typer.Option("--config", help="LangGraph's configurable: a JSON object, or @FILE.")]
+Input = Annotated[str, typer.Option("--input", help="Fields of the graph's input beside the message: JSON, or @FILE.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answer and print it.")]
 Patience = Annotated[str, typer.Option("--timeout", help="The longest time that --wait waits.")]
 _POLL_S = 0.1
@@ -118,6 +126,10 @@ def send(
     text: Words,
     thread: Thread = "",
     new: New = False,
+    graph: Graph = "",
+    context: Context = "",
+    config: Config = "",
+    input_: Input = "",
     wait: Wait = False,
     timeout: Patience = "10m",
 ) -> None:
@@ -133,7 +145,15 @@ def send(
     patience_s = parse_duration(timeout, field="--timeout").total_seconds()
     words = sys.stdin.read() if text == "-" else text
     request = wire.SendMessageRequest(
-        channel=channel, text=words, thread_id=thread, new_thread=new, request_id=SystemEntropy().hex(32)
+        channel=channel,
+        text=words,
+        thread_id=thread,
+        new_thread=new or bool(graph and not thread),
+        request_id=SystemEntropy().hex(32),
+        graph=graph,
+        context_json=_json_of(context),
+        config_json=_json_of(config),
+        input_json=_json_of(input_),
     )
     sent = change("SendMessage", request)
     note(f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}")
@@ -146,6 +166,16 @@ def send(
         with status("waiting for the answer"):
             turn = _await(sent.turn_id, patience_s)
         _print_answer(channel, turn)
+
+
+def _json_of(text: str) -> str:
+    """Return an option's JSON, from a file where it names one."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read: {error}", where=text[1:]) from error
 
 
 def _await(turn_id: str, patience_s: float) -> wire.Turn:

@@ -25,6 +25,7 @@ from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical
 from agent_runtime.model.decide import Position, ThreadState
+from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.turn import Said, TurnContext
 from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
 
@@ -46,10 +47,12 @@ class Input:
         prompt: what is asked.
         payload_json: a JSON object that goes with it, or empty.
         note: how the turn before it ended, where that matters; empty for none.
+        input_json: a JSON object with fields of the graph's input, or empty.
     """
 
     prompt: str
     payload_json: str = ""
+    input_json: str = ""
     note: str = ""
 
 
@@ -190,6 +193,7 @@ class Engine:
         self._live = live
         self._schema = inputs.read_schema(graph)
         self._stops = foreign and stops.stops_anywhere(graph)
+        self._configured = inputs.read_context(graph.context_schema)
         self._controls: set[RunControl] = set()
         self._draining = False
         self._questions: OrderedDict[str, Questions] = OrderedDict()  # by thread: what the guard asked on it
@@ -341,13 +345,15 @@ class Engine:
             told = [order.note, context.handoff if self._foreign else ""]
             note = "\n\n".join(filter(None, told))
             if not self._schema.keeps_messages:
-                return self._schema.value(context.turn_id, order.prompt, order.payload_json, note), _last_id(values)
+                said = order.prompt, order.payload_json, note, order.input_json
+                return self._schema.value(context.turn_id, *said), _last_id(values)
             messages = inputs.opening(context.turn_id, order.prompt, order.payload_json, note)
             before = inputs.messages_of(values)
             # A graph of the author's own decides itself what it forgets.
             window = inputs.OF_FIRE if context.started_by == "fire" and not context.by_agent else inputs.OF_AUTHOR
             forgotten = [] if self._foreign else inputs.outgrown(before, window)
-            return {"messages": [*forgotten, *inputs.dangling(before), *messages]}, ""
+            own = self._schema.beside_messages(order.input_json)
+            return own | {"messages": [*forgotten, *inputs.dangling(before), *own.get("messages", ()), *messages]}, ""
         given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
         if self._schema.keeps_messages:
             return given, ""
@@ -363,8 +369,7 @@ class Engine:
         given, before = await self._given(order, context)
         stream = self._graph.astream(
             given,
-            _config(context.thread_id, turn=context, before=before)
-            | ({"callbacks": [progress.usage]} if progress.usage is not None else {}),
+            self._run_config(context, before, progress),
             context=self._context(context),
             stream_mode=["values", "custom"],
             subgraphs=True,  # a graph may ask from within a subgraph to be woken
@@ -416,7 +421,15 @@ class Engine:
     def _context(self, turn: TurnContext) -> Any:
         if not self._foreign:
             return turn
-        return None if self._graph.context_schema is None else {}
+        return self._configured.made(turn.context_json, turn.config_json)[0]
+
+    def _run_config(self, turn: TurnContext, before: str, progress: _Progress) -> dict[str, Any]:
+        config = _config(turn.thread_id, turn=turn, before=before)
+        if self._foreign:
+            config["configurable"] = (
+                self._configured.made(turn.context_json, turn.config_json)[1] | config["configurable"]
+            )
+        return config | ({"callbacks": [progress.usage]} if progress.usage is not None else {})
 
     def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False) -> Step:
         messages = inputs.messages_of(values)
@@ -430,6 +443,24 @@ class Engine:
             lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")
         tokens_in, tokens_out = model_output.tokens_of(own or ())
         return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out)
+
+
+class Engines:
+    """The engines of a runtime, one for each graph that can run."""
+
+    def __init__(self, engines: Mapping[str, Engine], catalog: Catalog) -> None:
+        self._engines = engines
+        self.catalog = catalog
+
+    def of(self, graph: str) -> Engine:
+        """Return the engine of a graph, or of an assistant's. Raises Conflict if none can run it now."""
+        self.catalog.require(graph)
+        return self._engines[self.catalog.graph_of(graph)]
+
+    def drain(self) -> None:
+        """Ask every interval of every graph, now and later, to stop at its next superstep boundary."""
+        for engine in self._engines.values():
+            engine.drain()
 
 
 def _wake(event: Any, known: int | None) -> int | None:

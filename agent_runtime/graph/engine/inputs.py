@@ -31,7 +31,6 @@ STRUCTURED = "structured_response"  # where LangChain's agents put one
 INPUT = "input"
 PROMPT_FIELDS = ("prompt", INPUT)
 LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
-_WHERE = "payload"
 _IMPORTED = "(imported)"  # in place of a prompt, where a thread begins without one
 _WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of what an entrypoint returned
 
@@ -162,36 +161,49 @@ class InputSchema:
             return MESSAGES
         return next((one.name for one in self.fields if one.name in PROMPT_FIELDS and one.takes_text()), "")
 
-    def payload(self, prompt: str, payload_json: str) -> dict[str, Any]:
-        """Return the input that a prompt and a payload make.
+    def payload(self, prompt: str, payload_json: str, input_json: str = "") -> dict[str, Any]:
+        """Return the input that a prompt, a payload and the fields beside them make; the last of these wins.
 
         Raises:
             InvalidInput: a field is unknown, missing or of another type.
         """
-        given: dict[str, Any] = json.loads(payload_json or "{}")
+        given: dict[str, Any] = json.loads(payload_json or "{}") | json.loads(input_json or "{}")
         place = self.prompt_field
-        if place and place not in given:
+        if place and place not in given and prompt:
             given[place] = prompt
         if self.any_field:
             return given
+        return self.checked(given, "input" if input_json else "payload")
+
+    def beside_messages(self, input_json: str) -> dict[str, Any]:
+        """Return the fields that a graph that is talked to is given beside its messages. Raises InvalidInput."""
+        given: dict[str, Any] = json.loads(input_json or "{}")
+        return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
+
+    @property
+    def _needs_only_messages(self) -> bool:
+        return not any(field.required and field.name != MESSAGES for field in self.fields)
+
+    def checked(self, given: dict[str, Any], where: str, *, of: str = "input", but: str = "") -> dict[str, Any]:
+        """Return values for the fields if they fit. Raises InvalidInput, `where`; `but` may be missing."""
         known = {field.name: field for field in self.fields}
         unknown = next((name for name in given if name not in known), None)
         if unknown is not None:
-            raise InvalidInput(f"the graph's input has no field {unknown!r}", where=_WHERE, hint=self._hint())
-        missing = next((field.name for field in self.fields if field.required and field.name not in given), None)
+            raise InvalidInput(f"the graph's {of} has no field {unknown!r}", where=where, hint=self._hint())
+        missing = next((one.name for one in self.fields if one.required and one.name not in {*given, but}), None)
         if missing is not None:
-            raise InvalidInput(f"the graph's input lacks {missing!r}", where=_WHERE, hint=self._hint())
-        self._check(given, known)
+            raise InvalidInput(f"the graph's {of} lacks {missing!r}", where=where, hint=self._hint())
+        self._check(given, known, where, whole=not but)
         return given
 
-    def value(self, turn_id: str, prompt: str, payload_json: str, note: str) -> Any:
+    def value(self, turn_id: str, prompt: str, payload_json: str, note: str, input_json: str = "") -> Any:
         """Return what a graph that keeps no messages is given. Raises InvalidInput as `payload` does."""
         if self.takes_messages:
             said = opening(turn_id, prompt, payload_json, note)
-            return said if self.whole else {MESSAGES: said}
-        if self.whole and self.prompt_field and INPUT not in json.loads(payload_json or "{}"):
+            return said if self.whole else self.beside_messages(input_json) | {MESSAGES: said}
+        if self.whole and self.prompt_field and INPUT not in json.loads(payload_json or "{}") and not input_json:
             return with_payload(prompt, payload_json)
-        given = self.payload(prompt, payload_json)
+        given = self.payload(prompt, payload_json, input_json)
         if self.made is not None:
             return self.made.validate_python(given)
         return given[INPUT] if self.whole else given
@@ -217,20 +229,20 @@ class InputSchema:
         shown = {name: value for name, value in found.items() if not _is_empty(value)}
         return shortened(_json(shown), LONGEST_OUTCOME) if shown else ""
 
-    def _check(self, given: Mapping[str, Any], known: Mapping[str, Field]) -> None:
-        if self.model is not None:
+    def _check(self, given: Mapping[str, Any], known: Mapping[str, Field], where: str, *, whole: bool) -> None:
+        if self.model is not None and whole:
             try:
                 self.model.model_validate_json(json.dumps(given))
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 place = ".".join(map(str, first["loc"]))
-                raise InvalidInput(f"{place}: {first['msg']}" if place else first["msg"], where=_WHERE) from error
+                raise InvalidInput(f"{place}: {first['msg']}" if place else first["msg"], where=where) from error
             return
         for name, value in given.items():
             check = known[name].check
             fault = _fault(check, json.dumps(value)) if check is not None else ""
             if fault:
-                raise InvalidInput(f"{name}: {fault}", where=_WHERE, hint=self._hint())
+                raise InvalidInput(f"{name}: {fault}", where=where, hint=self._hint())
 
     def _hint(self) -> str:
         named = ", ".join(f"{one.name}{' (required)' if one.required else ''}" for one in self.fields)
@@ -254,6 +266,41 @@ def read_schema(graph: Any) -> InputSchema:
     outputs = [graph.output_channels] if isinstance(graph.output_channels, str) else list(graph.output_channels)
     model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
     return InputSchema(fields=found, outputs=tuple(outputs), model=model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a graph is configured with: LangGraph's context, and `configurable`.
+
+    Attributes:
+        declared: whether the graph declares a context.
+        schema: its fields.
+    """
+
+    declared: bool
+    schema: InputSchema
+
+    def made(self, context_json: str, config_json: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Return the context and the configurable of a turn.
+
+        As on LangGraph's own server, each of the two also has what only the other was given: a graph may read either.
+        Raises InvalidInput for a context that does not fit what the graph declares.
+        """
+        context, config = json.loads(context_json or "{}"), json.loads(config_json or "{}")
+        configurable = {name: value for name, value in context.items() if not name.startswith("__")} | config
+        if not self.declared:
+            return context or None, configurable
+        known = {field.name for field in self.schema.fields}
+        given = {name: value for name, value in config.items() if name in known} | context
+        return self.schema.checked(given, "context", of="context"), configurable
+
+
+def read_context(schema: Any) -> Context:
+    """Return what the context that a graph declares is made of; None: it declares none."""
+    hints, required = (_hints(schema), _required(schema, own=True)) if schema is not None else ({}, frozenset())
+    found = tuple(Field(name=name, required=name in required, check=_checker(hint)) for name, hint in hints.items())
+    model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
+    return Context(declared=schema is not None, schema=InputSchema(fields=found, model=model))
 
 
 def _of_workflow(graph: Any) -> InputSchema:

@@ -27,9 +27,8 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph_sdk import runtime as sdk_runtime
-from typing_extensions import is_typeddict
 
-from agent_runtime.graph.engine.inputs import read_schema, workflow_types
+from agent_runtime.graph.engine.inputs import read_context, read_schema, workflow_types
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
 from agent_runtime.graph.foreign.project import Reference, absolute_text, find_graph, found_at
 from agent_runtime.graph.foreign.store import LentStore, StoreSettings, read_store, store_report
@@ -288,11 +287,7 @@ class Opened:
 
     def problem(self) -> InvalidInput | None:
         """Return why this graph must not run; None if it may."""
-        graph, reference = self.loaded.graph, self.loaded.reference
-        lacking = _context_lacks(graph.context_schema)
-        if lacking:
-            what = f"its context {getattr(graph.context_schema, '__name__', '')} cannot be made of defaults: {lacking}"
-            return InvalidInput(what, where=reference.text, hint="give every field of it a default")
+        reference = self.loaded.reference
         if self.inspection.unguardable and not self.trusted:
             first, *others = self.inspection.unguardable
             more = f", and {len(others)} more" if others else ""
@@ -361,17 +356,6 @@ def _target(text: str, base: Path) -> str:
         return ""
 
 
-def _context_lacks(schema: Any) -> str:
-    """Return why a graph's context cannot be made of its defaults; empty if it can."""
-    if schema is None or is_typeddict(schema):
-        return ""
-    try:
-        schema()
-    except Exception as error:  # noqa: BLE001  whatever an author's class raises is the reason
-        return " ".join(str(error).split())[:200]
-    return ""
-
-
 def report(opened: Opened, categories: Sequence[Category], absolute: str, default_tier: str) -> dict[str, Any]:
     """Return what was loaded, what its tools need and who grants it, what cannot be guarded, and the verdict.
 
@@ -388,6 +372,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
         "subgraphs": [name for name, _ in loaded.graph.get_subgraphs(recurse=True)],
         "prompt_goes_to": schema.prompt_field,
         "input_schema": schema.json_schema(),
+        "context_schema": read_context(loaded.graph.context_schema).schema.json_schema(),
         "tools": [_tool(name, () if name in shared else categories) for name in opened.inspection.tools],
         "made_tools": [_tool(name, categories) for name in opened.inspection.made],
         "shared_names": sorted(shared),

@@ -108,6 +108,21 @@ def find_graph(text: str, base: Path) -> Reference:
     return _direct(text, place, name, base)
 
 
+def names_in(text: str, base: Path) -> dict[str, str]:
+    """Return the references of all graphs of the `langgraph.json` that `text` is into, by name; else none."""
+    place, _, _ = text.rpartition(":")
+    if not place.endswith(".json"):
+        return {}
+    graphs = _read_project(text, _absolute(place, base)).get("graphs")
+    return {str(name): f"{place}:{name}" for name in graphs} if isinstance(graphs, dict) else {}
+
+
+def reference_of(text: str, base: Path) -> tuple[str, str]:
+    """Return what a reference is into, and the name there: equal for references that mean the same."""
+    place, _, name = text.rpartition(":")
+    return (str(_absolute(place, base)) if _is_path(place) else place), name
+
+
 def absolute_text(text: str, base: Path) -> str:
     """Return a reference that means the same from any folder."""
     place, _, name = text.rpartition(":")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
@@ -193,14 +194,15 @@ class Gate:
         specs: Mapping[str, ToolSpec],
         judge: Judge,
         narrow: Narrow = unchanged,
-        tools: Sequence[BaseTool] = (),
+        tools: Mapping[str, Sequence[BaseTool]] = MappingProxyType({}),
     ) -> None:
         """Make a gate for tools by their names.
 
         The judge is the pure function that knows what a category grants. `narrow` gives the turn under its category as
-        it is at this moment, and must never widen it. `tools` are those that were found in a foreign graph.
+        it is at this moment, and must never widen it. `tools` are those that were found in foreign graphs, by the names
+        of the graphs as turns have them.
         """
-        self._names = _Names(tools)
+        self._names = {graph: _Names(held) for graph, held in tools.items()}
         self._specs = specs
         self._judge = judge
         self._narrow = narrow
@@ -250,14 +252,14 @@ class Gate:
         """
         scope, effect = self.named(request)
         verdict = self._judge(scope, effect, request.args, turn)
-        if verdict.allowed and request.known is None and scope.startswith(FOREIGN) and self._names.is_shared(request):
+        if verdict.allowed and request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
             why = f"another tool is called {request.name} too, so that no category grants either; rename one of them"
             verdict = Verdict(allowed=False, missing_scope=scope, reason=why, lacking=(scope,))
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)
         halts = needs_proposal(scope, effect, turn)
         # A call that was put to the author is his to decide, though by now it might run without him.
-        was_asked = bool(turn.asked) and self._call(request, verdict).was_asked(turn.asked)
+        was_asked = bool(turn.asked) and self._call(request, verdict, turn).was_asked(turn.asked)
         if was_asked or (halts and not turn.writes_approved):
             name = turn.category.name
             why = f"category {name} does not act by itself; approving covers this turn's other writes"
@@ -274,12 +276,15 @@ class Gate:
             return f"{FOREIGN}{request.name}", "write"
         return spec.scope, spec.effect
 
-    def _call(self, request: CallRequest, verdict: Verdict) -> AskedCall:
+    def _is_shared(self, request: CallRequest, turn: TurnContext) -> bool:
+        return self._names.setdefault(turn.graph, _Names(())).is_shared(request)
+
+    def _call(self, request: CallRequest, verdict: Verdict, turn: TurnContext) -> AskedCall:
         written, scope = write(request.args), self.named(request)[0]
         foreign = request.known is None and request.tool is not None and scope == f"{FOREIGN}{request.name}"
         told = foreign and written.plain and set(verdict.lacking) <= {scope}
         return AskedCall(
-            told=told and not self._names.is_shared(request),
+            told=told and not self._is_shared(request, turn),
             tool=request.name,
             scope=scope,
             code=code_of(request.tool),
@@ -297,7 +302,7 @@ class Gate:
         """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
         if problem := write(request.args).problem:
             return Refused(text=f"this call cannot be put to the author, and was not run: {problem}")
-        call = self._call(request, verdict)
+        call = self._call(request, verdict, turn)
         if turn.unanswered and not call.was_asked(turn.asked):
             return NOBODY_THERE
         answer = _decided(kind, call, _why(request, turn, verdict), turn.thread_id)

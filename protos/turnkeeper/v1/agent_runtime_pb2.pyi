@@ -79,6 +79,10 @@ class FireRequest(_message.Message):
     APPROVAL_REMINDER_S_FIELD_NUMBER: _builtins.int
     APPROVAL_ESCALATION_S_FIELD_NUMBER: _builtins.int
     APPROVAL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    CONTEXT_JSON_FIELD_NUMBER: _builtins.int
+    CONFIG_JSON_FIELD_NUMBER: _builtins.int
+    INPUT_JSON_FIELD_NUMBER: _builtins.int
     fire_id: _builtins.str
     task_id: _builtins.str
     task_name: _builtins.str
@@ -100,6 +104,14 @@ class FireRequest(_message.Message):
     """How long after it was asked an approval that nobody answers is reminded of, alerted about, and ends; 0 for never."""
     approval_escalation_s: _builtins.int
     approval_timeout_s: _builtins.int
+    graph: _builtins.str
+    """the name of a graph or an assistant; empty: the thread's, or the default graph"""
+    context_json: _builtins.str
+    """a JSON object for the graph's context, or empty"""
+    config_json: _builtins.str
+    """likewise for LangGraph's `configurable`"""
+    input_json: _builtins.str
+    """likewise the fields of the graph's input, beside the prompt"""
     @_builtins.property
     def nominal_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -132,10 +144,14 @@ class FireRequest(_message.Message):
         approval_reminder_s: _builtins.int = ...,
         approval_escalation_s: _builtins.int = ...,
         approval_timeout_s: _builtins.int = ...,
+        graph: _builtins.str = ...,
+        context_json: _builtins.str = ...,
+        config_json: _builtins.str = ...,
+        input_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "due_at", b"due_at", "fired_at", b"fired_at", "nominal_at", b"nominal_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "approval_escalation_s", b"approval_escalation_s", "approval_reminder_s", b"approval_reminder_s", "approval_timeout_s", b"approval_timeout_s", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "kind", b"kind", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "approval_escalation_s", b"approval_escalation_s", "approval_reminder_s", b"approval_reminder_s", "approval_timeout_s", b"approval_timeout_s", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "graph", b"graph", "input_json", b"input_json", "kind", b"kind", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -521,6 +537,7 @@ class Turn(_message.Message):
     WAKE_AFTER_S_FIELD_NUMBER: _builtins.int
     TOKENS_IN_FIELD_NUMBER: _builtins.int
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     channel: _builtins.str
@@ -544,6 +561,8 @@ class Turn(_message.Message):
     tokens_in: _builtins.int
     """read by models in all of the turn so far"""
     tokens_out: _builtins.int
+    graph: _builtins.str
+    """empty: the default graph"""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -571,10 +590,11 @@ class Turn(_message.Message):
         wake_after_s: _builtins.int | None = ...,
         tokens_in: _builtins.int = ...,
         tokens_out: _builtins.int = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "ended_at", b"ended_at", "started_at", b"started_at", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "wake_after_s", b"wake_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "graph", b"graph", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_after_s: _TypeAlias = _typing.Literal["wake_after_s"]  # noqa: Y015
     _WhichOneofArgType__wake_after_s: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s"]  # noqa: Y015
@@ -734,6 +754,7 @@ class Thread(_message.Message):
     LAST_TURN_ID_FIELD_NUMBER: _builtins.int
     TOKENS_IN_FIELD_NUMBER: _builtins.int
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     thread_id: _builtins.str
     channel: _builtins.str
     """of its newest turn, as are agent, category, task_name and status"""
@@ -749,6 +770,8 @@ class Thread(_message.Message):
     tokens_in: _builtins.int
     """of all its turns"""
     tokens_out: _builtins.int
+    graph: _builtins.str
+    """to which it belongs; empty: the default graph"""
     @_builtins.property
     def first_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -769,10 +792,11 @@ class Thread(_message.Message):
         last_turn_id: _builtins.str = ...,
         tokens_in: _builtins.int = ...,
         tokens_out: _builtins.int = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["first_at", b"first_at", "last_at", b"last_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "first_at", b"first_at", "last_at", b"last_at", "last_turn_id", b"last_turn_id", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "turns", b"turns", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "first_at", b"first_at", "graph", b"graph", "last_at", b"last_at", "last_turn_id", b"last_turn_id", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "turns", b"turns", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -807,6 +831,10 @@ class SendMessageRequest(_message.Message):
     THREAD_ID_FIELD_NUMBER: _builtins.int
     NEW_THREAD_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    CONTEXT_JSON_FIELD_NUMBER: _builtins.int
+    CONFIG_JSON_FIELD_NUMBER: _builtins.int
+    INPUT_JSON_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     text: _builtins.str
     thread_id: _builtins.str
@@ -814,6 +842,11 @@ class SendMessageRequest(_message.Message):
     new_thread: _builtins.bool
     request_id: _builtins.str
     """repeated by a retry, so that one message is taken once"""
+    graph: _builtins.str
+    """these four as in FireRequest; without a graph, context and config are the thread's too"""
+    context_json: _builtins.str
+    config_json: _builtins.str
+    input_json: _builtins.str
     def __init__(
         self,
         *,
@@ -822,10 +855,14 @@ class SendMessageRequest(_message.Message):
         thread_id: _builtins.str = ...,
         new_thread: _builtins.bool = ...,
         request_id: _builtins.str = ...,
+        graph: _builtins.str = ...,
+        context_json: _builtins.str = ...,
+        config_json: _builtins.str = ...,
+        input_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "new_thread", b"new_thread", "request_id", b"request_id", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "graph", b"graph", "input_json", b"input_json", "new_thread", b"new_thread", "request_id", b"request_id", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1859,6 +1896,91 @@ class ListCategoriesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListCategoriesResponse: _TypeAlias = ListCategoriesResponse  # noqa: Y015
+
+@_typing.final
+class ListGraphsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGraphsRequest: _TypeAlias = ListGraphsRequest  # noqa: Y015
+
+@_typing.final
+class Graph(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    IS_ASSISTANT_FIELD_NUMBER: _builtins.int
+    IS_DEFAULT_FIELD_NUMBER: _builtins.int
+    REFERENCE_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    CONTEXT_JSON_FIELD_NUMBER: _builtins.int
+    CONFIG_JSON_FIELD_NUMBER: _builtins.int
+    INPUT_JSON_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    graph: _builtins.str
+    """of an assistant, the graph that it configures; of a graph, its own name"""
+    is_assistant: _builtins.bool
+    is_default: _builtins.bool
+    reference: _builtins.str
+    """where it comes from; empty for Turnkeeper's own agent"""
+    description: _builtins.str
+    context_json: _builtins.str
+    """of an assistant"""
+    config_json: _builtins.str
+    input_json: _builtins.str
+    problem: _builtins.str
+    """why no turn can run it; empty where one can"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        graph: _builtins.str = ...,
+        is_assistant: _builtins.bool = ...,
+        is_default: _builtins.bool = ...,
+        reference: _builtins.str = ...,
+        description: _builtins.str = ...,
+        context_json: _builtins.str = ...,
+        config_json: _builtins.str = ...,
+        input_json: _builtins.str = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "context_json", b"context_json", "description", b"description", "graph", b"graph", "input_json", b"input_json", "is_assistant", b"is_assistant", "is_default", b"is_default", "name", b"name", "problem", b"problem", "reference", b"reference"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Graph: _TypeAlias = Graph  # noqa: Y015
+
+@_typing.final
+class ListGraphsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRAPHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def graphs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Graph]: ...
+    def __init__(
+        self,
+        *,
+        graphs: _abc.Iterable[Global___Graph] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graphs", b"graphs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGraphsResponse: _TypeAlias = ListGraphsResponse  # noqa: Y015
 
 @_typing.final
 class Page(_message.Message):

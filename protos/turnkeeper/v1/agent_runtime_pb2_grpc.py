@@ -134,6 +134,11 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCategoriesRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCategoriesResponse.FromString,
                 _registered_method=True)
+        self.ListGraphs = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListGraphs',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsResponse.FromString,
+                _registered_method=True)
         self.ListPages = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListPages',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListPagesRequest.SerializeToString,
@@ -364,6 +369,13 @@ class AgentRuntimeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGraphs(self, request, context):
+        """The graphs and assistants that a fire or a message may name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPages(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -576,6 +588,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.ListCategories,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCategoriesRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCategoriesResponse.SerializeToString,
+            ),
+            'ListGraphs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGraphs,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsResponse.SerializeToString,
             ),
             'ListPages': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPages,
@@ -1203,6 +1220,33 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/ListCategories',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCategoriesRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCategoriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGraphs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListGraphs',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsResponse.FromString,
             options,
             channel_credentials,
             insecure,

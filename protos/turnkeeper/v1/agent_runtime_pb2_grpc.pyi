@@ -75,6 +75,8 @@ class AgentRuntimeStub:
     DecideCandidate: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.DecideCandidateRequest, _agent_runtime_pb2.Candidate]
     """An author's act: the only path by which anything becomes canonical."""
     ListCategories: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCategoriesRequest, _agent_runtime_pb2.ListCategoriesResponse]
+    ListGraphs: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListGraphsRequest, _agent_runtime_pb2.ListGraphsResponse]
+    """The graphs and assistants that a fire or a message may name."""
     ListPages: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]
     GetPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]
     PutPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]
@@ -148,6 +150,8 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     DecideCandidate: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.DecideCandidateRequest, _agent_runtime_pb2.Candidate]  # type: ignore[assignment]
     """An author's act: the only path by which anything becomes canonical."""
     ListCategories: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCategoriesRequest, _agent_runtime_pb2.ListCategoriesResponse]  # type: ignore[assignment]
+    ListGraphs: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListGraphsRequest, _agent_runtime_pb2.ListGraphsResponse]  # type: ignore[assignment]
+    """The graphs and assistants that a fire or a message may name."""
     ListPages: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]  # type: ignore[assignment]
     GetPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
     PutPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
@@ -338,6 +342,14 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.ListCategoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.ListCategoriesResponse, _abc.Awaitable[_agent_runtime_pb2.ListCategoriesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListGraphs(
+        self,
+        request: _agent_runtime_pb2.ListGraphsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListGraphsResponse, _abc.Awaitable[_agent_runtime_pb2.ListGraphsResponse]]:
+        """The graphs and assistants that a fire or a message may name."""
 
     @_abc_1.abstractmethod
     def ListPages(

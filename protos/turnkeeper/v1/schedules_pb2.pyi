@@ -106,6 +106,10 @@ class TaskSpec(_message.Message):
     APPROVAL_REMINDER_FIELD_NUMBER: _builtins.int
     APPROVAL_ESCALATION_FIELD_NUMBER: _builtins.int
     APPROVAL_TIMEOUT_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    CONTEXT_JSON_FIELD_NUMBER: _builtins.int
+    CONFIG_JSON_FIELD_NUMBER: _builtins.int
+    INPUT_JSON_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     cron: _builtins.str
@@ -153,6 +157,14 @@ class TaskSpec(_message.Message):
     """likewise, when an alert is raised about it"""
     approval_timeout: _builtins.str
     """likewise, when it ends unanswered: its call is refused"""
+    graph: _builtins.str
+    """the name of a graph or an assistant of the agent runtime; absent: its default graph"""
+    context_json: _builtins.str
+    """a JSON object for the graph's context, over the assistant's"""
+    config_json: _builtins.str
+    """likewise for LangGraph's `configurable`"""
+    input_json: _builtins.str
+    """likewise the fields of the graph's input, beside the prompt"""
     id: _builtins.str
     """of a loop that was written out: given to it by ApplyTasks where it is new and free"""
     @_builtins.property
@@ -216,11 +228,15 @@ class TaskSpec(_message.Message):
         approval_reminder: _builtins.str | None = ...,
         approval_escalation: _builtins.str | None = ...,
         approval_timeout: _builtins.str | None = ...,
+        graph: _builtins.str | None = ...,
+        context_json: _builtins.str = ...,
+        config_json: _builtins.str = ...,
+        input_json: _builtins.str = ...,
         id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_approval_escalation", b"_approval_escalation", "_approval_reminder", b"_approval_reminder", "_approval_timeout", b"_approval_timeout", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "approval_escalation", b"approval_escalation", "approval_reminder", b"approval_reminder", "approval_timeout", b"approval_timeout", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_approval_escalation", b"_approval_escalation", "_approval_reminder", b"_approval_reminder", "_approval_timeout", b"_approval_timeout", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_graph", b"_graph", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "approval_escalation", b"approval_escalation", "approval_reminder", b"approval_reminder", "approval_timeout", b"approval_timeout", "at", b"at", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "expires_at", b"expires_at", "first", b"first", "grace", b"grace", "graph", b"graph", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_approval_escalation", b"_approval_escalation", "_approval_reminder", b"_approval_reminder", "_approval_timeout", b"_approval_timeout", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "approval_escalation", b"approval_escalation", "approval_reminder", b"approval_reminder", "approval_timeout", b"approval_timeout", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "filters", b"filters", "first", b"first", "grace", b"grace", "id", b"id", "if_silent", b"if_silent", "in", b"in", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_approval_escalation", b"_approval_escalation", "_approval_reminder", b"_approval_reminder", "_approval_timeout", b"_approval_timeout", "_catch_up", b"_catch_up", "_catch_up_window", b"_catch_up_window", "_debounce", b"_debounce", "_end_at", b"_end_at", "_ephemeral", b"_ephemeral", "_expires_at", b"_expires_at", "_first", b"_first", "_grace", b"_grace", "_graph", b"_graph", "_if_silent", b"_if_silent", "_jitter", b"_jitter", "_max_catch_up", b"_max_catch_up", "_max_fires", b"_max_fires", "_on", b"_on", "_overlap", b"_overlap", "_pause_after_failures", b"_pause_after_failures", "_read_only", b"_read_only", "_retries", b"_retries", "_start_at", b"_start_at", "_thread_id", b"_thread_id", "_timezone", b"_timezone", "agent", b"agent", "approval_escalation", b"approval_escalation", "approval_reminder", b"approval_reminder", "approval_timeout", b"approval_timeout", "at", b"at", "budget", b"budget", "catch_up", b"catch_up", "catch_up_window", b"catch_up_window", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "created_by", b"created_by", "cron", b"cron", "debounce", b"debounce", "dynamic", b"dynamic", "end_at", b"end_at", "ephemeral", b"ephemeral", "every", b"every", "exclude", b"exclude", "expires_at", b"expires_at", "filters", b"filters", "first", b"first", "grace", b"grace", "graph", b"graph", "id", b"id", "if_silent", b"if_silent", "in", b"in", "input_json", b"input_json", "jitter", b"jitter", "max_catch_up", b"max_catch_up", "max_fires", b"max_fires", "name", b"name", "on", b"on", "overlap", b"overlap", "pause_after_failures", b"pause_after_failures", "paused", b"paused", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "retries", b"retries", "rrule", b"rrule", "schedule", b"schedule", "start_at", b"start_at", "tags", b"tags", "thread_id", b"thread_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -246,6 +262,8 @@ class TaskSpec(_message.Message):
     _WhichOneofArgType__first: _TypeAlias = _typing.Literal["_first", b"_first"]  # noqa: Y015
     _WhichOneofReturnType__grace: _TypeAlias = _typing.Literal["grace"]  # noqa: Y015
     _WhichOneofArgType__grace: _TypeAlias = _typing.Literal["_grace", b"_grace"]  # noqa: Y015
+    _WhichOneofReturnType__graph: _TypeAlias = _typing.Literal["graph"]  # noqa: Y015
+    _WhichOneofArgType__graph: _TypeAlias = _typing.Literal["_graph", b"_graph"]  # noqa: Y015
     _WhichOneofReturnType__if_silent: _TypeAlias = _typing.Literal["if_silent"]  # noqa: Y015
     _WhichOneofArgType__if_silent: _TypeAlias = _typing.Literal["_if_silent", b"_if_silent"]  # noqa: Y015
     _WhichOneofReturnType__jitter: _TypeAlias = _typing.Literal["jitter"]  # noqa: Y015
@@ -296,6 +314,8 @@ class TaskSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first) -> _WhichOneofReturnType__first | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grace) -> _WhichOneofReturnType__grace | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__graph) -> _WhichOneofReturnType__graph | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__if_silent) -> _WhichOneofReturnType__if_silent | None: ...
     @_typing.overload

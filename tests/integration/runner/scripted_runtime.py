@@ -47,6 +47,7 @@ class Peer(AgentRuntimeServicer):
         self.asked_for: list[list[str]] = []
         self.incarnation = "one"
         self.known = ["loop", "research"]
+        self.graphs = {"agent": "", "research": "", "broken": "its file is gone"}
         self.cancelled: list[str] = []
         self.spared: set[str] = set()
         self.answers_cancels = True
@@ -172,6 +173,9 @@ class Peer(AgentRuntimeServicer):
 
     async def ListCategories(self, request: Any, context: Any) -> wire.ListCategoriesResponse:
         return wire.ListCategoriesResponse(categories=[wire.Category(name=name) for name in self.known])
+
+    async def ListGraphs(self, request: Any, context: Any) -> wire.ListGraphsResponse:
+        return wire.ListGraphsResponse(graphs=[wire.Graph(name=name, problem=why) for name, why in self.graphs.items()])
 
     async def ListInterrupts(self, request: Any, context: Any) -> wire.ListInterruptsResponse:
         return wire.ListInterruptsResponse(interrupts=[wire.Interrupt(interrupt_id="int-1")])

@@ -333,7 +333,7 @@ def _with_made_up_context(field: Field) -> None:
     async def delegate(runtime: ToolRuntime[TurnContext, Any]) -> str:
         """Start a subagent under a category of its own making."""
         wide = replace(runtime.context, category=Category(name="all", autonomous=True, tools=frozenset({"tool:note"})))
-        graph: Any = field.runtime.worker._engine._graph
+        graph: Any = field.runtime.worker._engines.of("")._graph
         field.script["sub"] = [calls(("note", {"text": "evil"}))]
         with turn_around(runtime.context):
             await graph.ainvoke({"messages": [HumanMessage("sub")]}, context=wide)
@@ -567,13 +567,13 @@ async def _(field: Field) -> Effects:
 
 
 async def _questions(field: Field) -> list[Any]:
-    graph: Any = field.runtime.worker._engine._graph
+    graph: Any = field.runtime.worker._engines.of("")._graph
     return list((await graph.aget_state({"configurable": {"thread_id": "thread-a"}})).interrupts)
 
 
 async def _resume(field: Field, answers: Mapping[str, Any]) -> None:
     """Resume the graph past the runtime, as whoever holds it could."""
-    graph: Any = field.runtime.worker._engine._graph
+    graph: Any = field.runtime.worker._engines.of("")._graph
     turn = TurnContext(
         turn_id="turn-x", thread_id="thread-a", channel="main", agent="agent0", category=Category(name="work")
     )

@@ -36,7 +36,7 @@ name = "{name}"
 autonomous = {autonomous}
 silent = {silent}
 [scopes]
-tools = [{tools}]
+tools = [{tools}]{graphs}
 [limits]
 seconds = {seconds}
 tool_calls = {tool_calls}
@@ -67,6 +67,8 @@ class Bench:
         """Write an author's category; a turn under it sees the change at its next interval."""
         given = {"autonomous": True, "silent": False, "seconds": 60, "tool_calls": 20} | changes
         fields = {key: str(value).lower() for key, value in given.items()}
+        named = fields.pop("graphs", "").replace("'", '"')
+        fields["graphs"] = f"\ngraphs = {named}" if named else ""
         quoted = ", ".join(f'"{scope}"' for scope in tools)
         path = self.home.categories / f"{name}.toml"
         path.write_text(CATEGORY.format(name=name, tools=quoted, **fields))

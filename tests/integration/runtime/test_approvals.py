@@ -272,7 +272,7 @@ async def test_new_input_leaves_a_question_as_it_is(bench: Bench) -> None:
 
 async def test_the_grant_is_pinned_in_the_checkpoint(bench: Bench) -> None:
     event, _ = await asked(bench)
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     snapshot = await engine._graph.aget_state({"configurable": {"thread_id": event.thread_id}})
     pinned = Category.from_dict(json.loads(snapshot.metadata["grant"]))
     assert pinned.tools == frozenset({"tool:ask", "tool:pause"})

@@ -36,7 +36,7 @@ async def goes_on(bench: Bench) -> list[Any]:
     """Run another turn on the thread; return its history, in which each call has one answer, right behind it."""
     bench.script["later"] = [calls(("note", {"text": "c"}))]
     assert (await bench.run(2, prompt="later")).state == STATES.SUCCEEDED
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     snapshot = await engine._graph.aget_state({"configurable": {"thread_id": "thread-a"}})
     waiting: list[str] = []
     for message in snapshot.values["messages"]:
@@ -107,7 +107,7 @@ async def test_what_a_thread_does_after_its_turn_was_cancelled_changes_no_record
         await asyncio.to_thread(lambda: None)
     bench.script["last"] = []
     assert (await bench.run(3, prompt="last")).state == STATES.SUCCEEDED
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     snapshot = await engine._graph.aget_state({"configurable": {"thread_id": "thread-a"}})
     assert [str(message.content) for message in snapshot.values["messages"]] == [*history, "last", "done"]
     assert (await bench.conversation())[:2] == before

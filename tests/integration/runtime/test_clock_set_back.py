@@ -38,7 +38,7 @@ async def test_turns_after_a_clock_was_set_back_stand_behind_those_before(
     bench.script["later"] = [calls(("note", {"text": "second"}))]
     assert (await bench.run(2, prompt="later")).state == STATES.SUCCEEDED
     await bench.rest()
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     snapshot = await engine._graph.aget_state({"configurable": {"thread_id": "thread-a"}})
     said = [str(message.content) for message in snapshot.values["messages"]]
     assert said == ["go", "", "noted first", "done", "later", "", "noted second", "done"]

@@ -15,7 +15,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
 def between_look_and_act(bench: Bench, do: Callable[[], Awaitable[Any]]) -> None:
     """Do something once, after the facts about the next trigger were read and before anything is decided on them."""
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     read = engine.read
 
     async def slowly(*args: Any) -> Any:

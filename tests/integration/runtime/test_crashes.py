@@ -137,7 +137,7 @@ async def test_a_resume_that_a_crash_cut_is_given_its_answer_again(bench: Bench)
 async def cut_before_a_checkpoint(bench: Bench) -> wire.FireReceipt:
     """Stop a turn where both results of a step are on disk, and the checkpoint that takes them in is not."""
     bench.script["go"] = [calls(("note", {"text": "a"}), ("note", {"text": "b"})), calls(("note", {"text": "c"}))]
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     saver, reached = engine._graph.checkpointer, asyncio.Event()
     put = saver.aput
 
@@ -155,7 +155,7 @@ async def cut_before_a_checkpoint(bench: Bench) -> wire.FireReceipt:
 
 async def answers(bench: Bench, thread: str = "thread-a") -> list[str]:
     """Return what a thread's tools answered, having seen to it that each call has one answer, right behind it."""
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     snapshot = await engine._graph.aget_state({"configurable": {"thread_id": thread}})
     assert not snapshot.tasks
     waiting: list[str] = []

@@ -59,7 +59,7 @@ def hang(part: Any, name: str) -> asyncio.Event:
 
 async def messages(bench: Bench, thread: str = "thread-a") -> list[Any]:
     """Return a thread's messages, having seen to it that each call has one answer, right behind it."""
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     snapshot = await engine._graph.aget_state({"configurable": {"thread_id": thread}})
     waiting: list[str] = []
     for message in snapshot.values["messages"]:
@@ -81,7 +81,7 @@ async def paused(bench: Bench) -> wire.TurnEvent:
 async def by_another_path(bench: Bench, event: wire.TurnEvent, value: Any) -> None:
     """Resume a turn's question with LangGraph alone."""
     worker: Any = bench.runtime.worker
-    graph, config = worker._engine._graph, {"configurable": {"thread_id": event.thread_id}}
+    graph, config = worker._engines.of("")._graph, {"configurable": {"thread_id": event.thread_id}}
     pending = (await graph.aget_state(config)).interrupts
     named = {"turn_id": event.turn_id, "thread_id": event.thread_id, "channel": "main", "agent": "agent0"}
     context = TurnContext(category=bench.runtime.categories.get("work"), **named)
@@ -210,7 +210,7 @@ async def test_a_message_taken_as_an_answer_survives_a_crash(bench: Bench, momen
 async def test_a_pause_is_given_what_its_fire_says(bench: Bench) -> None:
     await paused(bench)
     given: list[Any] = []
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     run = engine.run
 
     async def seen(order: Any, *args: Any) -> Any:

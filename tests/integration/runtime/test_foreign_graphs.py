@@ -370,7 +370,9 @@ async def test_an_input_that_is_no_message_is_given_once_whatever_crashes(bench:
     await bench.crash()
     event = await bench.stopped(receipt.turn_id)
     assert event.state == STATES.SUCCEEDED, event.error
-    snapshot = await bench.runtime.worker._engine._graph.aget_state({"configurable": {"thread_id": event.thread_id}})
+    snapshot = await bench.runtime.worker._engines.of("")._graph.aget_state(
+        {"configurable": {"thread_id": event.thread_id}}
+    )
     assert snapshot.values["log"] == ["rain"]
 
 

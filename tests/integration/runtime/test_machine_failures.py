@@ -162,7 +162,7 @@ async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_i
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "LONGEST_WAIT_S", 0.001)
-    writer: Any = bench.runtime.worker._engine._checkpoints._file.writer
+    writer: Any = bench.runtime.worker._engines.of("")._checkpoints._file.writer
     serve, failing = writer._serve, threading.Event()
     failing.set()
 

@@ -194,7 +194,7 @@ async def test_a_turn_is_given_the_newest_turns_and_the_conversation_keeps_all(b
     bench.script["go"] = [calls(("note", {"text": "x"}))]
     for number in range(1, 17):
         assert (await bench.run(number)).state == STATES.SUCCEEDED
-    engine: Any = bench.runtime.worker._engine
+    engine: Any = bench.runtime.worker._engines.of("")
     messages = (await engine._graph.aget_state(at("thread-a"))).values["messages"]
     assert len(messages) == 12 + 4  # three turns of four messages, and this one
     assert isinstance(messages[0], HumanMessage)

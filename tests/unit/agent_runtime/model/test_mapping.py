@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Table
 
 from agent_runtime.graph.engine.model_output import OutputPiece, RunningCall
+from agent_runtime.model.graphs import Entry
 from agent_runtime.model.mapping import JSON_KEYS, LEFT_OUT, RENAMED, shared_fields
 from agent_runtime.model.trigger import TriggerHeader
 from agent_runtime.model.turn import Category, ChannelRecord, EventRecord, InterruptRecord, KeyRecord, Said, TurnRecord
@@ -20,7 +21,18 @@ from agent_runtime.workspace.revalidation import Item
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
 PROGRESS = {"state", "sequence", "cancel_requested", "wake_after_s"}
-NO_TURN = {"category", "started_at", "ended_at", "summary", "error", "status", "trigger", "tokens_in", "tokens_out"}
+NO_TURN = {
+    "category",
+    "started_at",
+    "ended_at",
+    "summary",
+    "error",
+    "status",
+    "trigger",
+    "tokens_in",
+    "tokens_out",
+    "graph",
+}
 
 
 @pytest.mark.parametrize("message", JSON_KEYS)
@@ -41,6 +53,7 @@ def test_every_field_of_a_message_is_in_its_json_or_left_out_by_name(message: st
         (wire.Channel, ChannelRecord, {"proposed", "deviations"}),
         (wire.ConversationTurn, TurnRecord, {"messages", "interrupts", "candidates", "deviations", "speech"}),
         (wire.Deviation, Deviation, set()),
+        (wire.Graph, Entry, set()),
         (wire.Interrupt, InterruptRecord, set()),
         (wire.MemoryEntry, MemoryEntry, set()),
         (wire.Message, Said, {"at"}),

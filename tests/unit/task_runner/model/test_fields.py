@@ -30,7 +30,8 @@ SAMPLES: dict[str, Any] = {
     "end_at": "2027-11-21T00:00:00Z", "expires_at": "2028-11-21T00:00:00Z", "max_fires": 9, "retries": 2,
     "pause_after_failures": 3, "budget": {"tokens_per_day": 1000}, "thread_id": "shared", "agent": "agent1",
     "read_only": True, "ephemeral": True, "tags": {"team": "ops"}, "approval_reminder": "1h",
-    "approval_escalation": "2h", "approval_timeout": "1d",
+    "approval_escalation": "2h", "approval_timeout": "1d", "graph": "research", "context_json": '{"unit":"mm"}',
+    "config_json": '{"model":"small"}', "input_json": '{"topic":"pumps"}',
 }  # fmt: skip
 SELF_PACED = {"first": "10m", "if_silent": "wait"}
 
@@ -78,7 +79,9 @@ def test_every_field_is_a_key_of_json_output() -> None:
     row = task_row(wire.Task(spec=sample()))
     keys = {field.written_as for field in FIELDS if field.attribute not in {"", "schedule"}}
     assert keys <= set(row)
-    samples = {BY_NAME[name].written_as: value for name, value in SAMPLES.items()} | {"payload": {"depth": 2}}
+    samples = {BY_NAME[name].written_as: value for name, value in SAMPLES.items()}
+    samples |= {"payload": {"depth": 2}, "context": {"unit": "mm"}, "config": {"model": "small"}}
+    samples |= {"input": {"topic": "pumps"}}
     assert {key: row[key] for key in samples} == samples
 
 

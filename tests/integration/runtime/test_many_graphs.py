@@ -1,0 +1,211 @@
+"""One home runs several graphs: each by its name, on threads of its own, configured by whoever names it."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import STATES
+from tests.integration.runtime.test_foreign_graphs import TALKER, AuthorsBench
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import AgentSettings, AssistantSettings, CategorySettings, Settings
+from turnkeeper.errors import Conflict, InvalidInput
+
+SURVEY = """
+from dataclasses import dataclass
+from typing import TypedDict
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+
+@dataclass
+class Context:
+    owner: str
+    unit: str = "mm"
+
+class State(TypedDict, total=False):
+    topic: str
+    seen: list
+    told: str
+
+@tool
+def look(what: str) -> str:
+    "Look, in another way than the talker does."
+    return f"{what} was surveyed"
+
+def survey(state, runtime: Runtime[Context], config: RunnableConfig):
+    asked = config["configurable"]
+    if state["topic"] == "ask":
+        interrupt("really?")
+    said = look.invoke({"what": "door"}) if state["topic"] == "look" else ""
+    told = f"{state['topic']} for {runtime.context.owner} in {runtime.context.unit} by {asked.get('model')} {said}"
+    return {"seen": [*state.get("seen", []), state["topic"]], "told": told}
+
+graph = StateGraph(State, context_schema=Context)
+graph.add_node("survey", survey)
+graph.add_edge(START, "survey")
+"""
+PROJECT = {"graphs": {"talker": "./talker.py:graph", "survey": "./survey.py:graph", "broken": "./broken.py:graph"}}
+OWNER = '{"owner": "Ada"}'
+
+
+@pytest_asyncio.fixture
+async def bench(home: Home) -> AsyncIterator[AuthorsBench]:
+    made = AuthorsBench(home)
+    folder = home.root.parent / f"project_{home.root.parent.name[3:]}"
+    folder.mkdir()
+    for name, text in (("talker", TALKER), ("survey", SURVEY), ("broken", "raise RuntimeError('no key')")):
+        (folder / f"{name}.py").write_text(text)
+    (folder / "langgraph.json").write_text(json.dumps(PROJECT))
+    made.settings = Settings(
+        agents={"agent0": AgentSettings(graph=f"../{folder.name}/langgraph.json:talker")},
+        assistants={
+            "ada": AssistantSettings(graph="survey", context={"owner": "Ada", "unit": "ft"}, config={"model": "small"})
+        },
+        categories=CategorySettings(autonomous_allowed=("work", "wide")),
+    )
+    made.category("work", tools=["tool:look"])
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def told(bench: AuthorsBench, number: int = 1, **changes: Any) -> str:
+    """Fire the survey and return what it told."""
+    given = {"graph": "survey", "task": "s", "thread_id": "survey-1", "input_json": '{"topic": "rain"}'}
+    event = await bench.run(number, **given | {"context_json": OWNER} | changes)
+    assert event.state == STATES.SUCCEEDED, event.error
+    return str(json.loads(event.summary)["told"]).strip()
+
+
+async def test_a_fire_names_the_graph_that_it_runs(bench: AuthorsBench) -> None:
+    assert (await bench.run(prompt="hello")).summary == "I heard: hello"
+    assert (await bench.run(2, prompt="hello", graph="talker")).summary == "I heard: hello"
+    assert await told(bench) == "rain for Ada in mm by None"
+    shown = (await bench.service.ListThreads(wire.ListThreadsRequest(), None)).threads
+    assert {thread.thread_id: thread.graph for thread in shown} == {"survey-1": "survey", "thread-a": "talker"}
+
+
+async def test_each_thread_keeps_the_state_of_its_graph(bench: AuthorsBench) -> None:
+    await told(bench, 1)
+    await bench.crash()
+    event = await bench.run(
+        2, graph="survey", task="s", thread_id="survey-1", input_json='{"topic": "snow"}', context_json=OWNER
+    )
+    assert json.loads(event.summary)["seen"] == ["rain", "snow"]
+
+
+async def test_context_config_and_input_reach_the_graph(bench: AuthorsBench) -> None:
+    said = await told(bench, context_json='{"owner": "Bo", "unit": "in"}', config_json='{"model": "large"}')
+    assert said == "rain for Bo in in by large"
+
+
+async def test_an_assistant_gives_what_the_fire_does_not_say(bench: AuthorsBench) -> None:
+    assert await told(bench, graph="ada", context_json="") == "rain for Ada in ft by small"
+    assert await told(bench, 2, graph="ada", context_json='{"unit": "in"}') == "rain for Ada in in by small"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"context_json": ""}, "context: the graph's context lacks 'owner'; its fields are owner (required), unit"),
+        ({"context_json": '{"owner": "Ada", "units": "mm"}'}, "context: the graph's context has no field 'units'"),
+        ({"context_json": '{"owner": 7}'}, "context: owner: input should be a valid string"),
+        ({"input_json": '{"topics": "rain"}'}, "input: the graph's input has no field 'topics'"),
+        ({"input_json": '{"topic": 7}'}, "input: topic: input should be a valid string"),
+    ],
+)
+async def test_what_does_not_fit_the_graph_fails_the_turn_and_says_why(
+    bench: AuthorsBench, changes: dict[str, str], why: str
+) -> None:
+    given = {"input_json": '{"topic": "rain"}', "context_json": OWNER} | changes
+    event = await bench.run(graph="survey", task="s", thread_id="survey-1", **given)
+    assert event.state == STATES.FAILED
+    assert why in event.error
+    assert await told(bench, 2) == "rain for Ada in mm by None"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "why"),
+    [
+        ({"graph": "survy"}, Conflict, "no graph or assistant 'survy'; did you mean survey?"),
+        ({"graph": "zzz"}, Conflict, "there are ada, broken, survey, talker"),
+        ({"graph": "broken"}, Conflict, "the graph broken cannot run: .*no key"),
+        ({"graph": "../x"}, InvalidInput, "looks like a path|not valid"),
+        ({"config_json": '{"thread_id": "other"}'}, InvalidInput, "'thread_id' is set by Turnkeeper"),
+        ({"context_json": "[1]"}, InvalidInput, "is not a JSON object"),
+    ],
+)
+async def test_a_fire_that_no_graph_can_take_is_refused(
+    bench: AuthorsBench, changes: dict[str, str], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        await bench.service.Fire(bench.fire(**changes), None)
+    assert bench.lying("inbox") == []
+
+
+async def test_a_thread_belongs_to_one_graph(bench: AuthorsBench) -> None:
+    await bench.run(prompt="hello")
+    event = await bench.run(2, graph="survey", input_json='{"topic": "rain"}', context_json=OWNER)
+    assert event.state == STATES.FAILED
+    assert event.error == "thread thread-a belongs to the graph talker, and not to survey: use another thread"
+    assert (await bench.run(3, prompt="still here")).summary == "I heard: still here"
+
+
+async def test_a_fire_of_another_graph_leaves_a_question_alone(bench: AuthorsBench) -> None:
+    asking = await bench.run(prompt="paint: door red")
+    assert asking.state == STATES.INTERRUPTED
+    other = await bench.run(2, task="b", graph="ada", input_json='{"topic": "rain"}')
+    assert other.state == STATES.FAILED
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, "approve", args_hash=asked.args_hash)
+    event = await bench.stopped(asking.turn_id, after=asking.sequence)
+    assert (event.state, event.summary) == (STATES.SUCCEEDED, "I heard: door is red")
+
+
+async def test_a_category_grants_the_tools_of_the_graphs_that_it_names(bench: AuthorsBench) -> None:
+    assert (await bench.run(prompt="look: door")).summary == "I heard: door is green"
+    given = {"graph": "ada", "task": "s", "thread_id": "survey-1", "input_json": '{"topic": "look"}'}
+    asking = await bench.run(2, **given)
+    assert asking.state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    assert asked.missing_scope == "tool:look"
+    assert "of other graphs, and not of survey" in asked.question
+    bench.category("wide", tools=["tool:look"], graphs=["survey"])
+    assert (await bench.run(3, **given | {"thread_id": "survey-2", "category": "wide"})).state == STATES.SUCCEEDED
+    assert (await bench.run(4, prompt="look: door", category="wide", thread_id="b")).state == STATES.INTERRUPTED
+
+
+async def test_a_question_of_a_named_graph_is_answered_after_a_crash(bench: AuthorsBench) -> None:
+    event = await bench.run(
+        graph="ada", task="s", thread_id="survey-1", input_json='{"topic": "ask"}', config_json='{"model": "large"}'
+    )
+    assert event.state == STATES.INTERRUPTED
+    await bench.crash()
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, "answer", message="yes")
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    assert json.loads(event.summary)["told"].strip() == "ask for Ada in ft by large"
+
+
+async def test_a_message_goes_on_with_the_graph_and_the_configuration_of_its_thread(bench: AuthorsBench) -> None:
+    first = await bench.send("hi", new_thread=True, graph="ada", input_json='{"topic": "rain"}')
+    await bench.stopped(first.turn_id)
+    second = await bench.send("again", thread_id=first.thread_id, input_json='{"topic": "snow"}')
+    event = await bench.stopped(second.turn_id)
+    assert json.loads(event.summary)["told"].strip() == "snow for Ada in ft by small"
+    with pytest.raises(Conflict, match=f"thread {first.thread_id} belongs to the graph survey, and not to talker"):
+        await bench.send("no", thread_id=first.thread_id, graph="talker")
+
+
+async def test_the_graphs_are_listed_with_what_is_wrong_with_one(bench: AuthorsBench) -> None:
+    found = list((await bench.service.ListGraphs(wire.ListGraphsRequest(), None)).graphs)
+    assert [graph.name for graph in found] == ["talker", "broken", "survey", "ada"]
+    assert [graph.is_default for graph in found] == [True, False, False, False]
+    assert "no key" in found[1].problem
+    assert (found[3].graph, json.loads(found[3].context_json)) == ("survey", {"owner": "Ada", "unit": "ft"})
