@@ -16,7 +16,8 @@ MOST_SOURCES = 20
 LONGEST_SOURCE = 2048
 SUMMARY = "candidate-summary"
 PAGE = "candidate-page"
-_SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,99}", re.ASCII)
+LONGEST_SLUG = 100
+_SLUG = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{LONGEST_SLUG - 1}}}", re.ASCII)
 _ADDRESS = re.compile(r"https?://[\x21-\x7e]+")
 _CHANNEL = re.compile(r"[^\s/\x00-\x1f\x7f][^/\x00-\x1f\x7f]{0,127}")
 

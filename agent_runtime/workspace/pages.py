@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, desc, func
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.words import score, snippet, terms
 from agent_runtime.store.schema import attachments, candidates, derivations, page_versions, pages
-from agent_runtime.workspace.model import Candidate, Hit, Page
+from agent_runtime.workspace.model import LONGEST_SLUG, Candidate, Hit, Page
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.statements import holds, upsert
 from turnkeeper.times import to_us
@@ -32,6 +32,8 @@ def list_pages(
 
     `after` goes on behind a page's id, where a list ended.
     """
+    if len(tag) > LONGEST_SLUG:
+        return []  # no page has it, and SQLite would not look for a very long one
     query = select(pages).where(pages.c.page_id > after).order_by(pages.c.page_id).limit(MOST_ROWS)
     if tag:
         query = query.where(holds(pages.c.tags, json.dumps(tag)))

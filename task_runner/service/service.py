@@ -262,8 +262,7 @@ class Service:
             spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
             spec.MergeFrom(request.spec)
             definition = parse_spec(spec, self._defaults, now)
-        after = getattr(request, "from")
-        start = after.ToDatetime(tzinfo=UTC) if request.HasField("from") else now
+        start = simulating.instant(getattr(request, "from"), "from") if request.HasField("from") else now
         return wire.PreviewScheduleResponse(
             nominals=await self._upcoming(definition, start, min(request.count or 5, _MOST_PREVIEWED), of),
             timezone=definition.timezone,

@@ -208,12 +208,10 @@ MOST_ROUNDS = 100_000
 
 def span_of(request: wire.SimulateRequest) -> Span:
     """Return what is to be simulated. Raises InvalidInput, naming the field."""
-    start, end = _instant(getattr(request, "from"), "from"), _instant(request.to, "to")
+    start, end = instant(getattr(request, "from"), "from"), instant(request.to, "to")
     if not timedelta(0) < end - start <= LONGEST:
         raise InvalidInput("must be later than `from`, by ten years at most", where="to")
-    outages = sorted(
-        Outage(_instant(getattr(down, "from"), "down"), _instant(down.to, "down")) for down in request.down
-    )
+    outages = sorted(Outage(instant(getattr(down, "from"), "down"), instant(down.to, "down")) for down in request.down)
     if any(outage.end <= outage.start for outage in outages):
         raise InvalidInput("an outage must end after it begins", where="down")
     return Span(start=start, end=end, outages=outages, turn=parse_duration(request.turn or "0s", field="turn"))
@@ -239,7 +237,8 @@ async def simulate(tasks: Iterable[Task], span: Span, limit: int, clock: Clock) 
     return wire.SimulateResponse(rows=map(_shown, kept), truncated=len(found) > room or rounds > MOST_ROUNDS)
 
 
-def _instant(at: Timestamp, field: str) -> datetime:
+def instant(at: Timestamp, field: str) -> datetime:
+    """Return an instant of a request. Raises InvalidInput, naming the field."""
     try:
         return at.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
