@@ -30,6 +30,7 @@ _SERVER = "it asks a LangGraph server, which Turnkeeper is not: that fails unles
 _NOTES = (
     ("makes_tools", "makes tools", "they are listed only as their classes name them; each is judged when it is called"),
     ("shared_names", "shared", "two tools have this name, so no category grants either; rename one"),
+    ("calls_inside", "tools in tools", "each such call is judged by itself, whatever was approved around it"),
     ("asks", "asks you", "questions of the graph's own, whatever a category grants"),
     ("calls_server", "calls server", _SERVER),
 )

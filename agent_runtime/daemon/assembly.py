@@ -379,8 +379,9 @@ class _Basis:
         """Make the graphs, with every tool call watched, and their engines."""
         settings, foreign, secrets = self.settings, self.graphs.default is not None, self._secrets()
         # A foreign graph's tools are in no scope map, whatever they are called: only our very tools are.
-        found = {self.graphs.catalog.label(name): one.inspection.held for name, one in self.graphs.opened.items()}
-        gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing, found)
+        seen = {self.graphs.catalog.label(name): one.inspection for name, one in self.graphs.opened.items()}
+        found, inside = ({at: getattr(one, what) for at, one in seen.items()} for what in ("held", "inside"))
+        gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing, found, inside)
         self.stack.enter_context(watching(gate, ToolEvents(self.database, store, self.clock)))
         budget = TokenBudget(settings.model.daily_token_cap, store, self.clock)
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)

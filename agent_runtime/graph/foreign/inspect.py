@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -26,6 +26,7 @@ from langgraph.types import interrupt
 
 from agent_runtime.graph.guard.overrides import METHODS as TOOL_METHODS
 
+CALLS = "calls"  # in a tool's metadata: the names of the tools that it calls
 MOST_LOOKED_AT = 100_000  # objects; a graph that holds on to more is not called guarded
 _LIBRARIES = sys.stdlib_module_names | {
     *("langchain", "langchain_core", "langchain_classic", "langchain_openai", "langgraph", "langgraph_sdk"),
@@ -75,6 +76,7 @@ class Inspection:
         results: what its tasks (LangGraph's `@task`) declare to return, which checkpoints then hold.
         made: names of the tools that `makers` make, where a class gives its tools a name.
         clients: paths of nodes that use LangGraph's client of a LangGraph server.
+        inside: by name, the names of the tools that a tool calls, as its function shows or its metadata says.
         asking: paths of nodes that ask by themselves: with `interrupt()`, or as LangChain's middleware does.
     """
 
@@ -85,6 +87,7 @@ class Inspection:
     results: tuple[Any, ...] = ()
     made: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    inside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     asking: tuple[str, ...] = ()
 
 
@@ -127,8 +130,17 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         results=tuple(results),
         made=tuple(sorted({name for found in makers.values() for name in found} - {*names})),
         clients=tuple(sorted(clients)),
+        inside={one.name: called for one in tools if (called := _called_in(one))},
         asking=tuple(sorted(asking)),
     )
+
+
+def _called_in(held: BaseTool) -> tuple[str, ...]:
+    """Return the names of the tools that a tool holds on to, or that its metadata say it calls."""
+    said = (held.metadata or {}).get(CALLS, ())
+    declared = {one for one in said if isinstance(one, str)} if isinstance(said, list | tuple | set) else set()
+    found = {one.name for _, one in _reached(held) if isinstance(one, BaseTool) and one is not held}
+    return tuple(sorted((declared | found) - {held.name}))
 
 
 def _result_of(function: Callable[..., Any]) -> Any:
@@ -153,9 +165,9 @@ class _Unseen:
     most: int
 
 
-def _reached(graph: Pregel[Any, Any, Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each object that the graph's nodes hold on to, once, with the path of nodes that led to it."""
-    waiting: list[tuple[str, Any]] = [("", graph)]
+def _reached(root: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each object that a graph's nodes, or a tool, hold on to, once, with the path of nodes that led to it."""
+    waiting: list[tuple[str, Any]] = [("", root)]
     seen: dict[int, Any] = {}  # keeps what it has seen alive: an id must not be used again
     while waiting:
         where, value = waiting.pop()

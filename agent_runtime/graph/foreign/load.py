@@ -377,6 +377,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
         "made_tools": [_tool(name, categories) for name in opened.inspection.made],
         "shared_names": sorted(shared),
         "makes_tools": list(opened.inspection.makers),
+        "calls_inside": [f"{name} calls {' and '.join(inner)}" for name, inner in opened.inspection.inside.items()],
         "asks": list(opened.inspection.asking),
         "calls_server": list(opened.inspection.clients),
         "store": store_report(opened.namespaces(default_tier), loaded.store, categories),

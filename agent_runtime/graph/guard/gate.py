@@ -195,14 +195,16 @@ class Gate:
         judge: Judge,
         narrow: Narrow = unchanged,
         tools: Mapping[str, Sequence[BaseTool]] = MappingProxyType({}),
+        inside: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
     ) -> None:
         """Make a gate for tools by their names.
 
         The judge is the pure function that knows what a category grants. `narrow` gives the turn under its category as
         it is at this moment, and must never widen it. `tools` are those that were found in foreign graphs, by the names
-        of the graphs as turns have them.
+        of the graphs as turns have them; `inside` names the tools that a tool calls, likewise by graph and name.
         """
         self._names = {graph: _Names(held) for graph, held in tools.items()}
+        self._inside = inside
         self._specs = specs
         self._judge = judge
         self._narrow = narrow
@@ -305,7 +307,10 @@ class Gate:
         call = self._call(request, verdict, turn)
         if turn.unanswered and not call.was_asked(turn.asked):
             return NOBODY_THERE
-        answer = _decided(kind, call, _why(request, turn, verdict), turn.thread_id)
+        why = _why(request, turn, verdict)
+        if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
+            why += f"; inside it may call {', '.join(inner)}: each is judged by itself"
+        answer = _decided(kind, call, why, turn.thread_id)
         decision, edited = answer["decision"], answer.get("args")
         if decision == "approve":
             return self._approved(request, turn, request.args)

@@ -307,31 +307,52 @@ def _given(tool_input: Any, shown: Mapping[str, Any], decided: gate.Admitted) ->
     return given
 
 
+class RefusedCall(ToolException):
+    """A call that a node or a tool made by itself was refused."""
+
+    def __init__(self, text: str, tool: str) -> None:
+        super().__init__(text)
+        self.tool = tool
+
+
 def _refusal(tool: BaseTool, refused: gate.Refused, call_id: str | None) -> ToolMessage:
     """Answer as a tool that failed does: with a message where a model called, else by raising."""
     if not call_id:
-        raise ToolException(refused.text)
+        raise RefusedCall(refused.text, tool.name)
     return ToolMessage(content=refused.text, name=tool.name, tool_call_id=call_id, status="error")
+
+
+def _stopped(tool: BaseTool, error: ToolException, call_id: str | None) -> ToolMessage:
+    """Tell the model that called a tool which call in it was refused; any other failure is raised as it was."""
+    if not call_id or not isinstance(error, RefusedCall):
+        raise error
+    return _refusal(tool, gate.Refused(text=f"{tool.name} stopped at its call of {error.tool}: {error}"), call_id)
 
 
 def _run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
     if isinstance(known, gate.Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
-    with bound(_PASS, None), lifetime():
-        if known is None:
-            return _RUN(self, given, *args, **kwargs)
-        return known.around(lambda: _RUN(self, given, *args, **kwargs))
+    try:
+        with bound(_PASS, None), lifetime():
+            if known is None:
+                return _RUN(self, given, *args, **kwargs)
+            return known.around(lambda: _RUN(self, given, *args, **kwargs))
+    except RefusedCall as error:
+        return _stopped(self, error, kwargs.get("tool_call_id"))
 
 
 async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
     given, known = _judged(self, tool_input, kwargs.get("tool_call_id"))
     if isinstance(known, gate.Refused):
         return _refusal(self, known, kwargs.get("tool_call_id"))
-    with bound(_PASS, None), lifetime():
-        if known is None:
-            return await _ARUN(self, given, *args, **kwargs)
-        return await known.around_async(lambda: _ARUN(self, given, *args, **kwargs))
+    try:
+        with bound(_PASS, None), lifetime():
+            if known is None:
+                return await _ARUN(self, given, *args, **kwargs)
+            return await known.around_async(lambda: _ARUN(self, given, *args, **kwargs))
+    except RefusedCall as error:
+        return _stopped(self, error, kwargs.get("tool_call_id"))
 
 
 def _before(tool: BaseTool, asked: overrides.Asked) -> tuple[Any, Any]:
@@ -342,7 +363,12 @@ def _before(tool: BaseTool, asked: overrides.Asked) -> tuple[Any, Any]:
     args = given if isinstance(given, dict) else {_TEXT: given}
     about = arguments.write(arguments.chosen(tool, args, asked.call_id))
     inner = _Pass(tool=tool, call_id=asked.call_id or "", about=about, counted=True)
-    return overrides.Around(contexts=(lambda: bound(_PASS, inner), lifetime), execution=known), given
+    contexts = (lambda: bound(_PASS, inner), lifetime)
+
+    def stopped(error: ToolException) -> ToolMessage:
+        return _stopped(tool, error, asked.call_id)
+
+    return overrides.Around(contexts=contexts, execution=known, stopped=stopped), given
 
 
 def _run_node(*args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from langchain_core.runnables import Runnable, RunnableSerializable
-from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException
 
 METHODS = (
     *("invoke", "ainvoke", "run", "arun", "__call__", "batch", "abatch", "batch_as_completed", "abatch_as_completed"),
@@ -48,10 +48,12 @@ class Around:
     Attributes:
         contexts: make what is entered for it.
         execution: writes its events; None for nobody.
+        stopped: returns what answers a call that failed so, or raises that again.
     """
 
     contexts: tuple[Callable[[], AbstractContextManager[Any]], ...]
     execution: Any
+    stopped: Callable[[ToolException], Any]
 
     def entered(self) -> ExitStack:
         stack = ExitStack()
@@ -137,10 +139,13 @@ def _standing_before(name: str, own: Any, before: Before) -> Any:
         if around is None:
             return given
         args, kwargs = put(given)
-        with around.entered():
-            if around.execution is None:
-                return bound(tool)(*args, **kwargs)
-            return around.execution.around(lambda: bound(tool)(*args, **kwargs))
+        try:
+            with around.entered():
+                if around.execution is None:
+                    return bound(tool)(*args, **kwargs)
+                return around.execution.around(lambda: bound(tool)(*args, **kwargs))
+        except ToolException as error:
+            return around.stopped(error)
 
     async def async_method(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
         asked, put = _asked(name, args, kwargs)
@@ -148,10 +153,13 @@ def _standing_before(name: str, own: Any, before: Before) -> Any:
         if around is None:
             return given
         args, kwargs = put(given)
-        with around.entered():
-            if around.execution is None:
-                return await bound(tool)(*args, **kwargs)
-            return await around.execution.around_async(lambda: bound(tool)(*args, **kwargs))
+        try:
+            with around.entered():
+                if around.execution is None:
+                    return await bound(tool)(*args, **kwargs)
+                return await around.execution.around_async(lambda: bound(tool)(*args, **kwargs))
+        except ToolException as error:
+            return around.stopped(error)
 
     made = async_method if inspect.iscoroutinefunction(own) else method
     return functools.wraps(own)(made) if inspect.isfunction(own) else made

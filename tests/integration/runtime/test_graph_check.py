@@ -124,6 +124,22 @@ def test_it_says_what_of_the_projects_store_settings_is_used_and_what_ignoring_t
     assert [key for key in ignored if f"ignored:   {key}: " not in shown] == []
 
 
+def test_it_lists_the_tools_that_a_tool_calls(shell: Shell) -> None:
+    reference = shell.write(f"""{TALKER}
+@tool
+def book(what: str) -> str:
+    "Look at something, then book it."
+    return look.invoke(what)
+
+graph.add_node("booking", ToolNode([book]))
+graph.add_edge("booking", "model")
+""")
+    assert shell.check(reference)["calls_inside"] == ["book calls look"]
+    assert "tools in tools: book calls look: each such call is judged by itself" in " ".join(
+        shell(app, "graph", "check", reference).split()
+    )
+
+
 def test_it_says_where_a_graph_stops_to_ask(shell: Shell) -> None:
     reference = shell.write(f"{TALKER}\ngraph = graph.compile(interrupt_before=['tools'], interrupt_after='*')")
     assert shell.check(reference)["stops"] == ["before tools", "after every step"]

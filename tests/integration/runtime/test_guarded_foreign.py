@@ -8,14 +8,16 @@ from typing import Annotated, Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import InjectedToolCallId, ToolException, tool
+from langchain_core.tools import BaseTool, InjectedToolCallId, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
 from agent_runtime.graph.checkpointer.saver import open_saver
-from agent_runtime.graph.guard import Gate, LimitReached
+from agent_runtime.graph.foreign.inspect import inspect_graph
+from agent_runtime.graph.guard import Gate, LimitReached, watching
 from agent_runtime.model.turn import Category
+from agent_runtime.permissions.judge import judge
 from tests.integration.runtime.guarded import (
     CONFIG,
     THREE,
@@ -189,6 +191,76 @@ async def test_calls_inside_a_tool_are_calls_of_their_own() -> None:
     assert (second.tool, ran) == ("act", [])
     assert await thread.decide((second, "approve")) == []
     assert ran == ["a"]
+
+
+class OwnWay(BaseTool):
+    """A tool that runs in a way of its own, and calls another."""
+
+    name: str = "outer"
+    description: str = "Call another tool."
+
+    def invoke(self, *_args: Any, **_kwargs: Any) -> Any:
+        return act.invoke({"text": "a"})
+
+    def _run(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "of its own", "two levels"])
+async def test_a_call_inside_an_approved_tool_that_is_refused_is_told_to_the_model(kind: str) -> None:
+    @tool
+    async def outer(text: str) -> str:
+        """Call another tool."""
+        return str(await (middle if kind == "two levels" else act).ainvoke({"text": text}))
+
+    @tool
+    async def middle(text: str) -> str:
+        """Call another tool."""
+        return str(await act.ainvoke({"text": text}))
+
+    def sync(text: str) -> str:
+        """Call another tool."""
+        return str(act.invoke({"text": text}))
+
+    made = {"sync": tool("outer")(sync), "of its own": OwnWay()}.get(kind, outer)
+    granted = turn("tool:outer", "tool:middle")
+    thread = Thread(
+        plain(made, lines=[calls(("outer", {"text": "a"}))]),
+        granted,
+        "invoke" if kind in {"sync", "of its own"} else "ainvoke",
+    )
+    (asked,) = await thread.go()
+    assert asked.tool == "act"
+    assert await thread.decide((asked, "reject")) == [], "the turn goes on"
+    assert await thread.told() == ["outer stopped at its call of act: the author refused this call"]
+    assert ran == []
+
+
+async def test_a_tool_that_fails_by_itself_fails_as_before() -> None:
+    @tool
+    async def outer(text: str) -> str:
+        """Fail."""
+        raise ToolException(text)
+
+    with pytest.raises(ToolException, match="broken"):
+        await Thread(plain(outer, lines=[calls(("outer", {"text": "broken"}))]), turn("tool:outer")).go()
+
+
+async def test_the_author_is_told_beforehand_which_tools_a_tool_calls() -> None:
+    @tool
+    async def outer(text: str) -> str:
+        """Call another tool."""
+        return str(await act.ainvoke({"text": text}))
+
+    graph = plain(outer, lines=[calls(("outer", {"text": "a"}))])
+    inside = inspect_graph(graph).inside
+    assert inside == {"outer": ("act",)}
+    with watching(Gate({}, judge, inside={"": inside})):
+        thread = Thread(graph, turn())
+        (asked,) = await thread.go()
+        assert "inside it may call act: each is judged by itself" in asked.question
+        (inner,) = await thread.decide((asked, "approve"))
+        assert (inner.tool, "inside" in inner.question, ran) == ("act", False, [])
 
 
 async def test_a_subagent_that_is_granted_less_than_its_parent_asks_for_the_rest(gate: Gate) -> None:

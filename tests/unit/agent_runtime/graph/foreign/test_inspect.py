@@ -127,6 +127,19 @@ def test_tools_that_a_tool_calls_are_found() -> None:
     assert inspect_graph(graph(ToolNode([outer, PlainTool()]))).tools == ("one", "outer", "plain")
 
 
+def test_a_tool_names_the_tools_that_it_calls_or_says_it_calls() -> None:
+    @tool
+    def outer(text: str) -> str:
+        """Call another tool."""
+        return str(one.invoke(text))
+
+    two_steps = two.model_copy(update={"name": "far", "metadata": {"calls": ["mail", "far", 7]}})
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", ToolNode([outer, one, two_steps]))
+    builder.add_edge(START, "tools")
+    assert inspect_graph(builder.compile()).inside == {"outer": ("one",), "far": ("mail",)}
+
+
 def test_tools_that_a_node_makes_are_named_where_their_class_names_them() -> None:
     def making(_state: Any) -> str:
         return str(PlainTool().invoke({}))
