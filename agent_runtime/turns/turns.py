@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agent_runtime.graph.engine.engine import Answers, Continue, Ended, Engines, Input, Order
+from agent_runtime.graph.engine.engine import CALLED, Answers, Continue, Ended, Engines, Input, Order
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import Waits
@@ -112,6 +112,7 @@ class Notifier:
 
 
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
+MOST_OUTSIDE = 20  # tries where the machine fails what a graph calls: a minute and a half; our own stores: for ever
 _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
 # What comes of carrying a decision out: True, it is done; False, it waits for the next process; None, what was decided
 # on is no longer so, nothing was done, and it is to be decided anew.
@@ -147,6 +148,7 @@ class Turns:
         self._failpoints = parts.failpoints
         self._waits = parts.waits
         self._lanes = lanes
+        self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed what its graph calls
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
             Action.GIVE_INPUT: self._give_input,
@@ -307,15 +309,31 @@ class Turns:
         self._failpoints.reach("runtime.started")
         try:
             ended = await self._intervals.run(turn, order, mode)
-        except MachineTrouble:  # it failed at nothing of its own: the interval does not count
-            self._stopped(turn, "waits")
-            await self._store.give_back(turn.turn_id)
-            raise
+        except MachineTrouble as trouble:
+            return await self._outlast(turn, trouble)
+        self._called.pop(turn.turn_id, None)
         if ended is None:
             cancelled = await self._store.read(is_cancelled, turn.turn_id)
             error = "" if cancelled else "was cancelled from within its graph"
             return await self._finish(turn, "cancelled" if cancelled else "failed", error)
         return await self._settle(turn, ended)
+
+    async def _outlast(self, turn: TurnRecord, trouble: MachineTrouble) -> bool:
+        """Let a turn go on once the machine is well: it failed at nothing of its own, so the interval does not count.
+
+        Our own stores are waited for however long it takes. What only its graph reads or writes fails it in the end: a
+        file or a device of the author's that never works holds up its thread, and nobody else would tell of it.
+        """
+        if trouble.where == CALLED:
+            tries = self._called[turn.turn_id] = self._called.get(turn.turn_id, 0) + 1
+            if tries >= MOST_OUTSIDE:
+                error = f"what it calls {trouble.what}; it was tried {tries} times"
+                done = await self._finish(turn, "failed", error)
+                del self._called[turn.turn_id]
+                return done
+        self._stopped(turn, "waits")
+        await self._store.give_back(turn.turn_id)
+        raise trouble
 
     async def _settle(self, turn: TurnRecord, ended: Ended) -> bool:
         """Write what an interval came to; False if it only stopped because the process is to stop."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from agent_runtime.graph.engine.engine import CALLED
 from agent_runtime.mailbox.acceptor import TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import Outboxes
 from agent_runtime.mailbox.mailboxes import Delivery
@@ -90,7 +89,6 @@ MOST_TAKEN = 4096  # envelopes claimed and not yet archived
 LARGEST_CLAIM = 256
 POLL_S = 1.0  # other processes put without a notification
 MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
-MOST_OUTSIDE = 20  # tries where the machine fails what a graph calls: a minute and a half; our own stores: for ever
 TROUBLE_S = 0.2  # doubled at each further try
 LONGEST_TROUBLE_S = 30.0
 LONGEST_WAIT_S = 5.0  # for the machine: it may be well again at any moment
@@ -310,11 +308,9 @@ class Worker:
         trouble = machine_trouble(error)
         reason = str(trouble) if trouble is not None else _sentence(error)
         self._log.emit("turn.trouble", thread_id=thread_id, turn_id=item.asked.turn_id, tries=tries, reason=reason)
-        most = MOST_TROUBLE
         if trouble is not None:
-            most = MOST_OUTSIDE if trouble.where == CALLED else tries + 1
             self.waits[thread_id] = reason
-        if item.trigger is None or tries < most:
+        if item.trigger is None or trouble is not None or tries < MOST_TROUBLE:
             rest_s = rest_after(tries)
             return Handled(done=False, rest_s=rest_s if trouble is None else min(rest_s, LONGEST_WAIT_S))
         del self._trouble[id(item)]

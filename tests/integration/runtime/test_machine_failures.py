@@ -188,6 +188,37 @@ async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_i
     assert ((await bench.turn(receipt.turn_id)).error, bench.runtime.trouble()) == ("", "")
 
 
+class Failing(list[str]):
+    """What a tool notes into: a device that fails for ever."""
+
+    def append(self, _text: str) -> None:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("of", ["fire", "decision", "recovery"])
+async def test_a_graph_that_the_machine_fails_for_ever_fails_and_says_how_often_it_was_tried(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    monkeypatch.setattr(worker, "LONGEST_WAIT_S", 0.001)
+    bench.noted = Failing()
+    asked = [] if of == "fire" else [calls(("ask", {"question": "Which?"}))]
+    bench.script["go"] = [*asked, calls(("note", {"text": "x"}))]
+    receipt = await bench.service.Fire(bench.fire(), None)
+    event = await bench.stopped(receipt.turn_id)
+    if of != "fire":
+        (question,) = await bench.pending()
+        await bench.resolve(question.interrupt_id, "answer", message="this")
+        if of == "recovery":
+            await bench.crash()
+        event = await bench.stopped(receipt.turn_id, after=event.sequence)
+    assert event.state == STATES.FAILED
+    assert event.error == "what it calls cannot be read or written: Input/output error; it was tried 20 times"
+    await bench.rest()
+    assert bench.runtime.worker.waits == {}
+    bench.noted, bench.script["go"] = [], [calls(("note", {"text": "x"}))]
+    assert (await bench.run(2)).state == STATES.SUCCEEDED
+
+
 async def test_an_accepted_fire_whose_envelope_can_no_longer_be_read_has_failed(bench: Bench) -> None:
     bench.script["wait"] = [calls(("block", {}))]
     await bench.service.Fire(bench.fire(1, prompt="wait"), None)
