@@ -18,14 +18,13 @@ from typing import Any, TypeVar, cast
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
 from turnkeeper.storage.damage import judged
-from turnkeeper.storage.schema_revision import check_revision, refuse_newer
+from turnkeeper.storage.schema_revision import check_revision, newest, refuse_newer
 
 T = TypeVar("T")
 LARGEST_BATCH = 512
@@ -359,17 +358,16 @@ def _begin_read(connection: Connection) -> None:
 
 
 def _migrate(engine: Engine, migrations: str, where: str, *, read_only: bool) -> None:
-    config = Config()
-    config.set_main_option("script_location", migrations)
-    config.set_main_option("path_separator", "os")
-    scripts = ScriptDirectory.from_config(config)
     with engine.connect() as connection:
         found = MigrationContext.configure(connection).get_current_revision()
     refuse_newer(found, migrations, where)
-    if found == scripts.get_current_head():
+    if found == newest(migrations):
         return
     if read_only:
         raise Corrupt("has an older schema", where=where, hint="start the daemon once to migrate it")
+    config = Config()
+    config.set_main_option("script_location", migrations)
+    config.set_main_option("path_separator", "os")
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

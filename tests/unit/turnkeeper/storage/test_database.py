@@ -147,8 +147,10 @@ def test_what_a_killed_newer_version_left_in_its_log_is_seen_and_not_touched(tmp
 def test_migrations_are_named_by_their_revisions(package: str) -> None:
     config = Config()
     config.set_main_option("script_location", f"{package}:migrations")
-    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    scripts = ScriptDirectory.from_config(config)
+    revisions = {script.revision for script in scripts.walk_revisions()}
     assert schema_revision._known(f"{package}:migrations") == revisions
+    assert schema_revision.newest(f"{package}:migrations") == scripts.get_current_head()
 
 
 async def test_a_reader_beside_the_writer_cannot_write(database: Database, place: Path | str) -> None:
