@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import postgres
+from tests.support import postgres, templates
 from tests.support.clock import ManualClock
 from turnkeeper import console
 from turnkeeper.config.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
+templates.use()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 from constellation.supervisor import daemons
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from tests.support import templates
 from turnkeeper import process
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -50,6 +51,8 @@ def serve() -> None:
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
         import_module(name)  # what a program imports is imported here, once
+    templates.use()
+    templates.make()
     gc.freeze()
     alive: set[int] = set()
     for line in sys.stdin:
