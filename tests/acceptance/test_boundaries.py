@@ -36,7 +36,7 @@ from protos.turnkeeper.v1 import schedules_pb2
 from task_runner.timetable import check_excluded, excluding, parse_cron, parse_rrule, zone
 from tests.integration.bus.test_tmux_delivery import Terminal, until
 from tests.integration.runner.conftest import Rig
-from tests.integration.runtime.harness import PATIENCE_S, Bench
+from tests.integration.runtime.harness import PATIENCE_S, Bench, look_again
 from tests.support.clock import ManualClock
 from tests.support.guards import take_out
 from tests.support.pages import Answer, serving
@@ -110,7 +110,7 @@ class Ground:
 async def _until(probe: Callable[[], Any]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not probe():
-            await asyncio.to_thread(lambda: None)
+            await look_again()
 
 
 # What an agent in a terminal sends.

@@ -19,7 +19,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import open_inbox
-from turnkeeper.clock import Clock
+from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
 from turnkeeper.entropy import SystemEntropy
@@ -41,6 +41,11 @@ tools = [{tools}]{graphs}
 seconds = {seconds}
 tool_calls = {tool_calls}
 """
+
+
+async def look_again() -> None:
+    """Wait a moment before a test looks again for what is to happen: looking all the time leaves it no processor."""
+    await SystemClock().sleep(0.005)
 
 
 class Bench:
@@ -99,7 +104,7 @@ class Bench:
         worker: Any = self.runtime.worker
         async with asyncio.timeout(PATIENCE_S):
             while worker._lanes.depth:
-                await asyncio.to_thread(lambda: None)
+                await look_again()
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stop in good order."""

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 
 from agent_runtime.daemon.assembly import use_threads
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.integration.runtime.harness import STATES, Bench, look_again, soon
 from tests.support.scripted import calls
 
 TOOLS = ["tool:note", "tool:block", "tool:sit", "tool:resist"]
@@ -104,7 +104,7 @@ async def test_what_a_thread_does_after_its_turn_was_cancelled_changes_no_record
     before = await bench.conversation()
     bench.rise.set()
     while "sat" not in bench.noted:
-        await asyncio.to_thread(lambda: None)
+        await look_again()
     bench.script["last"] = []
     assert (await bench.run(3, prompt="last")).state == STATES.SUCCEEDED
     engine: Any = bench.runtime.worker._engines.of("")

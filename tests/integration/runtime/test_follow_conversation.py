@@ -23,7 +23,7 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
-from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, soon
+from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, look_again, soon
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
@@ -80,7 +80,7 @@ class Desk(Bench):
         """Wait until somebody follows."""
         async with asyncio.timeout(PATIENCE_S):
             while not self.runtime.live.followed(channel):
-                await asyncio.to_thread(lambda: None)
+                await look_again()
 
 
 def said_again(turn: wire.ConversationTurn) -> bool:
@@ -301,7 +301,7 @@ async def test_an_author_answers_while_the_conversation_goes_by(desk: Desk, monk
         sitting = asyncio.create_task(asyncio.to_thread(Dialogue("main", screen, following).run, keys, news))
         async with asyncio.timeout(PATIENCE_S):
             while screen.waiting.get(1) is None:
-                await asyncio.to_thread(lambda: None)
+                await look_again()
         os.write(typing, b"a 2\ra 1\r")
         await desk.stopped((await desk.conversation())[0].turn_id, after=2)
         os.write(typing, b"q\r")

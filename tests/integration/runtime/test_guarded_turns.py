@@ -20,7 +20,7 @@ from tests.integration.runtime.guarded import (
     fresh_desk,
     ran,
 )
-from tests.integration.runtime.harness import STATES, soon
+from tests.integration.runtime.harness import STATES, look_again, soon
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 
@@ -192,4 +192,4 @@ async def test_what_a_tool_leaves_running_is_refused_once_its_turn_is_over(field
 
 async def until(reached: Any) -> None:
     while not reached():
-        await asyncio.to_thread(lambda: None)
+        await look_again()

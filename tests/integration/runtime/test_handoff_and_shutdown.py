@@ -21,7 +21,7 @@ from agent_runtime.store.idempotency import Call
 from agent_runtime.store.mail import LONGEST_SHOWN, Handoff, shown
 from agent_runtime.store.schema import effects
 from agent_runtime.tools.restart import Lifecycle
-from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again, soon
 from tests.integration.runtime.test_foreign_graphs import AuthorsBench
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.bus.envelope import Envelope
@@ -89,7 +89,7 @@ async def put(bench: Bench, kind: str = "handoff", *, key: str = "handoff:one", 
     worker._arrived.notify()  # another process's put is found by a look each second; a test need not wait for that
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.lying("delivered")) + len(bench.lying("quarantine")) == before:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
 
 
 @pytest_asyncio.fixture

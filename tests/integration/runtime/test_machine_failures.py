@@ -11,7 +11,7 @@ from agent_runtime.model.decide import Incoming
 from agent_runtime.turns import worker
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.bus.envelope import Envelope
@@ -104,7 +104,7 @@ async def test_news_on_a_thread_does_not_wear_out_what_rests_there(clock: Manual
     for number in range(3):
         lanes.put("thread-a", item("decision", f"decision {number}"))
         while f"decision {number}" not in handled:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     assert handled == ["troubled", "decision 0", "decision 1", "decision 2"]
     task: Any = lanes._lanes["thread-a"].task
     while not task.done():
@@ -124,7 +124,7 @@ async def told(bench: Bench, settings: Settings) -> None:
 async def heard(bench: Bench) -> list[str]:
     async with asyncio.timeout(PATIENCE_S):
         while not bench.trail("notify.done"):
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     return (bench.home.root / "told").read_text().splitlines()
 
 
@@ -178,7 +178,7 @@ async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_i
     receipt = await bench.service.Fire(bench.fire(), None)
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.trail("turn.trouble")) < 20:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     waits = await bench.turn(receipt.turn_id)
     assert (waits.status, "malformed" in waits.error, waits.error[:7]) == ("running", True, "waits: ")
     assert "checkpoints.db" in bench.runtime.trouble()

@@ -13,7 +13,7 @@ from agent_runtime.mailbox import agent_messages
 from agent_runtime.mailbox.agent_messages import MOST_A_MINUTE, thread_of
 from agent_runtime.mailbox.inbox import reading
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.bus.envelope import Envelope
@@ -61,13 +61,13 @@ async def turns_of(bench: Bench, count: int, channel: str) -> list[wire.Conversa
             found = list((await bench.service.GetConversation(request, None)).turns)
             if len(found) >= count and all(turn.status == "succeeded" for turn in found):
                 return found
-            await asyncio.to_thread(lambda: None)
+            await look_again()
 
 
 async def until_trail(bench: Bench, event: str, count: int = 1) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.trail(event)) < count:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
 
 
 @pytest.mark.parametrize("thread", [THREAD, ""])
@@ -98,7 +98,7 @@ async def test_what_nobody_asked_for_writes_nothing_without_the_author_and_is_an
     inbox = bench.home.inbox("codex") / "inbox"
     async with asyncio.timeout(PATIENCE_S):
         while not list(inbox.glob("*.json")):
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     with reading(bench.home, "codex", "inbox drain", clock=SystemClock(), entropy=SystemEntropy()) as reader:
         (item,) = reader.claim()
         assert (item.envelope.sender, item.envelope.text, item.envelope.thread) == ("agent0", "hello codex", thread)
@@ -133,7 +133,7 @@ async def test_an_ack_of_a_reader_in_a_terminal_comes_by_its_outbox(bench: Bench
     acks = bench.home.inbox("codex") / "inbox"
     async with asyncio.timeout(PATIENCE_S):
         while not any('"kind":"ack"' in path.read_text() for path in acks.glob("*.json")):
-            await asyncio.to_thread(lambda: None)
+            await look_again()
 
 
 async def test_one_agent_is_taken_from_at_a_bounded_rate_and_nothing_is_lost(home: Home) -> None:

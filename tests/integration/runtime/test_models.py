@@ -19,7 +19,7 @@ from agent_runtime.graph.models import answers
 from agent_runtime.graph.models import call as calls_module
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench
+from tests.integration.runtime.harness import STATES, Bench, look_again
 from tests.support.chat_server import KEY, ChatServer, Reply, serving
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
@@ -451,7 +451,7 @@ class TestAKey:
         claimed = desk.home.root / "channels" / "agent" / "agent0" / "claimed"
         async with asyncio.timeout(60):  # what is still being archived cannot be read
             while any(claimed.iterdir()):
-                await asyncio.to_thread(lambda: None)
+                await look_again()
         assert self.traces(desk.home) == []
         assert KEY not in "".join(capfd.readouterr())
 

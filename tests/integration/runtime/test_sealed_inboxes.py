@@ -14,7 +14,7 @@ import pytest_asyncio
 from agent_runtime.model.trigger import to_envelope
 from agent_runtime.service.requests import read_fire
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again
 from turnkeeper.bus.envelope import Envelope, encode
 from turnkeeper.bus.seals import Seals, key_id_of, make_first_key, seal
 from turnkeeper.config.home import Home
@@ -46,7 +46,7 @@ async def until_quarantined(bench: Bench, count: int, agent: str = "agent0") -> 
     aside = folder(bench, "quarantine", agent)
     async with asyncio.timeout(PATIENCE_S):
         while len(found := [path for path in sorted(aside.glob("*.reason")) if path.with_suffix("").exists()]) < count:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     return [json.loads(path.read_text())["reason"] for path in found]
 
 
@@ -83,7 +83,7 @@ async def test_what_no_program_of_the_home_sealed_is_set_aside_with_its_reason(b
     assert await bench.history() == []
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.trail("envelope.quarantined")) < 8:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     assert [(record["agent"], NOBODY in record["reason"]) for record in bench.trail("envelope.quarantined")] == [
         ("agent0", True)
     ] * 8
@@ -104,7 +104,7 @@ async def test_without_the_check_of_seals_the_forgeries_have_their_effects(
     async with asyncio.timeout(PATIENCE_S):
         await ended.wait()
         while not (await bench.history() and bench.trail("handoff.received") and bench.trail("ack.received")):
-            await asyncio.to_thread(lambda: None)
+            await look_again()
 
 
 async def test_a_forged_envelope_takes_no_fires_key(bench: Bench) -> None:
@@ -155,7 +155,7 @@ async def test_a_copied_envelope_runs_once(bench: Bench) -> None:
     worker._arrived.notify()
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.lying("delivered")) < 4:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
 
 
@@ -178,7 +178,7 @@ async def test_what_waited_before_the_upgrade_is_taken_once_and_later_nothing_un
     await bench.open()
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.lying("delivered")) < 3:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     await bench.rest()
     assert (await bench.history()).count("SUCCEEDED") == 3
     (folder(bench, "inbox") / "9-late.json").write_bytes(encode(fire(bench, 4)))
@@ -222,7 +222,7 @@ async def test_a_rotated_key_takes_what_waits_and_is_forgotten_when_nothing_is_l
     await bench.crash()
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.lying("delivered")) < 2:
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     await bench.rest()
     assert (await bench.history()).count("SUCCEEDED") == 2
     assert [key.id for key in keys.read()] == [new.id, old.id], "a writer may be about to put what it sealed"
@@ -240,7 +240,7 @@ async def test_the_runtime_forgets_a_retired_key_itself_once_its_inboxes_are_emp
     async with asyncio.timeout(PATIENCE_S):
         while len(keys.read()) > 1:
             worker._arrived.notify()
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     assert [key.id for key in keys.read()] == [new.id]
 
 

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, STATES, Bench, soon
+from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, STATES, Bench, look_again, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
@@ -48,7 +48,7 @@ async def ask(bench: Bench, *lines: AIMessage, **changes: Any) -> tuple[wire.Tur
 async def until(what: Callable[[], bool], said: str) -> None:
     async def look() -> None:
         while not what():
-            await asyncio.to_thread(lambda: None)
+            await look_again()
 
     await soon(look(), said)
 

@@ -12,7 +12,7 @@ from agent_runtime.mailbox.agent_messages import MOST_HOPS, thread_of
 from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope, turn_id_of
 from agent_runtime.store import mail
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.integration.runtime.harness import STATES, Bench, look_again, soon
 from tests.support.scripted import calls
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.acks import read_acks
@@ -230,6 +230,6 @@ async def test_who_asks_for_an_ack_gets_one_from_the_runtime_too(staffed: Bench)
     assert [record["requires_ack"] for record in receipts] == [True]
     async with asyncio.timeout(20):
         while not bench.trail("ack.received"):
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     assert [record["sender"] for record in bench.trail("ack.received")] == ["agent1"]
     assert bench.lying("quarantine") == []
