@@ -15,6 +15,24 @@ from turnkeeper.config.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
 templates.use()
+MEMORY = Path("/dev/shm")
+ROOM = 2 << 30
+
+
+def use_memory() -> None:
+    """Put temporary files into memory where it has room for them: SQLite syncs at every commit, and a disk takes long.
+
+    Whatever a killed process wrote is there as well; what a disk keeps when the power fails, no test can see.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
+        return
+    room = os.statvfs(MEMORY)
+    if room.f_bavail * room.f_frsize >= ROOM and not room.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
+
+
+use_memory()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
