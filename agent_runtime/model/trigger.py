@@ -53,11 +53,11 @@ AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
 INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
 _LONGEST_ATTEMPT = 10  # digits
-_NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent"})
+_NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent", "via"})
 _OF_AGENTS = frozenset({"sender", "parent", "hops"})  # said only where an agent sent it; absent in older envelopes
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json")
 ON_APPROVALS = ("approval_reminder_s", "approval_escalation_s", "approval_timeout_s")
-_SPARSE = (*ON_APPROVALS, *OF_GRAPH)  # said only where they are set
+_SPARSE = (*ON_APPROVALS, *OF_GRAPH, "via")  # said only where they are set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Trigger:
         key: its idempotency key; one key is taken once, for ever.
         turn_id: the turn it will be, derived from the key.
         grant: the category as it was at acceptance.
-        digest: of every field but the grant and the traceparent: the same key with another digest is refused.
+        digest: of every field but the grant, the traceparent and the via: the same key with another digest is refused.
         payload_json: a JSON object for the graph, or empty.
         fire_id: the runner's id; empty for a message.
         attempt: which attempt at that fire, from 1; 0 for a message.
@@ -87,6 +87,7 @@ class Trigger:
             nobody answers is reminded of, alerted about, and ends; 0 for never.
         graph: the name of a graph or an assistant; empty for the thread's, or the default one.
         context_json, config_json, input_json: JSON objects for that graph, or empty.
+        via: by what an author's message came; not part of what it is.
     """
 
     source: Source
@@ -124,6 +125,7 @@ class Trigger:
     context_json: str = ""
     config_json: str = ""
     input_json: str = ""
+    via: str = ""
 
     @property
     def shown(self) -> str:
@@ -136,7 +138,7 @@ class Trigger:
         """Return the trigger with its digest."""
         meta = self.to_meta()
         said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
-        said |= {name: meta[name] for name in _SPARSE if name in meta}
+        said |= {name: meta[name] for name in _DIGESTED_SPARSE if name in meta}
         # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
         said["category"] = self.grant.name
         meta["digest"] = hashlib.sha256(_SORTED.encode(said).encode()).hexdigest()
@@ -163,6 +165,7 @@ class Trigger:
 _TYPES = {item.name: item.type for item in fields(Trigger)}
 _read = attrgetter(*_TYPES)
 _DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED and name not in _SPARSE]
+_DIGESTED_SPARSE = [name for name in _SPARSE if name not in _NOT_DIGESTED]
 _DIGESTED_OF_OTHERS = [name for name in _DIGESTED if name not in _OF_AGENTS]
 # Made once: `json.dumps` makes one for each call that asks for anything special.
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

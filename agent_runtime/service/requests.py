@@ -33,6 +33,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
 from turnkeeper.config.json_text import check_configurable, read_object
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.rpc.callers import current
 from turnkeeper.rpc.errors import code_of
 from turnkeeper.times import EPOCH, LONGEST
 
@@ -118,6 +119,7 @@ def read_message(
         agent=FIRST_AGENT,
         grant=usable(CONVERSATION, get_category),
         prompt=text,
+        via=str(current()),
         **_of_graph(request),
     ).sealed()
 

@@ -215,7 +215,7 @@ class Store:
             return False
         decided = AuthorDecision(decision="answer", message=trigger.prompt)
         turn_writes.add_key(connection, trigger, became="answer", into=turn_id, at=at)
-        turn_writes.settle_interrupt(connection, interrupt_id, decided, at)
+        turn_writes.settle_interrupt(connection, interrupt_id, decided, at, trigger.via)
         turn_writes.add_answer(connection, turn_id, trigger.prompt, at)
         return True
 

@@ -272,7 +272,7 @@ class Turns:
         trigger = _trigger(item)
         if not await self._store.take_answer(trigger, decision.turn_id, decision.interrupts[0]):
             return None  # the author decided while the facts were read
-        self._log.emit("interrupt.resolved", interrupt_id=decision.interrupts[0], decision="answer")
+        self._log.emit("interrupt.resolved", interrupt_id=decision.interrupts[0], decision="answer", via=trigger.via)
         self._lanes.put_decision(trigger.thread_id)
         return True
 

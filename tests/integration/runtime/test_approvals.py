@@ -19,6 +19,7 @@ from tests.support.clock import ManualClock
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.rpc.callers import UNKNOWN, Via, answer_for
 
 
 async def asked(bench: Bench, *lines: AIMessage, **changes: Any) -> tuple[wire.TurnEvent, wire.Interrupt]:
@@ -135,8 +136,13 @@ async def test_a_message_on_a_waiting_thread_is_kept_until_it_is_released(bench:
 async def test_a_message_answers_a_question_that_takes_text(bench: Bench) -> None:
     event, question = await asked(bench, calls(("ask", {"question": "red or blue?"})))
     assert (question.kind, question.question, question.allows_text) == ("question", "red or blue?", True)
+    answer_for(Via(program="my-bot", surface="web", key="k1"))
     sent = await bench.send("blue", request_id="r")
+    answer_for(UNKNOWN)
     assert (await resumed(bench, event)).state == STATES.SUCCEEDED
+    (record,) = (await bench.service.ListInterrupts(wire.ListInterruptsRequest(all=True), None)).interrupts
+    assert record.decided_by == "my-bot/web/k1", "by what the message came"
+    assert [one["via"] for one in bench.trail("interrupt.resolved")] == ["my-bot/web/k1"]
     (shown,) = await bench.conversation()
     roles = [(line.role, line.text) for line in shown.messages]
     assert ("author", "blue") in roles
