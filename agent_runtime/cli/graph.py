@@ -76,6 +76,33 @@ def check(
         raise typer.Exit(EXIT_USAGE)
 
 
+@app.command("install")
+def install(
+    reference: Annotated[
+        str, typer.Argument(metavar="REF", help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the command.")] = False,
+) -> None:
+    """Install the packages that a project needs and does not find, where Turnkeeper is installed.
+
+    What is installed already stays at its version. The project's own code is not installed: it runs from its folder.
+
+    Example: agent-runtime graph install ./langgraph.json:agent
+    """
+    packages: Any = import_module("agent_runtime.graph.foreign.packages")
+    project: Any = import_module("agent_runtime.graph.foreign.project")
+    needed = packages.packages_of(project.find_graph(reference, Path.cwd()))
+    for conflict in needed.conflicts:
+        note(f"the project {conflict}; that version stays")
+    if not needed.missing:
+        note("nothing is missing")
+    elif dry_run:
+        typer.echo(needed.command)
+    else:
+        packages.install(needed)
+        note(f"installed {', '.join(needed.missing)}")
+
+
 def _configured(place: Home, settings: Any) -> str:
     agent = settings.agents.get(FIRST_AGENT)
     if agent is None or not agent.graph:
@@ -110,6 +137,9 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         ("input", _input(found)),
         *([("stops", f"{', '.join(found['stops'])}: asks you each time")] if found["stops"] else []),
         *_store(found["store"]),
+        *(("packages", f"missing {one}") for one in found["packages"]["missing"]),
+        *([("install", found["packages"]["install"])] if found["packages"]["missing"] else []),
+        *(("packages", one) for one in found["packages"]["conflicts"]),
         *(("ignored", f"{key}: {why}") for key, why in found["ignored"].items()),
         *([("not set", f"{', '.join(found['unset'])}: put them into the project's .env")] if found["unset"] else []),
         *((what, f"{', '.join(found[key])}: {why}") for key, what, why in _NOTES if found[key]),

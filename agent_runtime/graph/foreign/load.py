@@ -29,6 +29,7 @@ from langgraph.pregel import Pregel
 from langgraph_sdk import runtime as sdk_runtime
 
 from agent_runtime.graph.engine.inputs import read_context, read_schema, workflow_types
+from agent_runtime.graph.foreign import packages
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
 from agent_runtime.graph.foreign.project import Reference, absolute_text, find_graph, found_at
 from agent_runtime.graph.foreign.store import LentStore, StoreSettings, read_store, store_report
@@ -90,7 +91,7 @@ async def load(reference: Reference, environ: Mapping[str, str]) -> AsyncIterato
 
 def _with_unset(error: InvalidInput, reference: Reference, unset: Sequence[str]) -> InvalidInput:
     """Return why a project cannot be loaded, with the variables that it asks for: their lack may be the reason."""
-    if not unset or reference.example is None:
+    if not unset or reference.example is None or isinstance(error.__cause__, ModuleNotFoundError):
         return error
     file = reference.example.with_suffix("")
     lacking = f"not set are {', '.join(unset)}, which {reference.example.name} names: put them into {file}"
@@ -188,11 +189,7 @@ def _attribute(reference: Reference) -> Any:
     try:
         module = _import(reference)
     except (Exception, SystemExit) as error:
-        hint = (
-            "install what the project needs where turnkeeper is installed"
-            if isinstance(error, ModuleNotFoundError)
-            else ""
-        )
+        hint = packages.hint(reference) if isinstance(error, ModuleNotFoundError) else ""
         what = f"cannot be imported: {_sentence(error)}"
         raise InvalidInput(what, where=_place(error, reference), hint=hint) from error
     if not hasattr(module, reference.attribute):
@@ -361,7 +358,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
 
     `absolute` is the reference as it means the same from any folder; `default_tier` the tier of namespaces without one.
     """
-    loaded, problem = opened.loaded, opened.problem()
+    loaded, problem, needed = opened.loaded, opened.problem(), packages.packages_of(opened.loaded.reference)
     schema, shared = read_schema(loaded.graph), shared_names(opened.inspection.held)
     return {
         "reference": loaded.reference.text,
@@ -384,6 +381,7 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
         "stops": _stops(loaded.graph),
         "ignored": loaded.reference.ignored,
         "unset": list(loaded.unset),
+        "packages": {"missing": list(needed.missing), "conflicts": list(needed.conflicts), "install": needed.command},
         "unguardable": [{"where": one.where, "why": one.why} for one in opened.inspection.unguardable],
         "trusted": opened.trusted,
         "verdict": verdict(opened),
