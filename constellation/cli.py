@@ -14,7 +14,7 @@ import typer
 from constellation.inspect.condition import examine, findings, newer_stores
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
-from constellation.install.init import Project, check_room, import_threads, initialise, look_at, take_on
+from constellation.install.init import import_threads, initialise, install_packages, look_at, next_steps, take_on
 from constellation.supervisor import markers, systemd
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn
 from constellation.supervisor.up_down import bring_down, bring_up, prepare, set_workers
@@ -50,6 +50,9 @@ def init(
         Path | None,
         typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite."),
     ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="With --graph: first install the packages that the project lacks.")
+    ] = False,
 ) -> None:
     """Create the state directory, with a config.toml that explains every setting.
 
@@ -59,7 +62,10 @@ def init(
     Example: turnkeeper init --graph ./langgraph.json:agent
     """
     place = home()
-    project = _look_at(place, graph) if graph else None
+    if install:
+        install_packages(place, graph)
+    with spinner("loading the graph"):
+        project = look_at(place, graph) if graph else None
     if threads is not None:
         import_threads(place, threads, dry_run=True)
     written = initialise(place, example=example)
@@ -70,29 +76,8 @@ def init(
         note(f"{place.root} is already complete")
     if threads is not None:
         note(import_threads(place, threads))
-    if project is not None:
-        _say_how_to_go_on(place, project)
-        return
-    note("next: turnkeeper up")
-    if example:
-        note(f"then:  agent-runtime workspace import {place.root}/workspace")
-        note("       task-runner apply")
-
-
-def _look_at(place: Home, graph: str) -> Project:
-    with spinner("loading the graph"):
-        project = look_at(place, graph)
-    check_room(place, project)
-    return project
-
-
-def _say_how_to_go_on(place: Home, project: Project) -> None:
-    note("next: agent-runtime graph check")
-    if project.tools:
-        note(f"      grant the tools that may run without asking: {place.categories / project.name}.toml")
-    note("then: turnkeeper up")
-    note(f"      task-runner create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\")
-    note("          --prompt 'What to do'")
+    for line in next_steps(place, project, example=example):
+        note(line)
 
 
 config = typer.Typer(help="Show the settings.", no_args_is_help=True, rich_markup_mode=None)

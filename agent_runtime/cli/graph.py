@@ -99,8 +99,9 @@ def install(
     elif dry_run:
         typer.echo(needed.command)
     else:
+        note(f"installing {', '.join(needed.missing)}")
         packages.install(needed)
-        note(f"installed {', '.join(needed.missing)}")
+        note("installed")
 
 
 def _configured(place: Home, settings: Any) -> str:

@@ -110,8 +110,40 @@ def look_at(home: Home, reference: str) -> Project:
 
     Raises:
         InvalidInput: there is none, or the runtime would refuse it; says what is wrong and where.
+        Conflict: the home runs another.
     """
-    return _project(_asked(home, "graph", "check", reference, where=reference))
+    project = _project(_asked(home, "graph", "check", reference, where=reference))
+    check_room(home, project)
+    return project
+
+
+def next_steps(home: Home, project: Project | None, *, example: bool) -> list[str]:
+    """Return what to do after `init`, a line each."""
+    if project is None:
+        steps = [f"then:  agent-runtime workspace import {home.root}/workspace", "       task-runner apply"]
+        return ["next: turnkeeper up", *(steps if example else [])]
+    grant = f"      grant the tools that may run without asking: {home.categories / project.name}.toml"
+    create = f"task-runner create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\"
+    return [
+        "next: agent-runtime graph check",
+        *([grant] if project.tools else []),
+        "then: turnkeeper up",
+        f"      {create}",
+        "          --prompt 'What to do'",
+    ]
+
+
+def install_packages(home: Home, reference: str | None) -> None:
+    """Install what a project needs and does not find; the runtime's command says what it does.
+
+    Raises:
+        InvalidInput: there is no such project, or its packages do not go together with what is installed.
+    """
+    if not reference:
+        raise InvalidInput("installs the packages of a project", where="--install", hint="give --graph REF")
+    done = subprocess.run([*_program(home), "graph", "install", reference], stdin=subprocess.DEVNULL, check=False)  # noqa: S603  ours
+    if done.returncode:
+        raise InvalidInput("its packages were not installed; nothing was written", where=reference)
 
 
 def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
@@ -132,8 +164,7 @@ def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
 
 def _asked(home: Home, *argv: str, where: str) -> Any:
     """Return the JSON that a command of the runtime prints; what it refuses is raised."""
-    # -P: a file of the project beside us must not take the place of a module of ours.
-    program = [sys.executable, "-P", "-m", "agent_runtime", "--home", str(home.root), *argv, "-o", "json"]
+    program = [*_program(home), *argv, "-o", "json"]
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter and module
             program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_LOOK_S, check=False
@@ -145,6 +176,11 @@ def _asked(home: Home, *argv: str, where: str) -> Any:
         kind = {EXIT_NOT_FOUND: NotFound, EXIT_CONFLICT: Conflict}.get(done.returncode, InvalidInput)
         raise kind(said[-1].removeprefix("error: ").removeprefix("refused: "))
     return json.loads(done.stdout)
+
+
+def _program(home: Home) -> list[str]:
+    # -P: a file of the project beside us must not take the place of a module of ours.
+    return [sys.executable, "-P", "-m", "agent_runtime", "--home", str(home.root)]
 
 
 def check_room(home: Home, project: Project) -> None:

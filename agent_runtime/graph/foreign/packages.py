@@ -84,7 +84,8 @@ def install(packages: Packages) -> None:
         program = [*_installer(), "--constraint", constraints.name, *arguments]
         done = subprocess.run(program, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  what the author asked for
     if done.returncode:
-        raise TurnkeeperError(f"the installer ended with exit code {done.returncode}", hint=f"try: {packages.command}")
+        what = f"the installer ended with exit code {done.returncode}; nothing that was installed has changed"
+        raise TurnkeeperError(what, hint="what the project needs must go together with what is installed here")
 
 
 def _installer() -> list[str]:

@@ -207,6 +207,19 @@ def test_init_writes_nothing_for_a_graph_that_cannot_run(shell: Shell) -> None:
     assert not fresh.root.exists()
 
 
+def test_init_installs_what_a_project_lacks_or_writes_nothing(shell: Shell) -> None:
+    shell.home = Home(root=shell.home.root.parent / "fresh")
+    shell(turnkeeper, "init", "--install", code=2)
+    assert shell.err == "error: --install: installs the packages of a project; give --graph REF\n"
+    shell(turnkeeper, "init", "--graph", "./missing.py:graph", "--install", code=2)
+    assert "its packages were not installed; nothing was written" in shell.err
+    assert not shell.home.root.exists()
+    reference = shell.write(TALKER)
+    (shell.folder / "requirements.txt").write_text("langgraph\n")
+    shell(turnkeeper, "init", "--graph", reference, "--install")
+    assert shell.home.config.exists()
+
+
 def test_taking_on_a_project_names_its_graph_and_grants_nothing(home: Home) -> None:
     home.config.write_text("# mine\n[model]\nname = 'offline'\n")
     category = home.categories / "garden.toml"

@@ -1,0 +1,98 @@
+"""What a project needs to have installed is found without installing; what is installed already never changes."""
+
+import json
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from agent_runtime.cli import app
+from agent_runtime.graph.foreign.load import load
+from agent_runtime.graph.foreign.packages import Packages, packages_of
+from agent_runtime.graph.foreign.project import find_graph
+from turnkeeper.console import run
+from turnkeeper.errors import InvalidInput
+
+HERE = metadata.version("langgraph")
+
+
+def needed(folder: Path, *dependencies: str) -> Packages:
+    (folder / "agent.py").write_text("import no_such_package_here\n")
+    project = {"graphs": {"agent": "./agent.py:graph"}, "dependencies": list(dependencies)}
+    (folder / "langgraph.json").write_text(json.dumps(project))
+    return packages_of(find_graph("./langgraph.json:agent", folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "missing", "conflicts"),
+    [
+        ("pyproject.toml", '[project]\ndependencies = ["langgraph>=1", "Tiny_One>=2"]', ["Tiny_One>=2"], []),
+        ("pyproject.toml", '[project]\ndependencies = ["tiny; python_version < \'3\'"]', [], []),
+        ("pyproject.toml", '[project]\ndependencies = ["langgraph<1"]', [], [f"needs langgraph<1, and {HERE} is installed"]),
+        ("pyproject.toml", '[project]\ndynamic = ["dependencies"]', ["-e HERE"], []),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntiny = "^1"', ["-e HERE"], []),
+        ("requirements.txt", "# of ours\nlanggraph\ntiny==1  # the newest\n", ["tiny==1"], []),
+        ("requirements.txt", "tiny\n-r other.txt\n", ["-r HERE/requirements.txt"], []),
+        ("setup.py", "", ["-e HERE"], []),
+        ("README.md", "", [], []),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_found_in_every_form(
+    tmp_path: Path, file: str, text: str, missing: list[str], conflicts: list[str]
+) -> None:
+    (tmp_path / file).write_text(text)
+    found = needed(tmp_path, ".")
+    assert [one.replace(str(tmp_path), "HERE") for one in found.missing] == missing
+    assert list(found.conflicts) == conflicts
+    assert bool(found.command) == bool(missing)
+
+
+def test_a_package_beside_folders_is_asked_for_too(tmp_path: Path) -> None:
+    found = needed(tmp_path, "tiny>=1", "langgraph", ".")
+    assert found.missing == ("tiny>=1",)
+    assert found.command.endswith("install 'tiny>=1'")
+
+
+async def test_a_project_that_lacks_a_package_says_the_command(tmp_path: Path) -> None:
+    needed(tmp_path, "tiny>=1")
+    with pytest.raises(InvalidInput, match=r"No module named 'no_such_package_here'; run: .*install 'tiny>=1'"):
+        async with load(find_graph("./langgraph.json:agent", tmp_path), {}):
+            pass
+
+
+def wheel(folder: Path, requires: str) -> str:
+    file = folder / "tiny-1.0-py3-none-any.whl"
+    about = f"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n{requires}"
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("tiny.py", "")
+        made.writestr("tiny-1.0.dist-info/METADATA", about)
+        made.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        made.writestr("tiny-1.0.dist-info/RECORD", "")
+    return f"tiny @ file://{file}"
+
+
+@pytest.mark.parametrize(("requires", "code"), [("", 0), ("Requires-Dist: langgraph<0.1\n", 1)])
+def test_what_is_missing_is_installed_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], requires: str, code: int
+) -> None:
+    needed(tmp_path, wheel(tmp_path, requires))
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "here"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.chdir(tmp_path)
+    assert run(app, ["graph", "install", "./langgraph.json:agent"]) == code
+    said = capfd.readouterr().err
+    assert (tmp_path / "here" / "tiny.py").exists() == (code == 0), said
+    assert (f"(constraint) langgraph=={HERE}" in said) == (code == 1)
+
+
+def test_a_dry_run_prints_the_command_and_installs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed(tmp_path, "tiny>=1")
+    monkeypatch.chdir(tmp_path)
+    assert run(app, ["graph", "install", "--dry-run", "./langgraph.json:agent"]) == 0
+    assert capsys.readouterr().out.endswith("install 'tiny>=1'\n")
+    needed(tmp_path, "langgraph")
+    assert run(app, ["graph", "install", "./langgraph.json:agent"]) == 0
+    assert "nothing is missing" in capsys.readouterr().err
