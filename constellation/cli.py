@@ -28,7 +28,7 @@ from turnkeeper.console import Column, Output, OutputOption, home, note, plain, 
 from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
-from turnkeeper.event_log import EventLog
+from turnkeeper.event_log import record_act
 from turnkeeper.storage.files import machine_errors
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
 from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
@@ -160,8 +160,7 @@ def rotate(
     if purpose not in PURPOSES:
         raise InvalidInput(f"no key for {purpose[:40]!r}", where="PURPOSE", hint=f"there are: {', '.join(PURPOSES)}")
     made = KeyFile(place, purpose).rotate(SystemClock().now(), SystemEntropy(), lost=lost)
-    event_log = EventLog(place.logs, "turnkeeper", SystemClock())
-    event_log.emit("act.done", method="keys rotate", subject=f"{purpose} {made.id}", via="turnkeeper/cli")
+    record_act(place.logs, "turnkeeper", "keys rotate", f"{purpose} {made.id}", SystemClock())
     note(f"key {made.id} is in use for {purpose}")
     if lost and purpose == ENVELOPES:
         note("what waits was sealed with the lost key; after the start, read it and put it back:")

@@ -109,6 +109,13 @@ class EventLog:
         return self._descriptor
 
 
+def record_act(folder: Path, program: str, command: str, subject: str, clock: Clock) -> None:
+    """Record what an author did by a command that calls no daemon. A sandbox that shows no log keeps no record."""
+    if folder.is_dir():
+        via = f"{program}/cli"
+        EventLog(folder, program, clock).emit("act.done", method=command, subject=subject, via=via)
+
+
 def _line(record: Mapping[str, Any]) -> bytes:
     """Return a record as one line of JSON in ASCII, without control characters."""
     with contextlib.suppress(TypeError):  # what only the slower encoder takes: long integers, lone surrogates

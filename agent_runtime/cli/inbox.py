@@ -21,6 +21,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.console import LimitOption, Output, OutputOption, home, note, plain, show_rows
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.event_log import record_act
 
 app = typer.Typer(help="The inboxes of agents, and the envelopes that wait there.", rich_markup_mode=None)
 Agent = Annotated[str, typer.Argument(metavar="AGENT", help="The agent.")]
@@ -169,6 +170,7 @@ def send(
         requires_ack=requires_ack,
     )
     name = put_out(place, message, clock=clock, entropy=entropy)
+    record_act(place.logs, "agent-runtime", "inbox send", f"{sender} {name}", clock)
     note(f"{name} lies in the outbox of {sender}; agent-runtime takes it as soon as it runs")
     note(f"read the answer with: agent-runtime inbox drain {sender}")
 
@@ -215,6 +217,8 @@ def requeue(
         try:
             put = inbox.requeue(row["name"], vouched=seal)
             done.append(row | {"place": "inbox", "name": put.name})
+            command = "inbox requeue --seal" if seal else "inbox requeue"
+            record_act(place.logs, "agent-runtime", command, f"{agent} {put.name}", SystemClock())
         except InvalidInput as error:
             refused.append(error)
             if not everything:

@@ -1,6 +1,7 @@
 """`agent-runtime inbox` on real folders: what a person and a script see, and who is refused."""
 
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
 from turnkeeper.entropy import SystemEntropy
+from turnkeeper.event_log import read_events
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.storage.locking import ReaderLock
 
@@ -120,8 +122,27 @@ def test_what_is_set_aside_is_listed_with_its_reason_and_waits_again_once_it_is_
     inbox("requeue", "codex", "9", code=3)
     (inbox.home.inbox("codex") / "quarantine" / "0-bad.json").write_bytes(encode(message("repaired")))
     assert [row["name"] for row in inbox.json("requeue", "codex", "--all")] == ["0-bad.json"]
+    acts = [one for one in read_events(inbox.home.logs) if one["event"] == "act.done"]
+    requeued = ("inbox requeue", "codex 0-bad.json", "agent-runtime/cli")
+    assert [(one["method"], one["subject"], one["via"]) for one in acts] == [requeued], "what was refused is no act"
     assert [row["text"] for row in inbox.json("drain", "codex")] == ["repaired"]
     assert inbox.json("quarantine", "codex") == []
+
+
+def test_what_is_sent_or_vouched_for_is_on_record_and_sent_also_where_no_log_is_seen(inbox: Commands) -> None:
+    _, said = inbox("send", "--from", "codex", "hello")
+    inbox.plant("agent0", "0-forged.json", encode(message("hello")))
+    (claimed,) = inbox.open("agent0").claim(1)
+    inbox.open("agent0").quarantine(claimed.name, "has none")
+    inbox("requeue", "agent0", "0-forged", "--seal")
+    acts = [one for one in read_events(inbox.home.logs) if one["event"] == "act.done"]
+    assert [(one["method"], one["subject"], one["via"]) for one in acts] == [
+        ("inbox send", f"codex {said.split()[0]}", "agent-runtime/cli"),
+        ("inbox requeue --seal", "agent0 0-forged.json", "agent-runtime/cli"),
+    ]
+    shutil.rmtree(inbox.home.logs)
+    assert "warning" not in inbox("send", "--from", "codex", "hello")[1]
+    assert not inbox.home.logs.exists()
 
 
 def test_a_session_that_is_not_there_is_named(inbox: Commands) -> None:
