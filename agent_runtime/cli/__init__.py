@@ -29,6 +29,7 @@ app.add_typer(workspace.app, name="workspace")
 app.add_typer(memory.app, name="memory")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(graph.app, name="graph")
+app.add_typer(graph.assistants_app, name="assistants")
 
 
 def main() -> None:

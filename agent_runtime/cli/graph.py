@@ -4,26 +4,31 @@ Loading a graph takes LangGraph, which takes a second to import: it is loaded on
 """
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 from agent_runtime.cli.rows import FOR_PEOPLE, columns
 from agent_runtime.daemon.__main__ import ENVIRONMENT
+from agent_runtime.model.mapping import parsed
 from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper.config.home import Home
 from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
-from turnkeeper.errors import EXIT_USAGE, NotFound
+from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, meant
 
 app = typer.Typer(help="Your own LangGraph graph, if turns run one.", rich_markup_mode=None)
 
+assistants_app = typer.Typer(help="Graphs with a configuration, by name.", rich_markup_mode=None)
+_ENTRIES = columns("NAME KIND GRAPH DESCRIPTION REFERENCE=reference")
 _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
 _SERVER = "it asks a LangGraph server, which Turnkeeper is not: that fails unless one runs and it is given its URL"
@@ -55,24 +60,35 @@ def check(
             help="./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE; if omitted, the one in config.toml.",
         ),
     ] = None,
+    graph: Annotated[str, typer.Option("--graph", help="Only this graph of the home, by its name.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Load a LangGraph graph and show its tools, the scope that each needs, who grants it, and what is not guarded.
+    """Load LangGraph graphs and show their tools, the scope that each needs, who grants it, and what is not guarded.
 
-    Loading runs the project's own code, as the daemon does. Exits with 2 when the daemon would refuse the graph.
+    Without REF, these are all graphs of the home. Loading runs the project's own code, as the daemon does. Exits with 2
+    when the daemon would refuse the graph; of several, the first, which is the default one.
 
     Example: agent-runtime graph check ./langgraph.json:agent
     """
+    if reference and graph:
+        raise InvalidInput("give only one of REF and --graph", where="graph")
     place = home()
     settings: Any = import_module("turnkeeper.config.settings").load_settings(place)
     os.environ.update(ENVIRONMENT)
     # A relative path typed here means this folder; one in config.toml means the folder of that file.
-    text, base = (reference, Path.cwd()) if reference else (_configured(place, settings), place.root)
+    named = {"": reference} if reference else _configured(place, settings, graph)
     with spinner("loading"), redirect_stdout(sys.stderr):  # what the project prints is not our data
-        found = asyncio.run(_report(place, settings, text, base))
-    _show(found, output)
-    if found["verdict"] == "refused":
-        note(f"refused: {found['problem']}")
+        first, *others = asyncio.run(_reports(place, settings, named, Path.cwd() if reference else place.root))
+    if output in FOR_PEOPLE:
+        for number, found in enumerate([first, *others]):
+            typer.echo("", nl=bool(number))
+            _show(found, output)
+    else:
+        _show({**first, **({"others": others} if others else {})}, output)
+    for found in [first, *others]:
+        if found["verdict"] == "refused":
+            note(f"{found['name']}: " * bool(others) + f"refused: {found['problem']}")
+    if first["verdict"] == "refused":
         raise typer.Exit(EXIT_USAGE)
 
 
@@ -104,38 +120,74 @@ def install(
         note("installed")
 
 
-def _configured(place: Home, settings: Any) -> str:
-    agent = settings.agents.get(FIRST_AGENT)
-    if agent is None or not agent.graph:
+def _catalog(place: Home, settings: Any) -> Any:
+    return import_module("agent_runtime.graph.foreign.project").read_catalog(settings, place)
+
+
+def _configured(place: Home, settings: Any, graph: str) -> dict[str, str]:
+    """Return the references of the home's graphs by name, the default one first; or of the one that is named."""
+    catalog = _catalog(place, settings)
+    names = [one.name for one in catalog.entries() if one.reference and not one.is_assistant]
+    if graph:
+        catalog.require(graph)
+        names = [name for name in names if name == catalog.graph_of(graph)]
+    if not names:
         hint = f"name one, or write graph = … under [agents.{FIRST_AGENT}]"
         raise NotFound(
             "no graph of your own is configured: turns run the default agent", where=str(place.config), hint=hint
         )
-    return str(agent.graph)
+    return {name: catalog.references[name] for name in names}
 
 
-async def _report(place: Home, settings: Any, text: str, base: Path) -> Mapping[str, Any]:
+async def _reports(place: Home, settings: Any, named: Mapping[str, str], base: Path) -> list[Mapping[str, Any]]:
+    """Report on graphs; the first one's errors are raised, as it is what was asked about or what a start needs."""
+    found: list[Mapping[str, Any]] = []
+    for name, text in named.items():
+        try:
+            found.append(await _report(place, settings, name, text, base))
+        except TurnkeeperError as error:
+            if not found:
+                raise
+            found.append({"name": name, "reference": text, "verdict": "refused", "problem": str(error)})
+    return found
+
+
+async def _report(place: Home, settings: Any, name: str, text: str, base: Path) -> Mapping[str, Any]:
     opening: Any = import_module("agent_runtime.graph.foreign.load")
-    report: Any = import_module("agent_runtime.graph.foreign.load").report
+    catalog = _catalog(place, settings) if name else None
+    own = {known: one for known, one in catalog.assistants.items() if one.graph == name} if catalog else {}
     categories: Any = import_module("agent_runtime.permissions.categories").Categories(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)
     # A model may want its key when it is made.
     import_module("agent_runtime.graph.models.make").take_keys(place, os.environ)
     async with opening.open_graph(text, base, trusted=trusted, environ=os.environ) as opened:
-        found: Mapping[str, Any] = report(
-            opened, usable, opening.absolute_text(text, base), settings.memory.default_tier
-        )
-        return found
+        known = {"label": catalog.label(name) if catalog else "", "assistants": own}
+        where = opening.absolute_text(text, base), settings.memory.default_tier
+        return {"name": name, **opening.report(opened, usable, *where, **known)}
 
 
 def _show(found: Mapping[str, Any], output: Output) -> None:
-    lines = [
-        ("graph", str(found["reference"])),
+    named = f"{found['name']}, {found['reference']}" if found["name"] else str(found["reference"])
+    verdict = ("verdict", _VERDICTS[found["verdict"]])
+    lines = [("graph", named), *(_lines(found) if "tools" in found else ()), verdict]
+    show_record(found, output, name_key="reference", lines=lines)
+    if output not in FOR_PEOPLE or "tools" not in found:
+        return
+    for rows, shape in (([*found["tools"], *found["made_tools"]], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
+        if rows:
+            typer.echo()
+            show_rows(rows, shape, output, name_key="")
+
+
+def _lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
         ("loaded", f"{found['target']} ({found['kind']})"),
         ("nodes", ", ".join(found["nodes"])),
         ("subgraphs", ", ".join(found["subgraphs"]) or "none"),
         ("input", _input(found)),
+        *([("context", _fields(found["context_schema"]))] if found["context_schema"] else []),
+        *(("assistant", ": ".join(filter(None, [one["name"], one["problem"]]))) for one in found["assistants"]),
         *([("stops", f"{', '.join(found['stops'])}: asks you each time")] if found["stops"] else []),
         *_store(found["store"]),
         *(("packages", f"missing {one}") for one in found["packages"]["missing"]),
@@ -144,15 +196,7 @@ def _show(found: Mapping[str, Any], output: Output) -> None:
         *(("ignored", f"{key}: {why}") for key, why in found["ignored"].items()),
         *([("not set", f"{', '.join(found['unset'])}: put them into the project's .env")] if found["unset"] else []),
         *((what, f"{', '.join(found[key])}: {why}") for key, what, why in _NOTES if found[key]),
-        ("verdict", _VERDICTS[found["verdict"]]),
     ]
-    show_record(found, output, name_key="reference", lines=lines)
-    if output not in FOR_PEOPLE:
-        return
-    for rows, shape in (([*found["tools"], *found["made_tools"]], _TOOLS), (found["unguardable"], _UNGUARDABLE)):
-        if rows:
-            typer.echo()
-            show_rows(rows, shape, output, name_key="")
 
 
 def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -167,7 +211,63 @@ def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _input(found: Mapping[str, Any]) -> str:
     """Write the input's fields: which are required, and which one takes a turn's prompt."""
-    schema, prompt = found["input_schema"], found["prompt_goes_to"]
-    marks = dict.fromkeys(schema["required"], " (required)") | {prompt: " (the prompt)"}
-    fields = ", ".join(f"{name}{marks.get(name, '')}" for name in schema["properties"]) or "nothing"
+    prompt = found["prompt_goes_to"]
+    fields = _fields(found["input_schema"], {prompt: " (the prompt)"})
     return fields if prompt else f"{fields}; no field takes the prompt"
+
+
+def _fields(schema: Mapping[str, Any], more: Mapping[str, str] = MappingProxyType({})) -> str:
+    marks = dict.fromkeys(schema["required"], " (required)") | dict(more)
+    return ", ".join(f"{name}{marks.get(name, '')}" for name in schema["properties"]) or "nothing"
+
+
+@assistants_app.callback(no_args_is_help=True)
+def assistants() -> None:
+    """Graphs with a configuration, by name, as a task or a message names them with --graph."""
+
+
+@assistants_app.command("list")
+def list_(output: OutputOption = Output.TABLE) -> None:
+    """List what --graph may name: the graphs of config.toml, and its assistants, which are graphs with a configuration.
+
+    Example: agent-runtime assistants list
+    """
+    rows = [_row(one) for one in _entries()]
+    show_rows(rows, _ENTRIES, output, name_key="name", footer="define one in config.toml: [assistants.NAME]")
+
+
+@assistants_app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="The name of an assistant or a graph.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what a name stands for: its graph, and the context, config and input that it gives it.
+
+    Example: agent-runtime assistants show weekly
+    """
+    found = next((one for one in _entries() if one.name == name), None)
+    if found is None:
+        known = [one.name for one in _entries()]
+        raise NotFound(f"no graph or assistant {name[:80]!r}", where="assistants", hint=meant(name, known))
+    row = _row(found)
+    lines = [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in row.items() if text]
+    show_record(row, output, name_key="name", lines=lines)
+
+
+def _entries() -> Any:
+    place = home()
+    settings: Any = import_module("turnkeeper.config.settings").load_settings(place)
+    return _catalog(place, settings).entries()
+
+
+def _row(one: Any) -> dict[str, Any]:
+    kind = "assistant" if one.is_assistant else "default graph" if one.is_default else "graph"
+    given = {key: parsed(getattr(one, f"{key}_json")) for key in ("context", "config", "input")}
+    return {
+        "name": one.name,
+        "kind": kind,
+        "graph": one.graph,
+        "reference": one.reference,
+        **given,
+        "description": one.description,
+    }

@@ -27,7 +27,7 @@ def _all_tokens(row: Mapping[str, Any]) -> str:
 
 _TURNS = columns(
     "TURN=turn_id STATUS TRIGGER CHANNEL CATEGORY STARTED=started_at #TOOK #TOKENS +THREAD=thread_id +AGENT "
-    "+FIRE=fire_id +#ATTEMPT SUMMARY",
+    "+FIRE=fire_id +#ATTEMPT +GRAPH SUMMARY",
     trigger=lambda row: str(row["task_name"] or row["trigger"]),
     took=lambda row: span(row["started_at"], row["ended_at"]),
     tokens=_all_tokens,
@@ -35,7 +35,7 @@ _TURNS = columns(
     summary=lambda row: clipped(str(row["error"] or row["summary"]), 60),
 )
 _THREADS = columns(
-    "THREAD=thread_id CHANNEL TASK=task_name STATE=status #WAITING #TURNS LAST=last_at AGENT +CATEGORY +#TOKENS "
+    "THREAD=thread_id CHANNEL TASK=task_name STATE=status #WAITING #TURNS LAST=last_at AGENT +CATEGORY +GRAPH +#TOKENS "
     "+FIRST=first_at +LAST_TURN=last_turn_id",
     waiting=lambda row: str(row["waiting"] or "-"),
     tokens=_all_tokens,
@@ -116,8 +116,8 @@ def _lines(row: Row) -> list[tuple[str, str]]:
     asked = " (cancel requested)" if row["cancel_requested"] and not _is_over(row) else ""
     return lines_of(
         row,
-        "turn=turn_id status started_by channel thread=thread_id agent category started ended took tokens summary "
-        "error",
+        "turn=turn_id status started_by channel thread=thread_id agent graph category started ended took tokens "
+        "summary error",
         status=row["status"] + asked,
         started_by=cause,
         started=shown(row["started_at"]),
@@ -159,7 +159,7 @@ def show_thread(thread: ThreadId, limit: LimitOption = 20, output: OutputOption 
     row = _thread(thread)
     lines = lines_of(
         row,
-        "thread=thread_id state=status waiting channel agent task=task_name category turns tokens "
+        "thread=thread_id state=status waiting channel agent graph task=task_name category turns tokens "
         "first_turn=first_at last_turn=last_at",
         waiting=f"{row['waiting']}: agent-runtime approvals list" if row["waiting"] else "",
         tokens=_tokens(row),

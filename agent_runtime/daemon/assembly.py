@@ -20,8 +20,9 @@ from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine, Engines
 from agent_runtime.graph.engine.model_output import LiveOutput
-from agent_runtime.graph.foreign.graphs import Graphs, open_graphs, read_catalog
+from agent_runtime.graph.foreign.graphs import Graphs, open_graphs
 from agent_runtime.graph.foreign.load import Opened
+from agent_runtime.graph.foreign.project import read_catalog
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.guard.hooks import ToolEvents
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls

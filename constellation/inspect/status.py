@@ -16,7 +16,12 @@ from constellation.supervisor.daemons import (
     process_of,
     serves,
 )
-from protos.turnkeeper.v1.agent_runtime_pb2 import ListChannelsRequest, ListInterruptsRequest, ListTurnsRequest
+from protos.turnkeeper.v1.agent_runtime_pb2 import (
+    ListChannelsRequest,
+    ListGraphsRequest,
+    ListInterruptsRequest,
+    ListTurnsRequest,
+)
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2 import ListTasksRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
@@ -71,16 +76,18 @@ def _markers(found: list[Finding], daemon: Daemon) -> list[str]:
 
 
 def decisions(place: Home) -> str:
-    """Return a line that says what waits for the author; empty when nothing does, or nobody can tell."""
+    """Return a line that says what waits for the author, or cannot run; empty when nothing does, or nobody can tell."""
     caller = Caller(place.socket(AGENT_RUNTIME.name), AgentRuntimeStub, AGENT_RUNTIME.name, via=VIA, deadline_s=1.0)
     try:
         channels = caller.ListChannels(ListChannelsRequest()).channels
+        broken = [one.name for one in caller.ListGraphs(ListGraphsRequest()).graphs if one.problem]
     except Unreachable:
         return ""
     finally:
         caller.close()
     proposed, deviations = sum(one.proposed for one in channels), sum(one.deviations for one in channels)
-    return decisions_line(sum(one.waiting for one in channels), proposed=proposed, deviations=deviations)
+    line = decisions_line(sum(one.waiting for one in channels), proposed=proposed, deviations=deviations)
+    return "; ".join(filter(None, [line, f"cannot run: {', '.join(broken)}: agent-runtime graph check" * bool(broken)]))
 
 
 def decisions_line(waiting: int, *, proposed: int = 0, deviations: int = 0) -> str:

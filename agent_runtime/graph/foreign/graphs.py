@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_runtime.graph.foreign.load import Opened, open_graph, targets
-from agent_runtime.graph.foreign.project import names_in, reference_of
-from agent_runtime.model.graphs import Assistant, Catalog
-from agent_runtime.model.trigger import FIRST_AGENT
+from agent_runtime.graph.foreign.project import read_catalog
+from agent_runtime.model.graphs import Catalog
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.errors import InvalidInput, TurnkeeperError, meant
+from turnkeeper.errors import TurnkeeperError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,32 +39,6 @@ class Graphs:
     def environment(self) -> dict[str, str]:
         """The variables of all projects."""
         return {key: value for one in self.opened.values() for key, value in one.loaded.reference.environment.items()}
-
-
-def read_catalog(settings: Settings, home: Home) -> Catalog:
-    """Return the names of a home's graphs and assistants; nothing is imported.
-
-    Raises:
-        InvalidInput: a name is given twice, or an assistant configures a graph that there is not.
-    """
-    named = dict(settings.graphs)
-    first = settings.agents[FIRST_AGENT].graph if FIRST_AGENT in settings.agents else ""
-    default = settings.default_graph
-    if default in named and reference_of(named[default], home.root) != reference_of(first, home.root):
-        what = f"{default!r} is the name of {f'the graph of {FIRST_AGENT}' if first else 'the agent of Turnkeeper'}"
-        raise InvalidInput(what, where=f"{home.config}: graphs.{default}", hint="choose another name")
-    found = (names_in(first, home.root) if first else {}) | named | {default: first}
-    for name, one in settings.assistants.items():
-        where = f"{home.config}: assistants.{name}"
-        if name in found:
-            raise InvalidInput("is the name of a graph", where=where, hint="choose another name")
-        if (one.graph or default) not in found:
-            raise InvalidInput(f"no graph {one.graph!r}", where=where, hint=meant(one.graph, list(found)))
-    assistants = {
-        name: Assistant(**one.model_dump() | {"graph": one.graph or default})
-        for name, one in settings.assistants.items()
-    }
-    return Catalog(default=default, references=found, assistants=assistants)
 
 
 @asynccontextmanager

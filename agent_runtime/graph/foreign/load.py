@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from langgraph._internal import _serde
@@ -28,12 +28,14 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph_sdk import runtime as sdk_runtime
 
-from agent_runtime.graph.engine.inputs import read_context, read_schema, workflow_types
+from agent_runtime.graph.engine.inputs import Context, InputSchema, read_context, read_schema, workflow_types
 from agent_runtime.graph.foreign import packages
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
 from agent_runtime.graph.foreign.project import Reference, absolute_text, find_graph, found_at
 from agent_runtime.graph.foreign.store import LentStore, StoreSettings, read_store, store_report
 from agent_runtime.graph.guard import shared_names, watched
+from agent_runtime.model.approval import canonical
+from agent_runtime.model.graphs import Assistant
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.judge import FOREIGN
 from agent_runtime.workspace.memory import Namespaces
@@ -353,13 +355,23 @@ def _target(text: str, base: Path) -> str:
         return ""
 
 
-def report(opened: Opened, categories: Sequence[Category], absolute: str, default_tier: str) -> dict[str, Any]:
+def report(
+    opened: Opened,
+    categories: Sequence[Category],
+    absolute: str,
+    default_tier: str,
+    *,
+    label: str = "",
+    assistants: Mapping[str, Assistant] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Return what was loaded, what its tools need and who grants it, what cannot be guarded, and the verdict.
 
-    `absolute` is the reference as it means the same from any folder; `default_tier` the tier of namespaces without one.
+    `absolute` is the reference as it means the same from any folder; `default_tier` the tier of namespaces without one;
+    `label` is by what categories know the graph; `assistants` are those that configure it.
     """
     loaded, problem, needed = opened.loaded, opened.problem(), packages.packages_of(opened.loaded.reference)
     schema, shared = read_schema(loaded.graph), shared_names(opened.inspection.held)
+    context, of_tools = read_context(loaded.graph.context_schema), [one for one in categories if label in one.graphs]
     return {
         "reference": loaded.reference.text,
         "absolute": absolute,
@@ -369,9 +381,10 @@ def report(opened: Opened, categories: Sequence[Category], absolute: str, defaul
         "subgraphs": [name for name, _ in loaded.graph.get_subgraphs(recurse=True)],
         "prompt_goes_to": schema.prompt_field,
         "input_schema": schema.json_schema(),
-        "context_schema": read_context(loaded.graph.context_schema).schema.json_schema(),
-        "tools": [_tool(name, () if name in shared else categories) for name in opened.inspection.tools],
-        "made_tools": [_tool(name, categories) for name in opened.inspection.made],
+        "context_schema": context.schema.json_schema() if context.declared else None,
+        "assistants": [_assistant(name, one, context, schema) for name, one in sorted(assistants.items())],
+        "tools": [_tool(name, () if name in shared else of_tools) for name in opened.inspection.tools],
+        "made_tools": [_tool(name, of_tools) for name in opened.inspection.made],
         "shared_names": sorted(shared),
         "makes_tools": list(opened.inspection.makers),
         "calls_inside": [f"{name} calls {' and '.join(inner)}" for name, inner in opened.inspection.inside.items()],
@@ -405,6 +418,17 @@ def verdict(opened: Opened) -> str:
     if opened.problem() is not None:
         return "refused"
     return "trusted" if opened.inspection.unguardable else "guarded"
+
+
+def _assistant(name: str, one: Assistant, context: Context, schema: InputSchema) -> dict[str, str]:
+    """Return an assistant of the graph, and what of it does not fit; a task may give what it lacks."""
+    try:
+        context.made(canonical(one.context), canonical(one.config))
+        if one.input:
+            schema.checked(dict(one.input), "input")
+    except InvalidInput as error:
+        return {"name": name, "description": one.description, "problem": str(error)}
+    return {"name": name, "description": one.description, "problem": ""}
 
 
 def _tool(name: str, categories: Sequence[Category]) -> Mapping[str, Any]:

@@ -14,8 +14,12 @@ from typing import Any
 
 from dotenv import dotenv_values
 
+from agent_runtime.model.graphs import Assistant, Catalog
+from agent_runtime.model.trigger import FIRST_AGENT
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import read_text
-from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.errors import InvalidInput, NotFound, meant
 
 _USED = frozenset({"$schema", "dependencies", "env", "graphs", "store"})
 _NO_IMAGE = "no image is built"
@@ -106,21 +110,6 @@ def find_graph(text: str, base: Path) -> Reference:
     if place.endswith(".json"):
         return _in_project(text, _absolute(place, base), name)
     return _direct(text, place, name, base)
-
-
-def names_in(text: str, base: Path) -> dict[str, str]:
-    """Return the references of all graphs of the `langgraph.json` that `text` is into, by name; else none."""
-    place, _, _ = text.rpartition(":")
-    if not place.endswith(".json"):
-        return {}
-    graphs = _read_project(text, _absolute(place, base)).get("graphs")
-    return {str(name): f"{place}:{name}" for name in graphs} if isinstance(graphs, dict) else {}
-
-
-def reference_of(text: str, base: Path) -> tuple[str, str]:
-    """Return what a reference is into, and the name there: equal for references that mean the same."""
-    place, _, name = text.rpartition(":")
-    return (str(_absolute(place, base)) if _is_path(place) else place), name
 
 
 def absolute_text(text: str, base: Path) -> str:
@@ -246,3 +235,44 @@ def _is_path(place: str) -> bool:
 
 def _absolute(place: str, base: Path) -> Path:
     return (base / Path(place).expanduser()).resolve()
+
+
+def read_catalog(settings: Settings, home: Home) -> Catalog:
+    """Return the names of a home's graphs and assistants; nothing is imported.
+
+    Raises:
+        InvalidInput: a name is given twice, or an assistant configures a graph that there is not.
+    """
+    named = dict(settings.graphs)
+    first = settings.agents[FIRST_AGENT].graph if FIRST_AGENT in settings.agents else ""
+    default = settings.default_graph
+    if default in named and _reference_of(named[default], home.root) != _reference_of(first, home.root):
+        what = f"{default!r} is the name of {f'the graph of {FIRST_AGENT}' if first else 'the agent of Turnkeeper'}"
+        raise InvalidInput(what, where=f"{home.config}: graphs.{default}", hint="choose another name")
+    found = (_names_in(first, home.root) if first else {}) | named | {default: first}
+    for name, one in settings.assistants.items():
+        where = f"{home.config}: assistants.{name}"
+        if name in found:
+            raise InvalidInput("is the name of a graph", where=where, hint="choose another name")
+        if (one.graph or default) not in found:
+            raise InvalidInput(f"no graph {one.graph!r}", where=where, hint=meant(one.graph, list(found)))
+    assistants = {
+        name: Assistant(**one.model_dump() | {"graph": one.graph or default})
+        for name, one in settings.assistants.items()
+    }
+    return Catalog(default=default, references=found, assistants=assistants)
+
+
+def _names_in(text: str, base: Path) -> dict[str, str]:
+    """Return the references of all graphs of the `langgraph.json` that `text` is into, by name; else none."""
+    place, _, _ = text.rpartition(":")
+    if not place.endswith(".json"):
+        return {}
+    graphs = _read_project(text, _absolute(place, base)).get("graphs")
+    return {str(name): f"{place}:{name}" for name in graphs} if isinstance(graphs, dict) else {}
+
+
+def _reference_of(text: str, base: Path) -> tuple[str, str]:
+    """Return what a reference is into, and the name there: equal for references that mean the same."""
+    place, _, name = text.rpartition(":")
+    return (str(_absolute(place, base)) if _is_path(place) else place), name

@@ -251,3 +251,105 @@ def test_it_names_nodes_that_make_tools_and_tools_that_share_a_name(shell: Shell
     shown = shell(app, "graph", "check", reference)
     assert "model: they are listed only as their classes name them" in shown
     assert "look: two tools have this name" in shown
+
+
+SURVEY = """
+from dataclasses import dataclass
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+@dataclass
+class Context:
+    owner: str
+
+class State(TypedDict, total=False):
+    topic: str
+
+graph = StateGraph(State, context_schema=Context)
+graph.add_node("survey", lambda state: {})
+graph.add_edge(START, "survey")
+"""
+SEVERAL = """
+[agents.agent0]
+graph = "{file}:graph"
+
+[graphs]
+survey = "{survey}:graph"
+gone = "./gone.py:graph"
+
+[assistants.ada]
+graph = "survey"
+context = {{owner = "Ada"}}
+description = "For Ada."
+
+[assistants.nobody]
+graph = "survey"
+context = {{ower = "Ada"}}
+"""
+
+
+def several(shell: Shell) -> None:
+    """Configure a home with three graphs, of which one is gone, and two assistants, of which one does not fit."""
+    file = shell.write(TALKER).removeprefix("./").removesuffix(":graph")
+    survey = shell.folder / f"survey_{file}"
+    survey.write_text(SURVEY)
+    shell.home.config.write_text(SEVERAL.format(file=shell.folder / file, survey=survey))
+    granted = "tools = ['tool:look']\ngraphs = ['survey']\n"
+    (shell.home.categories / "house.toml").write_text(f'name = "house"\n[scopes]\n{granted}')
+
+
+def test_it_checks_all_graphs_of_a_home_the_default_one_first(shell: Shell) -> None:
+    several(shell)
+    found = shell.check()
+    assert (found["name"], found["verdict"]) == ("graph", "guarded")
+    assert found["tools"][0] == {"name": "look", "scope": "tool:look", "effect": "write", "granted_by": []}
+    assert [(one["name"], one["verdict"]) for one in found["others"]] == [("gone", "refused"), ("survey", "guarded")]
+    assert "no such file" in found["others"][0]["problem"]
+    assert "gone: refused" in shell.err
+    table = shell(app, "graph", "check")
+    assert "context:   owner (required)" in table
+    assert "assistant: nobody: context: the graph's context has no field 'ower'" in table
+
+
+def test_it_checks_one_graph_by_its_name_or_an_assistants(shell: Shell) -> None:
+    several(shell)
+    found = shell.check("--graph", "ada")
+    assert (found["name"], found["assistants"][0]) == (
+        "survey",
+        {"name": "ada", "description": "For Ada.", "problem": ""},
+    )
+    assert "others" not in found
+    shell(app, "graph", "check", "--graph", "gone", code=2)
+    shell(app, "graph", "check", "--graph", "adda", code=4)
+    assert "did you mean ada?" in shell.err
+    shell(app, "graph", "check", "x.py:g", "--graph", "ada", code=2)
+
+
+def test_the_assistants_are_listed_with_the_graphs(shell: Shell) -> None:
+    several(shell)
+    rows = json.loads(shell(app, "assistants", "list", "-o", "json"))
+    assert [(row["name"], row["kind"], row["graph"]) for row in rows] == [
+        ("graph", "default graph", "graph"), ("gone", "graph", "gone"), ("survey", "graph", "survey"),
+        ("ada", "assistant", "survey"), ("nobody", "assistant", "survey"),
+    ]  # fmt: skip
+    shown = json.loads(shell(app, "assistants", "show", "ada", "-o", "json"))
+    assert (shown["context"], shown["config"], shown["description"]) == ({"owner": "Ada"}, {}, "For Ada.")
+    shell(app, "assistants", "show", "eda", code=3)
+    assert "did you mean ada?" in shell.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ('[assistants.ada]\ngraph = "survy"\n[graphs]\nsurvey = "s.py:g"', "no graph 'survy'; did you mean survey?"),
+        ('[assistants.survey]\n[graphs]\nsurvey = "s.py:g"', "assistants.survey: is the name of a graph"),
+        ('[graphs]\ndefault = "s.py:g"', "'default' is the name of the agent of Turnkeeper"),
+        ('[agents.agent0]\ngraph = "a.py:g"\n[graphs]\ng = "s.py:g"', "'g' is the name of the graph of agent0"),
+        ('[graphs]\n"a/b" = "s.py:g"', "graphs.a/b"),
+        ("[assistants.ada.config]\nthread_id = 'x'", "'thread_id' is set by Turnkeeper or LangGraph"),
+    ],
+)
+def test_names_that_cannot_be_are_refused_with_their_place(shell: Shell, settings: str, why: str) -> None:
+    shell.home.config.write_text(settings)
+    shell(app, "assistants", "list", code=2)
+    assert why in shell.err
