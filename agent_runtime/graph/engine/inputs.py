@@ -296,8 +296,11 @@ class Context:
 
 
 def read_context(schema: Any) -> Context:
-    """Return what the context that a graph declares is made of; None: it declares none."""
-    hints, required = (_hints(schema), _required(schema, own=True)) if schema is not None else ({}, frozenset())
+    """Return what the context that a graph declares is made of; None: it declares none.
+
+    Fields of a TypedDict may be left out: LangGraph checks none of them, and its templates read them with a default.
+    """
+    hints, required = (_hints(schema), _required(schema, own=False)) if schema is not None else ({}, frozenset())
     found = tuple(Field(name=name, required=name in required, check=_checker(hint)) for name, hint in hints.items())
     model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
     return Context(declared=schema is not None, schema=InputSchema(fields=found, model=model))

@@ -249,4 +249,26 @@ async def test_a_workflow_of_functions_sees_what_it_saved_the_turn_before(bench:
     assert (await bench.run(2)).summary == "turn 1"
 
 
+CONFIGURED = """
+from langgraph.runtime import Runtime
+
+class Given(TypedDict):
+    unit: str
+
+def measure(state: State, runtime: Runtime[Given]):
+    return {"text": f"in {(runtime.context or {}).get('unit')}"}
+
+graph = StateGraph(State, context_schema=Given)
+graph.add_node("measure", measure)
+graph.add_edge(START, "measure")
+"""
+
+
+async def test_a_context_that_is_a_typed_dict_may_be_left_out(bench: AuthorsBench) -> None:  # noqa: F811
+    bench.bring(STATE + CONFIGURED)
+    await bench.open()
+    assert json.loads((event := await bench.run(1)).summary or event.error)["text"] == "in None"
+    assert json.loads((await bench.run(2, context_json='{"unit": "mm"}')).summary)["text"] == "in mm"
+
+
 RUNTIME = "from langgraph.runtime import Runtime\nasync def count(state, runtime: Runtime)"
