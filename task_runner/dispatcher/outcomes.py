@@ -201,10 +201,17 @@ def news_of(event: wire.TurnEvent, now: datetime) -> News:
         state=_STATES[event.state],
         at=_instant(event.at, now),
         turn_id=event.turn_id,
-        error=event.error,
+        error=event.error or _held_by(event),
         tokens=event.tokens_in + event.tokens_out,
         wake_after_s=event.wake_after_s if event.HasField("wake_after_s") else None,
     )
+
+
+def _held_by(event: wire.TurnEvent) -> str:
+    """Return what a held fire waits for; empty for any other event."""
+    if event.state != wire.TurnEvent.HELD or not event.held_by:
+        return ""
+    return f"waits for approval {', '.join(event.held_by)}"
 
 
 def _is_by_author(event: wire.TurnEvent) -> bool:

@@ -95,7 +95,7 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     if fire.outcome not in OPEN or fire.outcome is Outcome.WAITING or attempt != fire.attempt:
         return fire
     if state is TurnState.RELEASED:
-        return _released(fire, at) if fire.outcome is Outcome.HELD else fire
+        return _released(fire, at, error) if fire.outcome is Outcome.HELD else fire
     known = replace(
         fire,
         ready_at=None,
@@ -107,7 +107,8 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     )
     if state in _OPEN_STATES:
         started = fire.started_at if state is TurnState.HELD else fire.started_at or at
-        return replace(known, outcome=_OPEN_STATES[state], started_at=started)
+        why = error[:LONGEST_REASON] if state is TurnState.HELD else ""
+        return replace(known, outcome=_OPEN_STATES[state], started_at=started, reason=why)
     if state is TurnState.FAILED and fire.retries:
         return _tried_again(known, at, error)
     outcome, reason = _FINAL_STATES[state]
@@ -137,7 +138,7 @@ def _tried_again(fire: Fire, at: datetime, error: str) -> Fire:
     )
 
 
-def _released(fire: Fire, at: datetime) -> Fire:
+def _released(fire: Fire, at: datetime, why: str) -> Fire:
     """Return a held fire as unsent, for its next attempt; whether it is late is for catch-up to say."""
     return replace(
         fire,
@@ -145,6 +146,7 @@ def _released(fire: Fire, at: datetime) -> Fire:
         attempt=fire.attempt + 1,
         fired_at=None,
         turn_id="",
+        reason=why[:LONGEST_REASON],
         ready_at=at,
         released=False,
     )

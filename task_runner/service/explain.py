@@ -418,12 +418,13 @@ def _sending(entry: Fire) -> list[str]:
 
 def _turn(entry: Fire) -> list[str]:
     turn = f" {entry.turn_id}" if entry.turn_id else ""
+    waits = f"{entry.reason} (agent-runtime approvals list)" if entry.reason else "waits for its author"
     under_way = {
         Outcome.SENT: "The runtime has not answered: it is sent again, under the same id, until it does.",
         Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",
         Outcome.RUNNING: f"Its turn{turn} is running.",
         Outcome.INTERRUPTED: f"Its turn{turn} is interrupted, for its author to decide: agent-runtime approvals list.",
-        Outcome.HELD: "Its thread waits for its author: the fire is held, and sent again once that is decided.",
+        Outcome.HELD: f"Its thread {waits}: the fire is held, and sent again once that is decided.",
     }
     if entry.outcome not in _ENDS:
         return [under_way[entry.outcome]] if entry.outcome in under_way else []

@@ -136,7 +136,7 @@ class Peer(AgentRuntimeServicer):
             await self.changed.wait_for(lambda: len(self.asked_for) >= count)
         return self.asked_for
 
-    async def play(self, fire_id: str, state: Any, *, attempt: int = 1, error: str = "", tokens: int = 0) -> None:
+    async def play(self, fire_id: str, state: Any, *, attempt: int = 1, **fields: Any) -> None:
         async with self.changed:
             event = wire.TurnEvent(
                 incarnation=self.incarnation,
@@ -145,8 +145,7 @@ class Peer(AgentRuntimeServicer):
                 fire_id=fire_id,
                 attempt=attempt,
                 state=state,
-                error=error,
-                tokens_in=tokens,
+                **fields,
             )
             event.at.FromDatetime(self.now())
             self.events.append(event)

@@ -31,7 +31,8 @@ async def one_turn(rig: Rig, peer: Peer, state: State, *, error: str = "") -> No
     rig.dispatcher.wake()
     await rig.trail.saw("fire.accepted", accepted + 1)
     await peer.play(peer.received[-1].fire_id, State.STARTED)
-    await peer.play(peer.received[-1].fire_id, state, error=error)
+    held_by = ["ask-1"] if state is State.HELD else []
+    await peer.play(peer.received[-1].fire_id, state, error=error, held_by=held_by)
     names = {State.INTERRUPTED: "fire.interrupted", State.HELD: "fire.held"}
     await rig.trail.saw(names.get(state, "fire.settled"))
 
@@ -54,6 +55,8 @@ async def test_a_fire_says_how_it_was_sent_and_how_it_ended(rig: Rig, peer: Peer
     found, text = await asked(rig, 60)
     assert (found, says in text) == (verdict, True), text
     assert "revision 1 of digest was in force" in text
+    if verdict == "held":
+        assert "Its thread waits for approval ask-1 (agent-runtime approvals list): the fire is held" in text
     if verdict in {"interrupted", "held"}:
         await rig.pass_time(60)
         found, text = await asked(rig, 120)

@@ -66,11 +66,12 @@ async def test_held_and_released(rig: Rig, peer: Peer) -> None:
     async with rig.running():
         await rig.pass_time(3540)
         first = await fire(rig, peer)
-        await peer.play(first, State.HELD)
+        await peer.play(first, State.HELD, held_by=["ask-1"])
         await rig.trail.saw("fire.held")
         assert (await rig.task()).state == "held"
+        assert await rig.history() == [("held", "waits for approval ask-1", 1)]
         await rig.pass_time(60)
-        await peer.play(first, State.RELEASED)
+        await peer.play(first, State.RELEASED, error="its approval expired")
         await rig.trail.saw("fire.accepted", 2)
         assert [(one.fire_id, one.attempt) for one in peer.received] == [(first, 1), (first, 2)]
         await peer.play(first, State.SUCCEEDED, attempt=1)

@@ -20,7 +20,7 @@ async def fire(rig: Rig, peer: Peer, state: State, *, tokens: int = 0) -> str:
     await rig.pass_time(60)
     await rig.trail.saw("fire.accepted", accepted + 1)
     fire_id = peer.received[-1].fire_id
-    await peer.play(fire_id, state, error="it broke", tokens=tokens)
+    await peer.play(fire_id, state, error="it broke", tokens_in=tokens)
     await rig.trail.saw("fire.settled", settled + 1)
     return fire_id
 

@@ -24,7 +24,7 @@ SENT = ledger.sent(FIRE, at(61))
         (TurnState.STARTED, "running", ""),
         (TurnState.RESUMED, "running", ""),
         (TurnState.INTERRUPTED, "interrupted", ""),
-        (TurnState.HELD, "held", ""),
+        (TurnState.HELD, "held", "it broke"),
         (TurnState.PAUSED, "succeeded", "paused"),
         (TurnState.SUCCEEDED, "succeeded", ""),
         (TurnState.SILENT, "succeeded", "silent"),
@@ -34,7 +34,7 @@ SENT = ledger.sent(FIRE, at(61))
     ],
 )
 def test_each_event_means_one_outcome(state, outcome, reason) -> None:
-    error = "it broke" if state is TurnState.FAILED else ""
+    error = "it broke" if state in {TurnState.FAILED, TurnState.HELD} else ""
     moved = ledger.turned(SENT, state, at(70), attempt=1, error=error)
     assert (moved.outcome.value, moved.reason) == (outcome, reason)
     assert moved.accepted_at == at(70), "an event says that the fire was accepted, also when its receipt was lost"
@@ -58,8 +58,10 @@ def test_a_receipt_after_the_outcome_changes_no_outcome() -> None:
 
 
 def test_a_release_begins_the_next_attempt_and_old_news_is_ignored() -> None:
-    held = ledger.turned(SENT, TurnState.HELD, at(62), attempt=1)
-    again = ledger.turned(held, TurnState.RELEASED, at(90), attempt=1)
+    held = ledger.turned(SENT, TurnState.HELD, at(62), attempt=1, error="waits for approval a")
+    assert ledger.turned(held, TurnState.RELEASED, at(90), attempt=1).reason == ""
+    again = ledger.turned(held, TurnState.RELEASED, at(90), attempt=1, error="approval a expired")
+    assert again.reason == "approval a expired"
     assert (again.outcome, again.attempt, again.fired_at) == (Outcome.PENDING, 2, None)
     assert ledger.turned(again, TurnState.SUCCEEDED, at(91), attempt=1) is again
     assert ledger.accepted(again, at(91), attempt=1, turn_id="") is again
