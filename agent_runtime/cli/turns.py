@@ -184,6 +184,7 @@ def import_(
         str, typer.Option("--channel", help="Where they appear; default: each in a channel of its own id.")
     ] = "",
     category: Annotated[str, typer.Option("--category", help="Of their turns; default conversation.")] = "",
+    graph: Annotated[str, typer.Option("--graph", help="The graph that they are of; default the default one.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be imported.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -195,7 +196,7 @@ def import_(
     """
     path = str(file.expanduser().absolute())
     request = wire.ImportThreadsRequest(
-        path=path, thread_ids=thread or (), channel=channel, category=category, dry_run=dry_run
+        path=path, thread_ids=thread or (), channel=channel, category=category, graph=graph, dry_run=dry_run
     )
     found = [to_json(one) for one in import_threads(request).threads]
     waiting = [row["channel"] for row in found if row["waits"] and row["state"] == "imported"]

@@ -145,7 +145,9 @@ async def import_threads(home: Home, request: Any) -> Any:
     with closing(open_database(home.agent_db)) as database:
         store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
         try:
-            moving = ThreadImport(store, saver, Categories(home, settings).get, lambda _thread_id: None)
+            moving = ThreadImport(
+                store, saver, Categories(home, settings).get, read_catalog(settings, home), lambda _thread_id: None
+            )
             return await moving.import_threads(request)
         finally:
             await saver.aclose()

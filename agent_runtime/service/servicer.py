@@ -306,7 +306,9 @@ class Servicer(WorkspaceService):
         self.CancelTurn = lookup.cancel_turn
         self.SendMessage = messages.send_message
         self.Fire = self._fires.fire
-        moving = ThreadImport(runtime.store, runtime.checkpoints, runtime.categories.get, runtime.worker.answered)
+        moving = ThreadImport(
+            runtime.store, runtime.checkpoints, runtime.categories.get, runtime.catalog, runtime.worker.answered
+        )
         self.ImportThreads = moving.import_threads
 
     def refuse_fires(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from agent_runtime.graph.checkpointer import threads_file
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.engine.inputs import past_turns
+from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.turn import PastThread
 from agent_runtime.service.requests import CONVERSATION, GetCategory, read_label, usable
 from agent_runtime.store.turn_reads import is_imported
@@ -21,12 +22,18 @@ class ThreadImport:
     """Imports threads, one file at a time."""
 
     def __init__(
-        self, store: Store, checkpoints: GroupedSaver, get_category: GetCategory, go_on: Callable[[str], None]
+        self,
+        store: Store,
+        checkpoints: GroupedSaver,
+        get_category: GetCategory,
+        catalog: Catalog,
+        go_on: Callable[[str], None],
     ) -> None:
         """Call `go_on` with each thread that waits for its author."""
         self._store = store
         self._checkpoints = checkpoints
         self._get_category = get_category
+        self._catalog = catalog
         self._go_on = go_on
         self._one = asyncio.Lock()
 
@@ -38,12 +45,16 @@ class ThreadImport:
         Raises:
             NotFound: no such file, or no such thread in it.
             InvalidInput: it cannot be read as what LangGraph's saver writes, or a thread's id is none here.
-            Conflict: the file is in use, or a thread of that id has another history here. Nothing was written.
+            Conflict: the file is in use, a thread has another history here, or there is no such graph or category.
+
+        Nothing was written then.
         """
         path = Path(request.path)
         if not path.is_absolute():
             raise InvalidInput("is not an absolute path", where="path")
         grant = usable(request.category or CONVERSATION, self._get_category)
+        self._catalog.require(request.graph)
+        graph = self._catalog.graph_of(request.graph) if request.graph else ""
         async with self._one:
             with ExitStack() as stack:
                 copy = await asyncio.to_thread(stack.enter_context, threads_file.copy_of(path))
@@ -56,7 +67,9 @@ class ThreadImport:
                     by_channel: dict[str, list[PastThread]] = {}
                     for one in fresh:
                         by_channel.setdefault(channels[one.thread_id], []).append(one)
-                    await self._write(copy, str(path), fresh, lambda: self._store.import_threads(by_channel, grant))
+                    await self._write(
+                        copy, str(path), fresh, lambda: self._store.import_threads(by_channel, grant, graph)
+                    )
         for one in fresh if not request.dry_run else ():
             if one.waits:
                 self._go_on(one.thread_id)

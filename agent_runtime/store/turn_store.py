@@ -388,7 +388,12 @@ class Store:
 
     @_transaction
     def import_threads(
-        self, connection: Connection, at: datetime, threads: Mapping[str, Sequence[PastThread]], grant: Category
+        self,
+        connection: Connection,
+        at: datetime,
+        threads: Mapping[str, Sequence[PastThread]],
+        grant: Category,
+        graph: str,
     ) -> None:
         """Write threads that ran elsewhere with their turns, by channel: all or none.
 
@@ -400,9 +405,9 @@ class Store:
         for channel, each in threads.items():
             for thread in each:
                 if not turn_reads.is_imported(connection, thread):
-                    self._import(connection, at, thread, channel, grant)
+                    self._import(connection, at, thread, channel=channel, grant=grant, graph=graph)
 
-    def _import(self, connection: Connection, at: datetime, thread: PastThread, channel: str, grant: Category) -> None:
+    def _import(self, connection: Connection, at: datetime, thread: PastThread, **given: Any) -> None:
         for number, turn in enumerate(thread.turns, 1):
             last = number == len(thread.turns)
             trigger = Trigger(
@@ -410,11 +415,10 @@ class Store:
                 key=thread.key,
                 turn_id=turn_id_of("import", thread.thread_id, number),
                 thread_id=thread.thread_id,
-                channel=channel,
                 agent=FIRST_AGENT,
-                grant=grant,
                 prompt=turn.prompt,
                 digest=thread.digest,
+                **given,
             )
             ended = (
                 {"status": "interrupted"}

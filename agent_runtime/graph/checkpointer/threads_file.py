@@ -25,6 +25,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
 _BESIDE = ("", "-wal", "-journal")  # what SQLite keeps of one database
 _TRIES = 3
+_NEXT = "branch:to:"  # begins the channels that start a step
 _BYTES = {"checkpoint", "metadata", "value"}  # columns; an older saver wrote some of them as text
 _UNKNOWN_BEFORE = {"task_path"}  # LangGraph's saver adds it to an older file
 _NOT_THEIRS = "is no file of LangGraph's SQLite saver"
@@ -168,7 +169,9 @@ def _thread(saver: SqliteSaver, thread_id: str, where: str, read_turns: ReadTurn
 
 
 def _waits(newest: CheckpointTuple) -> bool:
-    """Return whether a step of the checkpoint asked something and has not gone on."""
+    """Return whether a step of the checkpoint asked something, or has yet to run, as where a graph stops before it."""
+    if any(channel.startswith(_NEXT) for channel in newest.checkpoint["channel_values"]):
+        return True
     writes = newest.pending_writes or []
     done = {task for task, channel, _ in writes if channel not in WRITES_IDX_MAP}
     return any(channel == INTERRUPT and task not in done for task, channel, _ in writes)

@@ -1539,6 +1539,7 @@ class ImportThreadsRequest(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """absolute, on the daemon's machine"""
     channel: _builtins.str
@@ -1546,6 +1547,8 @@ class ImportThreadsRequest(_message.Message):
     category: _builtins.str
     """of their turns; empty: conversation"""
     dry_run: _builtins.bool
+    graph: _builtins.str
+    """the name of their graph; empty: the default one"""
     @_builtins.property
     def thread_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """only these; none: all"""
@@ -1558,10 +1561,11 @@ class ImportThreadsRequest(_message.Message):
         channel: _builtins.str = ...,
         category: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "dry_run", b"dry_run", "path", b"path", "thread_ids", b"thread_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "dry_run", b"dry_run", "graph", b"graph", "path", b"path", "thread_ids", b"thread_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,7 +18,8 @@ from langgraph.types import interrupt
 from agent_runtime.graph.checkpointer import threads_file
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field
-from tests.integration.runtime.harness import STATES
+from tests.integration.runtime.harness import STATES, Bench
+from tests.integration.runtime.test_foreign_graphs import AuthorsBench
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
@@ -30,11 +31,11 @@ def node(state: Any) -> Any:
     return {"messages": [AIMessage(f"heard {len(state['messages'])}{answer}")]}
 
 
-def compiled(saver: Any) -> Any:
+def compiled(saver: Any, **options: Any) -> Any:
     builder = StateGraph(MessagesState)
     builder.add_node("model", node)
     builder.add_edge(START, "model")
-    return builder.compile(checkpointer=saver)
+    return builder.compile(checkpointer=saver, **options)
 
 
 def converse(file: Path, **said: list[str]) -> sqlite3.Connection:
@@ -71,17 +72,17 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "theirs" / "checkpoints.sqlite"
 
 
-async def bring(field: Field, file: Path, *thread_ids: str, **more: Any) -> list[tuple[str, str, int, bool]]:
+async def bring(field: Bench, file: Path, *thread_ids: str, **more: Any) -> list[tuple[str, str, int, bool]]:
     request = wire.ImportThreadsRequest(path=str(file), thread_ids=thread_ids, **more)
     found = await field.service.ImportThreads(request, None)
     return [(one.thread_id, one.state, one.turns, one.waits) for one in found.threads]
 
 
-async def threads(field: Field) -> list[str]:
+async def threads(field: Bench) -> list[str]:
     return sorted(one.thread_id for one in (await field.service.ListThreads(wire.ListThreadsRequest(), None)).threads)
 
 
-async def lines(field: Field, channel: str) -> list[list[str]]:
+async def lines(field: Bench, channel: str) -> list[list[str]]:
     found = await field.service.GetConversation(wire.GetConversationRequest(channel=channel), None)
     return [[line.text for line in turn.messages] for turn in found.turns]
 
@@ -93,7 +94,7 @@ def checkpoints(saver: Any, thread_id: str) -> list[Any]:
     ]
 
 
-async def here(field: Field, thread_id: str) -> list[Any]:
+async def here(field: Bench, thread_id: str) -> list[Any]:
     saver = field.runtime.checkpoints
     return [
         (one.config["configurable"]["checkpoint_id"], one.checkpoint, one.metadata, one.pending_writes)
@@ -143,6 +144,34 @@ async def test_a_question_of_an_imported_thread_is_asked_after_a_crash_too(field
     await field.events(until=lambda event: event.state == STATES.INTERRUPTED)
     (question,) = await field.pending()
     assert question.question == "really ask me?"
+
+
+PROJECT = """
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+builder = StateGraph(MessagesState)
+builder.add_node("model", lambda state: {"messages": [AIMessage(f"heard {len(state['messages'])}")]})
+builder.add_edge(START, "model")
+graph = builder.compile(interrupt_before=["model"])
+"""
+
+
+async def test_a_thread_that_stopped_before_a_step_waits_for_its_author(authors: AuthorsBench, file: Path) -> None:
+    authors.bring(PROJECT)
+    with closing(sqlite3.connect(file, check_same_thread=False)) as connection:
+        config: Any = {"configurable": {"thread_id": "stopped"}}
+        graph = compiled(SqliteSaver(connection), interrupt_before=["model"])
+        graph.invoke({"messages": [("user", "hi")]}, config)
+    await authors.open()
+    with pytest.raises(Conflict, match="no graph or assistant 'other'"):
+        await bring(authors, file, graph="other")
+    assert await bring(authors, file) == [("stopped", "imported", 1, True)]
+    asked = await authors.events(until=lambda event: event.state == STATES.INTERRUPTED)
+    (question,) = await authors.pending()
+    await authors.resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
+    await authors.stopped(question.turn_id, after=asked[-1].sequence)
+    assert (await lines(authors, "stopped"))[0][-1] == "heard 1"
 
 
 async def test_all_threads_come_or_none(field: Field, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
