@@ -1,4 +1,7 @@
-"""The example project does what its README says: the README's own commands, run in order, print what stands there."""
+"""The example project does what its README says: the README's own commands, run in order, print what stands there.
+
+So does the page on moving from LangGraph Server, which takes the same project.
+"""
 
 import os
 import re
@@ -23,6 +26,7 @@ LOOKS = re.compile(r"(cat|task-runner (history|list|show)|agent-runtime \S+ (lis
 VARIES = (
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "<when>"),
     (r"\b(task|turn)-[0-9a-f]+\b", "<id>"),
+    (r"@\d{8}T\d{6}Z", "@<when>"),
     (r"\b([0-9a-f]{32}|[0-9a-f]{10})\b", "<id>"),
     (r"\bpid \d+", "<pid>"),
     (r"(?<![\w.])\d+(\.\d+)?(ms|s|m)\b( \d+s)?", "<long>"),
@@ -65,8 +69,9 @@ class Reader(Driver):
         (self.project / "secrets.py").write_text("raise SystemExit('a file of the project, not the module')")
         programs = folder / "bin"
         programs.mkdir()
-        for name, package in PROGRAMS.items():
-            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -P -m {package} "$@"\n')
+        ours = {name: f"-P -m {package}" for name, package in PROGRAMS.items()}
+        for name, options in {"python": "", **ours}.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
             (programs / name).chmod(0o755)
         path = f"{programs}:{os.environ['PATH']}"
         own = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TZ": "UTC"}
@@ -108,6 +113,17 @@ def reader(home: Home) -> Iterator[Reader]:
 
 def test_a_reader_of_the_example_sees_what_it_says(reader: Reader) -> None:
     steps = read_steps((PROJECT / "README.md").read_text())
+    assert len(steps) > 10
+    for step in steps:
+        assert plain(reader.follow(step)) == plain(step.printed), step.command
+
+
+def test_a_reader_of_the_page_on_moving_over_sees_what_it_says(reader: Reader) -> None:
+    page = (ROOT / "docs" / "from-langgraph-server.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (reader.project / "before.py").write_text(program)
+    (reader.project / "secrets.py").unlink()  # before.py is the project's own program, and would find it
+    steps = read_steps(page)
     assert len(steps) > 10
     for step in steps:
         assert plain(reader.follow(step)) == plain(step.printed), step.command

@@ -5,12 +5,14 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
 import pytest_asyncio
 from langchain_core.messages import AIMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -19,7 +21,7 @@ from agent_runtime.graph.checkpointer import threads_file
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field
 from tests.integration.runtime.harness import STATES, Bench
-from tests.integration.runtime.test_foreign_graphs import AuthorsBench
+from tests.integration.runtime.test_foreign_graphs import AuthorsBench, bench  # noqa: F401  a fixture
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
@@ -157,21 +159,21 @@ graph = builder.compile(interrupt_before=["model"])
 """
 
 
-async def test_a_thread_that_stopped_before_a_step_waits_for_its_author(authors: AuthorsBench, file: Path) -> None:
-    authors.bring(PROJECT)
+async def test_a_thread_that_stopped_before_a_step_waits_for_its_author(bench: AuthorsBench, file: Path) -> None:  # noqa: F811
+    bench.bring(PROJECT)
     with closing(sqlite3.connect(file, check_same_thread=False)) as connection:
         config: Any = {"configurable": {"thread_id": "stopped"}}
         graph = compiled(SqliteSaver(connection), interrupt_before=["model"])
         graph.invoke({"messages": [("user", "hi")]}, config)
-    await authors.open()
+    await bench.open()
     with pytest.raises(Conflict, match="no graph or assistant 'other'"):
-        await bring(authors, file, graph="other")
-    assert await bring(authors, file) == [("stopped", "imported", 1, True)]
-    asked = await authors.events(until=lambda event: event.state == STATES.INTERRUPTED)
-    (question,) = await authors.pending()
-    await authors.resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
-    await authors.stopped(question.turn_id, after=asked[-1].sequence)
-    assert (await lines(authors, "stopped"))[0][-1] == "heard 1"
+        await bring(bench, file, graph="other")
+    assert await bring(bench, file) == [("stopped", "imported", 1, True)]
+    asked = await bench.events(until=lambda event: event.state == STATES.INTERRUPTED)
+    (question,) = await bench.pending()
+    await bench.resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
+    await bench.stopped(question.turn_id, after=asked[-1].sequence)
+    assert (await lines(bench, "stopped"))[0][-1] == "heard 1"
 
 
 async def test_all_threads_come_or_none(field: Field, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +217,34 @@ async def test_checkpoints_of_another_history_are_left_as_they_are(field: Field,
     with pytest.raises(Conflict, match="another history"):
         await bring(field, file)
     assert (await threads(field), await here(field, "one"), await here(field, "two")) == ([], [], left)
+
+
+built: list[str] = []
+
+
+@dataclass
+class Bomb:
+    """What a crafted file may name: to make one is to run code."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        built.append(self.text)
+
+
+async def test_a_file_builds_no_object_of_a_class_that_it_names(field: Field, file: Path) -> None:
+    builder = StateGraph(TypedDict("State", {"thing": Any}))
+    builder.add_node("put", lambda _state: {"thing": Bomb("crafted")})
+    builder.add_edge(START, "put")
+    with closing(sqlite3.connect(file, check_same_thread=False)) as connection:
+        builder.compile(checkpointer=SqliteSaver(connection)).invoke({}, {"configurable": {"thread_id": "crafted"}})
+    built.clear()
+    assert await bring(field, file) == [("crafted", "imported", 1, False)]
+    assert await field.service.GetConversation(wire.GetConversationRequest(channel="crafted"), None)
+    assert (len(await here(field, "crafted")), built) == (3, [])
+    saver = SqliteSaver(sqlite3.connect(file), serde=JsonPlusSerializer(allowed_msgpack_modules=True))
+    list(saver.list(None))
+    assert built, "a saver that trusts the file builds it"
 
 
 def changed(statement: str, *values: Any) -> Callable[[Path], None]:
