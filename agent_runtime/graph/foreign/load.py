@@ -387,6 +387,7 @@ def report(
         "made_tools": [_tool(name, of_tools) for name in opened.inspection.made],
         "shared_names": sorted(shared),
         "makes_tools": list(opened.inspection.makers),
+        "made_once": [loaded.reference.attribute] if "factory" in loaded.kind else [],
         "calls_inside": [f"{name} calls {' and '.join(inner)}" for name, inner in opened.inspection.inside.items()],
         "asks": list(opened.inspection.asking),
         "calls_server": list(opened.inspection.clients),

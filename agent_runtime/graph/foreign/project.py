@@ -132,9 +132,16 @@ def _direct(text: str, place: str, attribute: str, base: Path) -> Reference:
         raise InvalidInput(f"{file} is not a Python file", where=text, hint=FORMS)
     if not file.is_file():
         raise InvalidInput(f"no such file: {file}", where=text, hint="a relative path begins at the folder of its file")
-    variables = file.parent / ".env"
-    environment = _read_environment(variables) if variables.is_file() else {}
-    return Reference(text=text, file=file, module="", attribute=attribute, environment=environment, project=file.parent)
+    environment, example = _environment({"env": ".env"}, file)
+    return Reference(
+        text=text,
+        file=file,
+        module="",
+        attribute=attribute,
+        environment=environment,
+        project=file.parent,
+        example=example,
+    )
 
 
 def _in_project(text: str, path: Path, name: str) -> Reference:

@@ -140,6 +140,12 @@ graph.add_edge("booking", "model")
     )
 
 
+def test_it_says_that_a_factory_is_called_once(shell: Shell) -> None:
+    reference = shell.write(f"{TALKER}\nmade = graph\ndef graph(config):\n    return made")
+    assert shell.check(reference)["made_once"] == ["graph"]
+    assert "made once: graph: a factory is called when the runtime starts" in shell(app, "graph", "check", reference)
+
+
 def test_it_says_where_a_graph_stops_to_ask(shell: Shell) -> None:
     reference = shell.write(f"{TALKER}\ngraph = graph.compile(interrupt_before=['tools'], interrupt_after='*')")
     assert shell.check(reference)["stops"] == ["before tools", "after every step"]

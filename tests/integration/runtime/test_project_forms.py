@@ -272,3 +272,61 @@ async def test_a_context_that_is_a_typed_dict_may_be_left_out(bench: AuthorsBenc
 
 
 RUNTIME = "from langgraph.runtime import Runtime\nasync def count(state, runtime: Runtime)"
+
+AGENT = """
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import tool
+from langgraph.func import entrypoint, task
+from langgraph.graph.message import add_messages
+
+done = []
+
+@tool
+def look(what: str) -> str:
+    "Look at something."
+    done.append(what)
+    return f"{what} is green"
+
+@task
+def call_model(messages: list[BaseMessage]) -> BaseMessage:
+    asked = messages[-1]
+    if asked.type != "human":
+        return AIMessage(f"I saw: {', '.join(one.text for one in messages if one.type == 'tool')}")
+    calls = [{"name": "look", "args": {"what": one}, "id": f"call-{one}"} for one in asked.text.split()]
+    return AIMessage("", tool_calls=calls)
+
+@task
+def call_tool(call):
+    return look.invoke({**call, "type": "tool_call"})
+
+@entrypoint()
+def graph(messages: list[BaseMessage], *, previous: list[BaseMessage] | None = None):
+    messages = add_messages(previous or [], messages)
+    said = call_model(messages).result()
+    while said.tool_calls:
+        calls = [call_tool(one) for one in said.tool_calls]
+        messages = add_messages(messages, [said, *[one.result() for one in calls]])
+        said = call_model(messages).result()
+    return add_messages(messages, said)
+"""
+
+
+async def test_an_agent_of_functions_is_guarded_and_shows_each_turns_own_messages(bench: AuthorsBench) -> None:  # noqa: F811
+    bench.bring(AGENT)
+    await bench.open()
+    event = await bench.run(1, prompt="door pond")
+    assert event.state == STATES.INTERRUPTED, event.error
+    assert bench.module.done == []
+    await bench.crash()
+    while event.state == STATES.INTERRUPTED:
+        asked = (await bench.pending())[0]
+        await bench.resolve(asked.interrupt_id, "approve", args_hash=asked.args_hash)
+        event = await bench.stopped(event.turn_id, after=event.sequence)
+    assert (event.state, event.summary) == (STATES.SUCCEEDED, "I saw: door is green, pond is green"), event.error
+    assert sorted(bench.module.done) == ["door", "pond"], "each ran once"
+    bench.category("work", tools=["tool:look"])
+    assert (await bench.run(2, prompt="gate")).summary == "I saw: door is green, pond is green, gate is green"
+    first, second = [[line.role for line in turn.messages] for turn in await bench.conversation()]
+    assert (first, second) == (
+        ["trigger", "agent", "tool", "tool", "agent"], ["trigger", "agent", "tool", "agent"],
+    )  # fmt: skip
