@@ -21,7 +21,7 @@ from task_runner.planner.schedule import timetable_of
 from task_runner.timetable import parse_cron, parse_every, parse_rrule, zone
 from turnkeeper.bus.envelope import check_text as check_envelope_text
 from turnkeeper.config.home import check_agent
-from turnkeeper.config.json_text import read_object
+from turnkeeper.config.json_text import check_configurable, read_object
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration, rfc3339
 
@@ -243,9 +243,10 @@ def _object(name: str) -> Callable[[_Given], str]:
         text = getattr(given.spec, name)
         if not text:
             return ""
-        compact = json.dumps(
-            read_object(text, where=where, longest=LONGEST_PROMPT), ensure_ascii=False, separators=(",", ":")
-        )
+        found = read_object(text, where=where, longest=LONGEST_PROMPT)
+        if where == "config":
+            check_configurable(found, where)
+        compact = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
         if len(compact.encode("utf-8", errors="replace")) > LONGEST_PROMPT:
             raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where=where)
         return compact

@@ -1,0 +1,79 @@
+"""A task says which graph of the runtime it runs and what it gives it; each graph has a thread of the task's own."""
+
+import json
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.scripted_runtime import Peer
+from turnkeeper.errors import InvalidInput
+
+GIVEN = {"context_json": '{"unit": "mm"}', "config_json": '{"model": "small"}', "input_json": '{"depth": 2}'}
+
+
+async def test_a_fire_carries_the_graph_and_what_it_is_given(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(graph="research", **GIVEN)
+    async with rig.running():
+        await rig.pass_time(60)
+        (request,) = await peer.saw(1)
+    assert (request.graph, request.thread_id) == ("research", f"{task.id}:research")
+    assert {name: json.loads(getattr(request, name)) for name in GIVEN} == {
+        name: json.loads(text) for name, text in GIVEN.items()
+    }
+
+
+async def test_a_task_has_a_thread_of_its_own_for_each_graph(rig: Rig, peer: Peer) -> None:
+    task = await rig.create()
+    shown = task.spec
+    for graph, thread_id in (("research", f"{task.id}:research"), ("agent", f"{task.id}:agent"), ("", task.id)):
+        spec = wire.TaskSpec()
+        spec.CopyFrom(shown)  # with the thread written out, as whoever edits a task reads it
+        spec.ClearField("graph")
+        if graph:
+            spec.graph = graph
+        answer = await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
+        shown = answer.task.spec
+        assert (shown.graph, shown.thread_id) == (graph, thread_id)
+
+
+async def test_a_thread_that_a_task_names_stays_whatever_its_graph(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(graph="research", thread_id="shared")
+    assert task.spec.thread_id == "shared"
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        ("reserch", "unknown graph 'reserch'; did you mean research?"),
+        ("zzz", "there are agent, broken, research"),
+        ("broken", "the graph broken cannot run: its file is gone"),
+        ("../x", "must not look like a path"),
+    ],
+)
+async def test_a_graph_that_the_runtime_does_not_run_is_refused(rig: Rig, peer: Peer, graph: str, why: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await rig.create(graph=graph)
+    assert why in str(refused.value)
+    assert refused.value.where == "graph"
+
+
+@pytest.mark.parametrize("name", GIVEN)
+async def test_what_a_graph_is_given_is_a_json_object(rig: Rig, peer: Peer, name: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a JSON object") as refused:
+        await rig.create(**{name: "[1]"})
+    assert refused.value.where == name.removesuffix("_json")
+
+
+async def test_what_langgraph_sets_is_no_configuration(rig: Rig, peer: Peer) -> None:
+    with pytest.raises(InvalidInput, match="'thread_id' is set by Turnkeeper or LangGraph"):
+        await rig.create(config_json='{"thread_id": "other"}')
+
+
+async def test_with_the_runtime_down_a_graph_is_taken_with_a_warning(rig: Rig) -> None:
+    answer = await rig.service.create_task(
+        wire.CreateTaskRequest(
+            spec=wire.TaskSpec(name="a", every="60s", category="loop", channel="c", prompt="p", graph="research")
+        )
+    )
+    assert any("the graph research exists was not checked" in warning for warning in answer.warnings)
