@@ -1,7 +1,8 @@
 """One home runs several graphs: each by its name, on threads of its own, configured by whoever names it."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,8 +56,8 @@ OWNER = '{"owner": "Ada"}'
 
 
 @pytest_asyncio.fixture
-async def bench(home: Home) -> AsyncIterator[AuthorsBench]:
-    made = AuthorsBench(home)
+async def bench(home: Home, place_of: Callable[[Path], Path | str]) -> AsyncIterator[AuthorsBench]:
+    made = AuthorsBench(home, place=place_of(home.agent_db))
     folder = home.root.parent / f"project_{home.root.parent.name[3:]}"
     folder.mkdir()
     for name, text in (("talker", TALKER), ("survey", SURVEY), ("broken", "raise RuntimeError('no key')")):
