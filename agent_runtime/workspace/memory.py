@@ -533,24 +533,25 @@ def key_of(below: Sequence[str], key: str) -> str:
     return "/".join(_MISREAD.sub("%25", part).replace("/", "%2F") for part in (*below, key))
 
 
-def text_of(value: Mapping[str, Any]) -> tuple[str, str]:
+def text_of(value: Any) -> tuple[str, str]:
     """Return a graph's value as an entry's text and form. Raises InvalidInput for what JSON cannot hold.
 
-    >>> text_of({"text": "blue"}), text_of({"colour": "blue"})
-    (('blue', 'text'), ('{"colour": "blue"}', 'json'))
+    >>> text_of({"text": "blue"}), text_of({"colour": "blue"}), text_of("blue")
+    (('blue', 'text'), ('{"colour": "blue"}', 'json'), ('"blue"', 'json'))
     """
-    said = value.get("text")
-    if len(value) == 1 and isinstance(said, str) and said.strip():
+    plain = dict(value) if isinstance(value, Mapping) else value
+    said = plain.get("text") if isinstance(plain, dict) and len(plain) == 1 else None
+    if isinstance(said, str) and said.strip():
         return said, "text"
     try:
-        return json.dumps(dict(value), ensure_ascii=False, allow_nan=False), "json"
+        return json.dumps(plain, ensure_ascii=False, allow_nan=False), "json"
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"the value cannot be stored as JSON: {error}", where="value") from error
 
 
-def value_of(entry: MemoryEntry) -> dict[str, Any]:
-    """Return an entry as a graph reads it."""
-    return dict(json.loads(entry.text)) if entry.form == "json" else {"text": entry.text}
+def value_of(entry: MemoryEntry) -> Any:
+    """Return an entry as a graph reads it: an object, unless a graph wrote something else."""
+    return json.loads(entry.text) if entry.form == "json" else {"text": entry.text}
 
 
 def _plain(part: str) -> str:

@@ -38,13 +38,16 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def holds(value: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
+def holds(value: Any, wanted: Mapping[str, Any] | None) -> bool:
     """Return whether a value passes a filter: by field, a value, or operators such as `$gte`.
+
+    Only an object has fields.
 
     Raises:
         InvalidInput: an operator that there is not, or one for numbers on what is no number.
     """
-    return all(_fits(value.get(field), want) for field, want in (wanted or {}).items())
+    fields = value if isinstance(value, Mapping) else {}
+    return all(_fits(fields.get(field), want) for field, want in (wanted or {}).items())
 
 
 def listed(op: base.ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -243,13 +246,13 @@ class MemoryStore(base.BaseStore):
         spot = entries.spot_of(op.namespace, turn, self._names)
         key, scope = entries.check_key(entries.key_of(spot.below, op.key)), FORGET if op.value is None else PUT
         said = None if op.value is None else entries.text_of(op.value)
-        wanted = {"key": key} | ({} if op.value is None else {"value": dict(op.value)})
+        wanted = {"key": key} | ({} if op.value is None else {"value": _plain(op.value)})
         name, context, args = self._ask(scope, "write", entries.args_of(spot.shelf) | wanted, turn)
         shelf = _shelf(args)
         if {**args} != entries.args_of(spot.shelf) | wanted:  # the author edited it
             key, value = entries.check_key(str(args.get("key", ""))), args.get("value")
             if said is not None:
-                said = entries.text_of(_object(value))
+                said = entries.text_of(_edited(value, op.value))
         text, form = said or (None, "text")
         call = Call(context=context, key=name)
         run = self._workspace.memory.graph_writes(call, shelf, key=key, text=text, form=form)
@@ -287,10 +290,15 @@ def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[l
     return results, [(one, one.run(connection)) for one in last.values()]
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    """Return an edited value. Raises InvalidInput where it is left out or no object: the graph's own is not meant."""
-    if not isinstance(value, Mapping):
-        raise InvalidInput("an entry's value is an object", where="value", hint="edit with the value to be written")
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _edited(value: Any, own: Any) -> Any:
+    """Return an edited value. Raises InvalidInput where it is left out or not of the kind that the graph wrote."""
+    if value is None or isinstance(value, Mapping) != isinstance(own, Mapping):
+        kind = "an object" if isinstance(own, Mapping) else "no object"
+        raise InvalidInput(f"this entry's value is {kind}", where="value", hint="edit with the value to be written")
     return value
 
 

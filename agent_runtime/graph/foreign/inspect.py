@@ -327,6 +327,6 @@ _LOOKS: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
     (functools.partial, lambda value: (value.func, *value.args, *value.keywords.values())),
     (types.MethodType, lambda value: (value.__self__, value.__func__)),
     (types.FunctionType, _of_function),
-    (Mapping, lambda value: list(_named(value))),
+    (dict | types.MappingProxyType, lambda value: list(_named(value))),
     (list | tuple | set | frozenset, list),
 )

@@ -9,9 +9,11 @@ An approval is bound to the tool, its scope and code, to the arguments (:mod:`ag
 to an id that is equal when the call is run again. What the guard asks it records; nothing else is one of its questions.
 """
 
+import functools
 import hashlib
 import itertools
 import threading
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
+from pydantic import BaseModel
 
 from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_question, turn_around
 from agent_runtime.graph.guard.arguments import write
@@ -376,10 +379,74 @@ def shared_names(tools: Sequence[BaseTool]) -> frozenset[str]:
 
 
 def _same(one: BaseTool, other: BaseTool) -> bool:
-    """Return whether two tools of one name do the same: they have one function, or equal fields."""
-    if one is other:
-        return True
+    """Return whether two tools of one name do the same: the same code with alike values, or equal fields."""
     functions = [(getattr(tool, "func", None), getattr(tool, "coroutine", None)) for tool in (one, other)]
     if any(functions[0]) or any(functions[1]):
-        return functions[0] == functions[1]
-    return type(one) is type(other) and vars(one) == vars(other)
+        return _alike(functions[0], functions[1], set())
+    return one is other or (type(one) is type(other) and vars(one) == vars(other))
+
+
+_PLAIN = (str, bytes, int, float, bool, type(None), types.CodeType)
+_MACHINERY = ("threading", "_thread", "concurrent.futures.", "asyncio.", "_queue", "queue", "weakref")
+_MOST_COMPARED = 10_000  # pairs of values
+
+
+def _alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+    """Return whether two values do the same: equal plain values, or the same code and class with alike values inside.
+
+    What has no content that can be compared is not alike, but for locks and the like, on which nothing depends.
+    """
+    if one is other or (id(one), id(other)) in seen:
+        return True
+    if type(one) is not type(other) or len(seen) >= _MOST_COMPARED:
+        return False
+    if isinstance(one, _PLAIN):
+        return bool(one == other)
+    if type(one).__module__.startswith(_MACHINERY):
+        return True
+    seen.add((id(one), id(other)))
+    parts = [_parts(one), _parts(other)]
+    if parts[0] is None or parts[1] is None or len(parts[0]) != len(parts[1]):
+        return False
+    return all(_alike(mine, others, seen) for mine, others in zip(parts[0], parts[1], strict=True))
+
+
+def _parts(value: Any) -> Sequence[Any] | None:
+    """Return what depends on a value that a tool holds; None if that is not known."""
+    return next((parts(value) for kinds, parts in _PARTS if isinstance(value, kinds)), None)
+
+
+def _of_function(value: types.FunctionType) -> Sequence[Any]:
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    return [value.__code__, value.__module__, value.__defaults__, value.__kwdefaults__, *cells]
+
+
+def _of_class(value: type) -> Sequence[Any] | None:
+    if not issubclass(value, BaseModel) or issubclass(value, BaseTool):
+        return None
+    return [value.__module__, value.__qualname__, canonical(value.model_json_schema())]
+
+
+def _of_object(value: Any) -> Sequence[Any] | None:
+    own = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
+    slots = {name for names in own for name in ([names] if isinstance(names, str) else names)} - {
+        "__dict__",
+        "__weakref__",
+    }
+    if not slots and not hasattr(value, "__dict__"):
+        return None
+    fields = getattr(value, "__dict__", {}) | {name: getattr(value, name, None) for name in sorted(slots)}
+    is_hidden = any(name.startswith("__") and not name.endswith("__") for name in slots)
+    return None if is_hidden else [*fields, *fields.values()]
+
+
+_PARTS: tuple[tuple[Any, Callable[[Any], Sequence[Any] | None]], ...] = (
+    (types.FunctionType, _of_function),
+    (types.MethodType, lambda value: [value.__func__, value.__self__]),
+    (functools.partial, lambda value: [value.func, value.args, value.keywords]),
+    (dict, lambda value: [*value, *value.values()]),
+    (list | tuple, lambda value: value),
+    (set | frozenset, lambda value: sorted(value, key=repr)),
+    (type, _of_class),
+    (object, _of_object),
+)

@@ -112,6 +112,17 @@ def told(result: Any) -> Any:
     return (result.namespace, result.key, result.value) if hasattr(result, "namespace") else result
 
 
+def test_values_that_are_no_objects_are_kept_as_langgraphs_own_store_keeps_them(
+    store: MemoryStore, turn: TurnContext
+) -> None:
+    for at, value in enumerate(("blue", 7, ["a", "b"], {}, False)):
+        given: Any = value  # graphs write these too, although the types forbid it
+        store.put(WORKSPACE, f"k{at}", given)
+        assert store.get(WORKSPACE, f"k{at}").value == value  # type: ignore[union-attr]
+    assert len(store.search(WORKSPACE)) == 5
+    assert store.search(WORKSPACE, filter={"kind": "bed"}) == [], "only an object has fields"
+
+
 async def test_the_loop_is_not_needed_and_not_blocked(store: MemoryStore, turn: TurnContext) -> None:
     await store.aput((*WORKSPACE, "beds"), "first", {"crop": "carrots", "rows": 4})
     item = await store.aget((*WORKSPACE, "beds"), "first")

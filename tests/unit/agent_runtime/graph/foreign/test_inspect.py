@@ -3,6 +3,7 @@
 import functools
 import importlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,26 @@ def test_tools_that_a_node_makes_are_named_where_their_class_names_them() -> Non
     assert (found.tools, found.makers, found.made) == ((), ("node",), ("plain",))
     assert inspect_graph(graph(naming)).made == ()
     assert inspect_graph(graph(holding([making, PlainTool()]))).made == (), "it is listed as a tool of the graph"
+
+
+class Pool(Mapping[str, Any]):
+    """A mapping that does not tell what it holds, as the connection pool of an HTTP client."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = {"held": held}
+
+    def __getitem__(self, key: str) -> Any:
+        return self.held[key]
+
+    def __len__(self) -> int:
+        raise NotImplementedError("it is not safe to count it")
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError("it is not safe to go through it")
+
+
+def test_a_mapping_that_cannot_be_gone_through_is_looked_into_all_the_same() -> None:
+    assert inspect_graph(graph(holding(Pool(one)))).tools == ("one",)
 
 
 def test_nodes_that_ask_by_themselves_or_want_a_server_are_named() -> None:
