@@ -5,6 +5,7 @@ They are registered with :mod:`tests.integration.runtime.attacks`.
 
 import asyncio
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,31 @@ for method, without in _PARENTS.items():
         return [mark.read_text()] if mark.exists() else []
 
     attack(f"a process of multiprocessing, started by {method}", without, _with_method)(_)
+
+
+def _with_fork(field: Field) -> None:
+    @tool
+    async def escape() -> str:
+        """Call another tool in a process that is forked without `multiprocessing`."""
+        child = os.fork()
+        if child == 0:
+            try:
+                mark_elsewhere(str(field.home.root / "mark"))
+            finally:  # also where it is refused; the parent sees the mark, or none
+                os._exit(0)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        return "ended"
+
+    field.tools = [escape]
+
+
+@attack("a process that os.fork started", _PARENTS["fork"], _with_fork)
+async def _(field: Field) -> Effects:
+    field.grant("tool:escape", "tool:leave_a_mark")
+    event = await field.act(calls(("escape", {})))
+    assert "ended" in str(await field.told(event.turn_id)), "the process ran"
+    mark = field.home.root / "mark"
+    return [mark.read_text()] if mark.exists() else []
 
 
 def _with_lazy_worker(field: Field) -> None:

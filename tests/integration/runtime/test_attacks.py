@@ -1,6 +1,9 @@
 """Attacks on the guard: each is refused or asked and has no effect; and has its effect when its guards are taken out."""
 
+import sys
 from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -52,3 +55,16 @@ async def test_of_two_guards_each_is_enough(attack: Attack, home: Home, monkeypa
             await field.open()
             assert await attack.run(field) == [], guard
         await field.close()
+
+
+def test_another_interpreter_of_the_process_has_no_tools_to_call() -> None:
+    """The guard is on the classes of one interpreter. Where LangChain could be loaded in a second, it would need its own."""
+    interpreters: Any = import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
+    made = interpreters.create()
+    try:
+        said = interpreters.run_string(made, "from langchain_core.tools import tool")  # told as a value since 3.13
+        told = str(said)
+    except RuntimeError as error:
+        told = str(error)
+    assert "ImportError" in told
+    assert "subinterpreters" in told
