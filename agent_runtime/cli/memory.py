@@ -52,7 +52,7 @@ def get(
 
     Example: agent-runtime memory get bucket --channel general
     """
-    tier, owner = _shelf(tier, channel, thread)
+    tier, owner = _place_of(tier, channel, thread)
     _show(to_json(read("GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
 
 
@@ -69,7 +69,7 @@ def put(
 
     Example: agent-runtime memory put tone "Write in British English." --tier workspace
     """
-    _write("PutMemory", key, text, _shelf(tier, channel, thread), output)
+    _write("PutMemory", key, text, _place_of(tier, channel, thread), output)
 
 
 @app.command("update")
@@ -85,7 +85,7 @@ def update(
 
     Example: agent-runtime memory update tone "Write in American English." --tier workspace
     """
-    _write("UpdateMemory", key, text, _shelf(tier, channel, thread), output)
+    _write("UpdateMemory", key, text, _place_of(tier, channel, thread), output)
 
 
 @app.command("search")
@@ -101,7 +101,7 @@ def search(
 
     Example: agent-runtime memory search "release date"
     """
-    tier, owner = _shelf(tier, channel, thread) if tier or channel or thread else ("", "")
+    tier, owner = _place_of(tier, channel, thread) if tier or channel or thread else ("", "")
     answer = read("SearchMemory", wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit))
     rows = [to_json(entry) for entry in answer.entries]
     more = f"{answer.left_out} more entries hold some of these words" if answer.left_out else ""
@@ -116,7 +116,7 @@ def forget(
 
     Example: agent-runtime memory forget bucket --channel general
     """
-    tier, owner = _shelf(tier, channel, thread)
+    tier, owner = _place_of(tier, channel, thread)
     row = to_json(change("ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
     if output in FOR_PEOPLE:
         note(f"forgot {row['key']}, which said: {clipped(row['text'], 200)}")
@@ -124,8 +124,8 @@ def forget(
         _show(row, output)
 
 
-def _write(method: str, key: str, text: str, shelf: tuple[str, str], output: Output) -> None:
-    tier, owner = shelf
+def _write(method: str, key: str, text: str, place: tuple[str, str], output: Output) -> None:
+    tier, owner = place
     if not key:
         raise InvalidInput("needs a key", where="KEY")
     said = sys.stdin.read() if text == "-" else text
@@ -147,7 +147,7 @@ def _tier_and_owner(tier: str, channel: str, thread: str) -> tuple[str, str]:
     return implied, channel or thread
 
 
-def _shelf(tier: str, channel: str, thread: str) -> tuple[str, str]:
+def _place_of(tier: str, channel: str, thread: str) -> tuple[str, str]:
     """Return the one tier and owner that the options name. Raises InvalidInput where something is missing."""
     tier, owner = _tier_and_owner(tier, channel, thread)
     if not tier:

@@ -87,8 +87,9 @@ def check_excluded(texts: Iterable[str], zone: ZoneInfo) -> tuple[str, ...]:
         raise InvalidInput(f"{len(written)} exclusions are more than {MOST_EXCLUDED}", where="exclude")
     for text in written:
         start, end = _span(text, zone)
-        # A day that the zone has skipped is empty, and no mistake.
-        if start > end or (start == end and not _DAY.fullmatch(text)):
+        first, _, last = text.partition("..")
+        # Days that the zone has skipped, or behind the last that timetables have, are empty, and no mistake.
+        if first > last > "" if _DAY.fullmatch(first) else start >= end:
             raise InvalidInput(f"{text[:60]!r} ends before it starts", where="exclude")
     return tuple(written)
 

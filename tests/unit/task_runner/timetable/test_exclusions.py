@@ -74,3 +74,10 @@ def test_it_is_the_timetable_less_the_spans(texts: list[str], minutes: int, afte
     ]
     assert table.upcoming(start, 9999, until=end) == table.last_n(start, end, 9999) == expected
     assert table.count(start, end) == len(expected)
+
+
+@pytest.mark.parametrize("text", ["9999-12-30..9999-12-31", "9999-12-31", "9990-06-01..9999-12-31"])
+def test_days_behind_the_last_that_a_schedule_has_exclude_nothing(text: str) -> None:
+    assert check_excluded([text], zone("Europe/Riga")) == (text,)
+    table = parse_cron("0 0 * * *", name="a", zone=zone("UTC"))
+    assert excluding(table, [text], zone("UTC")).next_after(T0) == table.next_after(T0)
