@@ -1,5 +1,6 @@
 """A project with LangChain's own human-in-the-loop middleware: its questions at the command line, by real daemons."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,18 @@ def test_a_person_reads_the_calls_and_decides_each_of_them_once(project: Constel
     for options in wrong:
         refused = project.attempt("agent-runtime", "approvals", "resolve", prefix, *options)
         assert (refused.returncode, refused.stderr[:7]) == (2, "error: "), (options, refused)
+    together: dict[tuple[str, ...], int] = {
+        ("--approve", prefix, "--reject", "beef no"): 3,
+        ("--approve", prefix, "--reject", f"{prefix} no"): 2,
+        ("--approve", prefix, "--decisions", '[{"id": 1}]'): 2,
+        ("--approve", prefix, "--decisions", '[{"id": "beef", "why": ""}]'): 2,
+        ("--approve", prefix, "--decisions", "@nowhere.json"): 3,
+        ("--approve", prefix, "--decisions", "{}"): 2,
+        (): 2,
+    }
+    for options, code in together.items():
+        refused = project.attempt("agent-runtime", "approvals", "decide", *options)
+        assert (refused.returncode, refused.stderr[:7]) == (code, "error: "), (options, refused)
     assert project.ask("agent-runtime", "approvals", "list") == [question], "no answer was taken"
 
     project.kill(AGENT_RUNTIME)
@@ -104,3 +117,15 @@ def test_an_answer_is_taken_as_json_and_the_command_says_so(project: Constellati
     project.until_outcome("letters", "succeeded")
     assert "he knows" in project.command("agent-runtime", "conversation", "show", "general")
     assert not (tmp_path / "sent").exists()
+
+    project.create("again", "--in", "1s", "--prompt", "write", "--thread", "each")
+    project.until_outcome("again", "interrupted")
+    (question,) = project.ask("agent-runtime", "approvals", "list")
+    written = tmp_path / "decisions.json"
+    written.write_text(
+        json.dumps([{"id": question["interrupt_id"][:10], "decision": "answer", "args": json.loads(answer)}])
+    )
+    (decided,) = project.ask("agent-runtime", "approvals", "decide", "--decisions", f"@{written}")
+    assert (decided["decision"], decided["thread_id"][:5]) == ("answer", "task-")
+    assert "@" in decided["thread_id"], "the fire has a thread of its own"
+    project.until_outcome("again", "succeeded")
