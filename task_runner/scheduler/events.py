@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from sqlalchemy.exc import OperationalError
+
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.events import (
@@ -33,6 +35,7 @@ from task_runner.planner.ledger import TurnState
 from task_runner.planner.overlap import CANCELS
 from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, quarantine
 from task_runner.store.store import Session
+from turnkeeper.errors import machine_trouble
 from turnkeeper.times import rfc3339, to_us
 
 _LONGEST_PROMPT = 1 << 20  # bytes; what is longer the runtime refuses
@@ -64,7 +67,9 @@ def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn
     for snapshot in session.tasks.snapshots(list(triggers)) if triggers else ():
         try:
             decisions.append((snapshot.task, _decided(session, snapshot, triggers[snapshot.task.id], now)))
-        except Exception as error:  # noqa: BLE001  the task is quarantined with it, which bounds it
+        except Exception as error:
+            if machine_trouble(error) or isinstance(error, OperationalError):
+                raise  # the store cannot be read, which is no fault of the task: its caller tries again
             facts.append(quarantine(session, snapshot.task.id, f"cannot be triggered: {error}"))
     done = Planned(events=facts) + (_write(session, decisions) if decisions else Planned())
     # Without a schedule beside it there is nothing that would give way to a fire.

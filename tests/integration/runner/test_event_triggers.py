@@ -1,6 +1,7 @@
 """Events: who fires for them, once each, and what the ledger says of every trigger."""
 
 import json
+import sqlite3
 from collections import Counter
 from datetime import timedelta
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
@@ -21,6 +23,7 @@ from task_runner.store.events import _LISTENERS, _WANTED
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from tests.support.clock import START
+from turnkeeper.errors import MachineTrouble
 
 Entry = tuple[str, str, int]
 
@@ -425,6 +428,25 @@ async def test_a_task_that_cannot_be_triggered_is_quarantined_and_the_others_fir
     await rig.store.run(spoil)
     await emit(rig)
     assert (await rig.task("broken")).state == "quarantined"
+    assert await ledger(rig, "whole") == [("pending", "", 1)]
+
+
+async def test_a_store_that_cannot_be_read_for_a_moment_quarantines_no_task(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(rig, "whole", on="demo")
+    trouble = sqlite3.OperationalError("disk I/O error")
+    trouble.sqlite_errorcode = sqlite3.SQLITE_IOERR
+
+    def fail(*_args: Any) -> Any:
+        raise OperationalError("SELECT", {}, trouble) from trouble
+
+    with monkeypatch.context() as broken:
+        broken.setattr("task_runner.store.events.Events.standings", fail)
+        with pytest.raises(MachineTrouble):
+            await emit(rig)
+    assert (await rig.task("whole")).state == "active"
+    await emit(rig)
     assert await ledger(rig, "whole") == [("pending", "", 1)]
 
 
