@@ -70,7 +70,7 @@ GOOD: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 KEPT = (OF_TASK | {"every": "1h"}, OF_TASK | {"name": "paced", "dynamic": True})
 OF_TASKS = {"name", "note", "until", "replay", "cancel_running", "request_id", "at", "limit"}
-LONG = "\u00e9" * (1 << 20)  # two MiB
+LONG = "\u00e9" * ((1 << 19) + 1)  # a little over one MiB, the most that any text takes
 TEXTS = (
     LONG,
     "a\0b",
