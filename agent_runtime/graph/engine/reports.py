@@ -41,15 +41,17 @@ class Reports:
         """Yield what a subgraph has said and written since it was looked at last; its input is not its own."""
         first, known = place not in self._known, self._known.get(place, {})
         fields = values if isinstance(values, Mapping) else getattr(values, "__dict__", {})
-        self._known[place] = dict(fields)
+        # As JSON: two arrays, for example, cannot be compared as they are.
+        told = {key: inputs.as_json(value) for key, value in fields.items() if key != inputs.MESSAGES}
+        self._known[place] = told
         for message in inputs.messages_of(values):
             name = str(message.id or id(message))
             if name not in self._messages and not first:
                 yield from _line(message)
             self._messages.add(name)
-        changed = {key: value for key, value in fields.items() if key != inputs.MESSAGES and known.get(key) != value}
+        changed = {key: value for key, value in told.items() if known.get(key) != value}
         if changed and not first:
-            yield json.dumps(inputs.as_json(changed), ensure_ascii=False)
+            yield json.dumps(changed, ensure_ascii=False)
 
 
 def _event(data: Any) -> Iterator[str]:

@@ -8,6 +8,9 @@ import pytest
 from rich.console import Console
 
 from agent_runtime.cli.chat.screen import LineView, Screen, View
+from agent_runtime.graph.engine.model_output import LiveOutput
+from agent_runtime.graph.engine.reports import Reports
+from agent_runtime.model.turn import Category, TurnContext
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Call, soon
 from tests.integration.runtime.test_foreign_graphs import AuthorsBench, bench  # noqa: F401  a fixture
@@ -92,6 +95,34 @@ async def test_events_and_subgraphs_are_told_while_they_run_each_once(bench: Aut
     assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 60)
     (turn,) = await bench.conversation()
     assert [line.text for line in turn.messages] == ["look", "in the subgraph", "the answer"], "reports are no messages"
+
+
+class Array:
+    """Compares as the arrays of numpy do: to no yes and no no."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+async def test_a_subgraphs_values_are_told_whatever_they_are() -> None:
+    live, turn = (
+        LiveOutput(),
+        TurnContext(turn_id="turn-1", thread_id="th", channel="main", agent="agent0", category=Category(name="x")),
+    )
+    with live.listen("main") as listener:
+        reports = Reports(live, turn, lambda: 0)
+        for text in ("[1 2]", "[1 2]", "[1 3]"):
+            reports.take({"type": "values", "ns": ("inner:1",), "data": {"seen": Array(text)}})
+        (piece,) = listener.news(lambda _turn_id, _after: True)
+    assert [(one.source, one.text) for one in piece.reports] == [("inner", '{"seen": "[1 3]"}')]
 
 
 AGENT = """
