@@ -205,8 +205,8 @@ def import_(
         see = f"see: agent-runtime conversation show {found[0]['channel']}"
         footer = "nothing was written: this is a dry run" if dry_run else see
     show_rows(found, _IMPORTED, output, name_key="thread_id", footer=footer)
-    if waiting:
-        note(f"{len(waiting)} wait for you: agent-runtime approvals list")
+    if waiting and not dry_run:
+        note(f"waiting for you: {len(waiting)}; see: agent-runtime approvals list")
 
 
 def _thread(given: str) -> Row:

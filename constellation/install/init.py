@@ -158,7 +158,7 @@ def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
     found = _asked(home, "threads", "import", str(file), *options, where=str(file))
     fresh = [one for one in found if one["state"] == "imported"]
     waiting = sum(bool(one["waits"]) for one in fresh)
-    asks = f", {waiting} wait for you" if waiting else ""
+    asks = f", waiting for you: {waiting}" if waiting else ""
     return f"imported {len(fresh)} of {len(found)} threads{asks}: agent-runtime threads list"
 
 
