@@ -75,7 +75,7 @@ def add_turn(
 def _opening(trigger: Trigger) -> Said:
     if trigger.source == "agent":
         return Said(role="trigger", text=f"{trigger.sender} to {trigger.agent}: {trigger.prompt}")
-    return Said(role="trigger" if trigger.source == "fire" else "author", text=trigger.prompt)
+    return Said(role="trigger" if trigger.source == "fire" else "author", text=trigger.prompt or trigger.input_json)
 
 
 def change_turn(connection: Connection, turn_id: str, **changes: Any) -> None:

@@ -18,7 +18,7 @@ _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"'
 
 # What a number of the contract can hold.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
-_REQUIRED = frozenset({"name", "category", "channel", "prompt"})
+_REQUIRED = frozenset({"name", "category", "channel"})
 _TYPES: dict[Any, Any] = {
     str: str | None,
     bool: bool | None,
@@ -102,6 +102,9 @@ def _read(path: Path) -> list[Declared]:
         schedules = [name for name in SCHEDULES if getattr(table, name) is not None]
         if len(schedules) > 1 or not (schedules or table.on):
             what = f"one of {', '.join(SCHEDULES)} is required, or on"
+            raise InvalidInput(what, where=file.where(("task", number, "name")))
+        if table.prompt is None and not table.input:
+            what = "a prompt is required, or an input"
             raise InvalidInput(what, where=file.where(("task", number, "name")))
     specs = [_spec(table, path.parent) for table in tables]
     return [Declared(spec=spec, file=file, number=number) for number, spec in enumerate(specs)]

@@ -154,7 +154,7 @@ def create(
     fill(spec, given)
     if spec.WhichOneof("schedule") is None and not spec.on:
         raise InvalidInput("no schedule", where="create", hint=f"one of {flags()}")
-    if given["prompt"] is None and given["prompt_file"] is None:
+    if all(given[name] is None for name in ("prompt", "prompt_file", "input_json")):
         raise InvalidInput("give exactly one of --prompt and --prompt-file", where="prompt")
     create_spec(spec, dry_run=dry_run, output=output)
 

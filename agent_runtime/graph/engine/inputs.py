@@ -373,7 +373,12 @@ def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def opening(turn_id: str, prompt: str, payload_json: str, note: str) -> list[AnyMessage]:
-    """Return the messages that begin a turn. The prompt's id is the turn's: input and proof of it are one write."""
+    """Return the messages that begin a turn. The prompt's id is the turn's: input and proof of it are one write.
+
+    Raises InvalidInput if nothing is asked: only a graph without messages goes by its input alone.
+    """
+    if not prompt.strip() and not payload_json:
+        raise InvalidInput("the graph takes messages, and is given none", where="prompt", hint="give a prompt")
     before: list[AnyMessage] = [HumanMessage(content=note, id=f"{turn_id}-note", name="turnkeeper")] if note else []
     return [*before, HumanMessage(content=with_payload(prompt, payload_json), id=turn_id)]
 

@@ -1,10 +1,12 @@
 """A task says which graph of the runtime it runs and what it gives it; each graph has a thread of the task's own."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.cli.task_file import read_declarations
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer
 from turnkeeper.errors import InvalidInput
@@ -77,3 +79,25 @@ async def test_with_the_runtime_down_a_graph_is_taken_with_a_warning(rig: Rig) -
         )
     )
     assert any("the graph research exists was not checked" in warning for warning in answer.warnings)
+
+
+async def test_an_input_may_stand_in_place_of_a_prompt(rig: Rig, peer: Peer) -> None:
+    await rig.create(graph="research", prompt="", input_json='{"depth": 2}')
+    async with rig.running():
+        await rig.pass_time(60)
+        (request,) = await peer.saw(1)
+    assert (request.prompt, request.input_json) == ("", '{"depth":2}')
+    with pytest.raises(InvalidInput, match="is required"):
+        await rig.create("other", graph="research", prompt="")
+
+
+def test_a_task_file_says_what_is_asked_or_what_the_graph_is_given(tmp_path: Path) -> None:
+    file, task = tmp_path / "tasks.toml", '[[task]]\nname = "a"\nevery = "1h"\ncategory = "loop"\nchannel = "c"\n'
+    file.write_text(task)
+    with pytest.raises(InvalidInput, match="a prompt is required, or an input") as refused:
+        read_declarations([file])
+    assert refused.value.where == f"{file}:2: task.name"
+    file.write_text(f'{task}graph = "research"\ninput = {{depth = 2}}\n')
+    (declared,) = read_declarations([file])
+    assert (declared.spec.graph, declared.spec.prompt) == ("research", "")
+    assert json.loads(declared.spec.input_json) == {"depth": 2}

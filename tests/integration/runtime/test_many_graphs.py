@@ -210,3 +210,13 @@ async def test_the_graphs_are_listed_with_what_is_wrong_with_one(bench: AuthorsB
     assert [graph.is_default for graph in found] == [True, False, False, False]
     assert "no key" in found[1].problem
     assert (found[3].graph, json.loads(found[3].context_json)) == ("survey", {"owner": "Ada", "unit": "ft"})
+
+
+async def test_a_graph_without_messages_needs_no_prompt_and_one_with_messages_does(bench: AuthorsBench) -> None:
+    assert await told(bench, prompt="") == "rain for Ada in mm by None"
+    (shown,) = await bench.conversation()
+    assert shown.messages[0].text == '{"topic":"rain"}'
+    event = await bench.run(2, prompt="")
+    assert event.state == STATES.FAILED
+    assert event.error == "prompt: the graph takes messages, and is given none; give a prompt"
+    assert (await bench.run(3, prompt="hello")).summary == "I heard: hello"
