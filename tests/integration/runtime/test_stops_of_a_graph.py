@@ -133,6 +133,36 @@ async def test_an_edit_changes_the_state_before_the_step_runs(bench: AuthorsBenc
     assert (event.state, json.loads(event.summary)["report"]) == (STATES.SUCCEEDED, "did another"), event.error
 
 
+TALKS = """
+from typing import Annotated
+from langchain_core.messages import AIMessage
+from langgraph.graph.message import add_messages
+
+class Talk(State):
+    messages: Annotated[list, add_messages]
+
+def tell(state):
+    return {"messages": [AIMessage("on " + state["prompt"])]}
+
+builder = StateGraph(Talk, input_schema=State)
+builder.add_node("tell", tell)
+builder.add_node("act", lambda state: {"messages": [AIMessage("did " + state["plan"])]})
+builder.add_edge(START, "tell")
+builder.add_edge("tell", "act")
+"""
+
+
+async def test_an_edit_leaves_a_turn_the_messages_that_are_its_own(bench: AuthorsBench) -> None:  # noqa: F811
+    bench.bring(f'{STEPS}{TALKS}graph = builder.compile(interrupt_before=["act"])')
+    await bench.open()
+    for number in (1, 2):
+        event = await bench.run(number, prompt=f"p{number}")
+        event = await decide(bench, event, "edit", args_json=f'{{"plan": "q{number}"}}')
+        assert event.state == STATES.SUCCEEDED, event.error
+    shown = [[line.text for line in turn.messages if line.role == "agent"] for turn in await bench.conversation()]
+    assert shown == [["on p1", "did q1"], ["on p2", "did q2"]]
+
+
 @pytest.mark.parametrize("wrong", ['{"plann": "x"}', '{"type": "go"}', "[1]"])
 async def test_a_wrong_answer_to_a_stop_costs_no_turn(bench: AuthorsBench, wrong: str) -> None:  # noqa: F811
     event, asked = await stopped(bench, STOPS["before"][0])
@@ -154,6 +184,19 @@ async def test_a_step_that_was_let_go_on_and_was_cut_runs_again_without_a_questi
     await bench.crash()
     event = await bench.stopped(event.turn_id, after=event.sequence)
     assert (event.state, bench.module.done.count("plan")) == (STATES.SUCCEEDED, 1), event.error
+
+
+async def test_an_edited_step_that_was_cut_keeps_the_edit_and_its_input_is_not_given_again(bench: AuthorsBench) -> None:  # noqa: F811
+    event, asked = await stopped(bench, STOPS["before"][0])
+    bench.module.gate.append(asyncio.Event())
+    await bench.resolve(asked.interrupt_id, "edit", args_hash=asked.args_hash, args_json='{"plan": "another"}')
+    await asyncio.wait_for(bench.module.reached.wait(), 20)
+    await bench.crash()
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    if event.state == STATES.INTERRUPTED:  # the edited state is one that nobody has seen: it is shown
+        event = await decide(bench, event, "approve")
+    assert (event.state, json.loads(event.summary)["report"]) == (STATES.SUCCEEDED, "did another"), event.error
+    assert bench.module.done.count("plan") == 1
 
 
 @pytest.mark.parametrize("place", ["before", "after, in a subgraph"])
