@@ -32,6 +32,7 @@ _ENTRIES = columns("NAME KIND GRAPH DESCRIPTION REFERENCE=reference")
 _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
 _SERVER = "it asks a LangGraph server, which Turnkeeper is not: that fails unless one runs and it is given its URL"
+_CATCHES = "a call there that would ask you fails the turn: grant its tool, or let langgraph.errors.GraphBubbleUp pass"
 _ONCE = "a factory is called when the runtime starts, with an empty config: no --config of a task reaches it"
 _NOTES = (
     ("made_once", "made once", _ONCE),
@@ -39,6 +40,7 @@ _NOTES = (
     ("shared_names", "shared", "two tools have this name, so no category grants either; rename one"),
     ("calls_inside", "tools in tools", "each such call is judged by itself, whatever was approved around it"),
     ("asks", "asks you", "questions of the graph's own, whatever a category grants"),
+    ("catches", "catches", _CATCHES),
     ("calls_server", "calls server", _SERVER),
 )
 _VERDICTS = {

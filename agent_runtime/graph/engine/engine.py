@@ -395,8 +395,19 @@ class Engine:
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
         # Only the checkpoint tells: the stream of a resume leaves out a question that was pending before it.
-        ended = await self.look(context.thread_id, mark)
+        ended = self._unless_caught(await self.look(context.thread_id, mark), context.thread_id)
         return replace(ended, step=replace(progress.counted(ended.step), wake_after_s=wake))
+
+    def _unless_caught(self, ended: Ended, thread_id: str) -> Ended:
+        """Return how a run ended: failed, where it came to an end although the guard had asked its author something."""
+        asked = {str(one["tool"]): str(one["scope"]) for one in self._questions.get(thread_id, {}).values()}
+        if ended.stopped != "end" or not asked:
+            return ended
+        tools, scopes = ", ".join(sorted(asked)), " and ".join(sorted(asked.values()))
+        what = f"the graph caught the question about {tools}, so that nobody was asked"
+        return replace(
+            ended, stopped="failed", error=f"{what}: grant {scopes}, or let langgraph.errors.GraphBubbleUp pass"
+        )
 
     async def _past_stop(self, order: Order, thread_id: str, mark: str) -> tuple[Order, Ended | None]:
         """Return what is to run where the graph stopped by itself, or how the interval is over: no run passes it by."""

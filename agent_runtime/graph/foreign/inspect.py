@@ -4,12 +4,15 @@ The guard judges every tool call of the process (:mod:`agent_runtime.graph.guard
 This module looks at a graph before it runs: at its nodes and subgraphs, and at what their functions refer to.
 """
 
+import ast
 import functools
+import inspect
 import re
 import sys
 import sysconfig
+import textwrap
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -51,6 +54,7 @@ _NODE_METHODS = (
     "_execute_tool_async",
 )
 _ASKING_MIDDLEWARE = "HumanInTheLoopMiddleware"
+_RUNS = frozenset({"invoke", "ainvoke", "run", "arun"})
 _CLIENTS = frozenset({"get_client", "get_sync_client"})
 _TOOL_MODULES = frozenset({"langchain_core.tools", "langchain.tools"})
 _LEAVES = (str, bytes, int, float, type, types.ModuleType, types.NoneType)
@@ -77,6 +81,7 @@ class Inspection:
         made: names of the tools that `makers` make, where a class gives its tools a name.
         clients: paths of nodes that use LangGraph's client of a LangGraph server.
         inside: by name, the names of the tools that a tool calls, as its function shows or its metadata says.
+        catching: functions that catch every error of a tool that they call, and so the guard's question about the call.
         asking: paths of nodes that ask by themselves: with `interrupt()`, or as LangChain's middleware does.
     """
 
@@ -89,14 +94,14 @@ class Inspection:
     clients: tuple[str, ...] = ()
     inside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     asking: tuple[str, ...] = ()
+    catching: tuple[str, ...] = ()
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
     """Look at a graph without running anything of it. Finds no less than its nodes, subgraphs and their closures."""
     tools: list[BaseTool] = []
-    makers: dict[str, list[str]] = {}
     asking: set[str] = set()
-    clients: set[str] = set()
+    functions: list[tuple[str, types.FunctionType]] = []
     results: list[Any] = []
     problems: dict[Unguardable, None] = {}
     for where, value in _reached(graph):
@@ -105,10 +110,7 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         elif isinstance(value, _TaskFunction):
             results.append(_result_of(value.func))
         elif isinstance(value, types.FunctionType):
-            if used := _tool_makers(value):
-                makers.setdefault(where, []).extend(filter(None, map(_name_given_by, used)))
-            if value.__name__ in _CLIENTS and value.__module__.startswith("langgraph_sdk."):
-                clients.add(where)
+            functions.append((where, value))
         if value is interrupt or type(value).__name__ == _ASKING_MIDDLEWARE:
             asking.add(where)
         why = _why_not(value)
@@ -122,16 +124,19 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         if why:
             problems[Unguardable(where=where, why=why)] = None
     names = sorted({one.name for one in tools})
+    makers = [(where, used) for where, function in functions if (used := _tool_makers(function))]
+    made = {name for _, used in makers for name in map(_name_given_by, used)} - {"", *names}
     return Inspection(
         tools=tuple(names),
         unguardable=tuple(problems),
         held=tuple(tools),
-        makers=tuple(sorted(makers)),
+        makers=tuple(sorted({where for where, _ in makers})),
         results=tuple(results),
-        made=tuple(sorted({name for found in makers.values() for name in found} - {*names})),
-        clients=tuple(sorted(clients)),
+        made=tuple(sorted(made)),
+        clients=tuple(sorted({where for where, function in functions if _makes_client(function)})),
         inside={one.name: called for one in tools if (called := _called_in(one))},
         asking=tuple(sorted(asking)),
+        catching=tuple(sorted({_path(where, one.__name__) for where, one in functions if _catches_questions(one)})),
     )
 
 
@@ -245,6 +250,42 @@ def _makes_tool(value: Any) -> bool:
     if isinstance(value, types.ModuleType):
         return value.__name__ in _TOOL_MODULES
     return value is tool or (isinstance(value, type) and issubclass(value, BaseTool))
+
+
+def _makes_client(function: types.FunctionType) -> bool:
+    return function.__name__ in _CLIENTS and function.__module__.startswith("langgraph_sdk.")
+
+
+def _catches_questions(function: types.FunctionType) -> bool:
+    """Return whether a function of the author's calls a tool, or what it names one, and keeps every error to itself."""
+    if _of_library(function):
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):  # made without a file, or a lambda in the middle of a line
+        return False
+    cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
+    known = {name for name, value in (*cells, *function.__globals__.items()) if isinstance(value, BaseTool)}
+    attempts = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and _keeps_all(node.handlers)]
+    return any(_calls_tool(node, known) for one in attempts for part in one.body for node in ast.walk(part))
+
+
+def _keeps_all(handlers: Sequence[ast.ExceptHandler]) -> bool:
+    for handler in handlers:
+        caught = ast.unparse(handler.type) if handler.type is not None else "BaseException"
+        if re.search(r"\bGraph(BubbleUp|Interrupt)\b", caught):
+            return False
+        if re.search(r"\b(Base)?Exception\b", caught):
+            return not any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+    return False
+
+
+def _calls_tool(node: ast.AST, known: Collection[str]) -> bool:
+    method = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(method, ast.Attribute) or method.attr not in _RUNS:
+        return False
+    called = ast.unparse(method.value)
+    return called in known or "tool" in called.lower()
 
 
 def _name_given_by(maker: Any) -> str:

@@ -390,6 +390,7 @@ def report(
         "made_once": [loaded.reference.attribute] if "factory" in loaded.kind else [],
         "calls_inside": [f"{name} calls {' and '.join(inner)}" for name, inner in opened.inspection.inside.items()],
         "asks": list(opened.inspection.asking),
+        "catches": list(opened.inspection.catching),
         "calls_server": list(opened.inspection.clients),
         "store": store_report(opened.namespaces(default_tier), loaded.store, categories),
         "stops": _stops(loaded.graph),

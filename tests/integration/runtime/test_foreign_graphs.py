@@ -269,6 +269,33 @@ async def test_a_tool_out_of_scope_asks_and_runs_once_approved(bench: AuthorsBen
     assert bench.module.done == [("paint", "door", "red")]
 
 
+async def test_a_graph_that_catches_a_question_fails_and_says_what_to_do(bench: AuthorsBench) -> None:
+    keeping = """
+async def run_tools(state):
+    call = state["messages"][-1].tool_calls[0]
+    try:
+        text = await (paint if call["name"] == "paint" else look).ainvoke(call["args"])
+    except Exception as error:
+        text = f"error: {error}"
+    return {"messages": [ToolMessage(text, tool_call_id=call["id"])]}
+
+graph ="""
+    text = TALKER.replace("\ngraph =", keeping, 1).replace("ToolNode([look, paint])", "run_tools")
+    bench.bring(text.replace("import AIMessage", "import AIMessage, ToolMessage"))
+    bench.category("work", tools=["tool:look"])
+    await bench.open()
+    assert (await bench.run(prompt="look: door")).summary == "I heard: door is green"
+    event = await bench.run(2, prompt="paint: door red")
+    assert event.state == STATES.FAILED
+    assert event.error == (
+        "the graph caught the question about paint, so that nobody was asked: "
+        "grant tool:paint, or let langgraph.errors.GraphBubbleUp pass"
+    )
+    assert bench.module.done == [("look", "door")]
+    assert await bench.pending() == []
+    assert (await bench.run(3, prompt="hello")).summary == "I heard: hello", "its thread goes on"
+
+
 async def test_a_tool_that_bears_the_name_of_one_of_ours_is_not_granted_by_its_scope(bench: AuthorsBench) -> None:
     bench.bring(TALKER.replace("def look(", "def workspace_read(").replace("[look,", "[workspace_read,"))
     bench.category("work", tools=["workspace.read"])

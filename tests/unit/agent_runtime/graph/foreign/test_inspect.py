@@ -13,6 +13,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableParallel
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
@@ -172,6 +173,60 @@ class Pool(Mapping[str, Any]):
 
 def test_a_mapping_that_cannot_be_gone_through_is_looked_into_all_the_same() -> None:
     assert inspect_graph(graph(holding(Pool(one)))).tools == ("one",)
+
+
+def keeping(state: Any) -> Any:
+    try:
+        return one.invoke(state)
+    except Exception as error:  # noqa: BLE001  what this is about
+        return str(error)
+
+
+async def keeping_all(state: Any, tool_by_name: Any = None) -> Any:
+    try:
+        return [await tool_by_name[name].ainvoke(state) for name in state]
+    except:  # noqa: E722  what this is about
+        return None
+
+
+def passing(state: Any) -> Any:
+    try:
+        return one.invoke(state)
+    except GraphBubbleUp:
+        raise
+    except Exception as error:  # noqa: BLE001  what this is about
+        return str(error)
+
+
+def raising(state: Any) -> Any:
+    try:
+        return one.invoke(state)
+    except Exception as error:
+        raise RuntimeError from error
+
+
+def narrow(state: Any) -> Any:
+    try:
+        return one.invoke(state)
+    except ValueError:
+        return None
+
+
+def of_a_model(state: Any, model: Any = None) -> Any:
+    try:
+        return model.invoke(state)
+    except Exception:  # noqa: BLE001  what this is about
+        return None
+
+
+@pytest.mark.parametrize("function", [keeping, keeping_all])
+def test_functions_that_catch_every_error_of_a_tool_are_named(function: Any) -> None:
+    assert inspect_graph(graph(holding(function))).catching == (f"node/{function.__name__}",)
+
+
+@pytest.mark.parametrize("function", [passing, raising, narrow, of_a_model])
+def test_functions_that_let_questions_pass_are_not(function: Any) -> None:
+    assert inspect_graph(graph(holding(function))).catching == ()
 
 
 def test_nodes_that_ask_by_themselves_or_want_a_server_are_named() -> None:
