@@ -1,4 +1,7 @@
-"""A chat-completions server on loopback that answers from a script, also wrongly: late, in pieces, cut off, or not at all."""
+"""A model server on loopback that answers from a script, also wrongly: late, in pieces, cut off, or not at all.
+
+It speaks OpenAI's chat completions at any path, and Anthropic's messages at paths that end with `/messages`.
+"""
 
 import json
 import socket
@@ -107,13 +110,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        key = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        self.answer_model(request)
+
+    def answer_model(self, request: dict[str, Any]) -> None:
+        key = self.headers.get("Authorization", self.headers.get("x-api-key", "")).removeprefix("Bearer ")
         reply, number = self.chat.next(request, key)
         self.chat.asked.release()
+        anthropic = self.path.partition("?")[0].endswith("/messages")
         try:
-            self._answer(reply, number, streamed=bool(request.get("stream")))
+            if anthropic and reply.status == 200:
+                self._answer_anthropic(reply, number, streamed=bool(request.get("stream")))
+            else:
+                self._answer(reply, number, streamed=bool(request.get("stream")))
         except OSError:
             return  # the client went away: a cancelled turn
+
+    def _answer_anthropic(self, reply: Reply, number: int, *, streamed: bool) -> None:
+        if not streamed:
+            self._begin(200, "application/json", reply.headers)
+            self.wfile.write(json.dumps(_anthropic_message(reply, number)).encode())
+            return
+        self._begin(200, "text/event-stream", reply.headers)
+        for event in _anthropic_events(reply, number):
+            self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+            self.wfile.flush()
 
     def _answer(self, reply: Reply, number: int, *, streamed: bool) -> None:
         if reply.status != 200:
@@ -207,3 +227,40 @@ def _usage(reply: Reply) -> dict[str, int] | None:
         return None
     taken, given = reply.usage
     return {"prompt_tokens": taken, "completion_tokens": given, "total_tokens": taken + given}
+
+
+def _anthropic_message(reply: Reply, number: int) -> dict[str, Any]:
+    taken, given = reply.usage or (0, 0)
+    calls = [
+        {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": json.loads(call["function"]["arguments"])}
+        for call in _calls(reply, number)
+    ]  # fmt: skip
+    return {
+        "id": f"msg-{number}", "type": "message", "role": "assistant", "model": "stub-model",
+        "content": ([{"type": "text", "text": reply.text}] if reply.text else []) + calls,
+        "stop_reason": reply.ending or ("tool_use" if calls else "end_turn"), "stop_sequence": None,
+        "usage": {"input_tokens": taken, "output_tokens": given},
+    }  # fmt: skip
+
+
+def _anthropic_events(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of a stream: the message's beginning, each block in two halves, the ending, what it cost."""
+    whole = _anthropic_message(reply, number)
+    yield {"type": "message_start", "message": whole | {"content": [], "stop_reason": None}}
+    for at, block in enumerate(whole["content"]):
+        is_text = block["type"] == "text"
+        text = block["text"] if is_text else json.dumps(block["input"])
+        yield {
+            "type": "content_block_start",
+            "index": at,
+            "content_block": block | ({"text": ""} if is_text else {"input": {}}),
+        }
+        for half in (text[: len(text) // 2], text[len(text) // 2 :]):
+            delta = (
+                {"type": "text_delta", "text": half} if is_text else {"type": "input_json_delta", "partial_json": half}
+            )
+            yield {"type": "content_block_delta", "index": at, "delta": delta}
+        yield {"type": "content_block_stop", "index": at}
+    ending = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": whole["usage"]["output_tokens"]}}
+    yield {"type": "message_stop"}
