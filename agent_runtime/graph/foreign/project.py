@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ class Reference:
 
     def unset(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables that the example of a missing `.env` names and nothing sets."""
-        return [name for name in (_read_environment(self.example) if self.example else ()) if name not in environ]
+        text = self.example.read_text(encoding="utf-8", errors="replace") if self.example else ""
+        found = dotenv_values(stream=StringIO(text), interpolate=False)
+        return [name for name, value in found.items() if value is not None and name not in environ]
 
     @property
     def name(self) -> str:

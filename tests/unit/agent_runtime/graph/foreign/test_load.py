@@ -253,7 +253,7 @@ async def test_a_missing_env_file_stops_nothing_and_its_example_says_what_is_not
     reference = written(project, f'{{{AGENT}, "env": ".env"}}')
     assert (await loaded(reference, project)).unset == []
     os.environ["KEY_B"] = "set"
-    (project / ".env.example").write_text("# of the search\nKEY_A=...\nKEY_B=...\nKEY_C\n")
+    (project / ".env.example").write_bytes(b"# of the s\xffarch\nKEY_A=...\nKEY_B=...\nKEY_C\n")
     for text in (reference, "./made.py:builder"):
         assert (await loaded(text, project)).unset == ["KEY_A"]
     assert "KEY_A" not in os.environ, "an example is no value"
