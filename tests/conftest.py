@@ -1,9 +1,10 @@
 """Fixtures that every kind of test uses."""
 
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if (only := item.get_closest_marker("sqlite_only")) is not None:
             item.add_marker(pytest.mark.skip(reason=f"on SQLite only: {only.args[0]}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from what the tests are: each pass over all of it takes as long as a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,14 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+from turnkeeper.clock import SystemClock
+
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+
+
+async def look_again() -> None:
+    """Wait a moment before a test looks again for what is to happen: looking all the time leaves it no processor."""
+    await SystemClock().sleep(0.005)
 
 
 class ManualClock:

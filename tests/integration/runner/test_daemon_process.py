@@ -12,6 +12,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.cli import application
 from tests.integration.runner.scripted_runtime import Peer
+from tests.support.clock import look_again
 from turnkeeper import console
 from turnkeeper.rpc.channel import connect
 
@@ -49,6 +50,7 @@ async def test_a_fire_survives_kill_9_wherever_it_strikes(home, peer: Peer, fail
     stub: Any = SchedulesStub(channel)
     outcome = ""
     while outcome != "succeeded":
+        await look_again()
         (fire,) = (await stub.ListFires(wire.ListFiresRequest(name="digest"), wait_for_ready=True)).fires
         outcome = fire.outcome
     assert len(peer.taken) == 1, "accepted once"

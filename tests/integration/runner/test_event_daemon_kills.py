@@ -11,7 +11,7 @@ from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer
 from tests.integration.runner.test_daemon_process import start
-from tests.support.clock import ManualClock
+from tests.support.clock import ManualClock, look_again
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import connect
@@ -53,13 +53,13 @@ async def test_a_thousand_events_survive_kill_9(home: Home, peer: Peer) -> None:
         if number == EVENTS // 2:
             async with asyncio.timeout(PATIENCE_S):
                 while not await counted(stub, "all"):
-                    pass
+                    await look_again()
             daemon.kill()
             assert await daemon.wait() == -9
     daemon = await start(home, "serve")
     async with asyncio.timeout(PATIENCE_S):
         while await counted(stub, "all") < EVENTS or await counted(stub, "tenth") < EVENTS // 10:
-            pass
+            await look_again()
     assert (await counted(stub, "all"), await counted(stub, "tenth")) == (EVENTS, EVENTS // 10)
     sent = {request.fire_id for request in peer.received}
     assert len(peer.taken) == len(sent)

@@ -16,10 +16,11 @@ from agent_runtime.daemon.assembly import assemble
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Runtime, Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.support.clock import look_again
 from tests.support.scripted import ScriptedModel
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import open_inbox
-from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
 from turnkeeper.entropy import SystemEntropy
@@ -41,11 +42,6 @@ tools = [{tools}]{graphs}
 seconds = {seconds}
 tool_calls = {tool_calls}
 """
-
-
-async def look_again() -> None:
-    """Wait a moment before a test looks again for what is to happen: looking all the time leaves it no processor."""
-    await SystemClock().sleep(0.005)
 
 
 class Bench:

@@ -36,7 +36,7 @@ from langgraph.types import Command
 from agent_runtime.graph.context import turn_around
 from agent_runtime.model.turn import TurnContext
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
@@ -264,7 +264,7 @@ async def test_a_pause_keeps_back_a_message_until_its_fire_has_come(bench: Bench
     sent = await bench.send("hello")
     async with asyncio.timeout(PATIENCE_S):
         while (kept := await bench.turn(sent.turn_id)).status != "kept":
-            pass
+            await look_again()
     why = "the message waits for the next fire of digest-a, at most until 20"
     assert kept.summary.startswith(why), "and its author is told"
     assert (await bench.run(2)).state == STATES.SUCCEEDED

@@ -12,7 +12,7 @@ from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.graph.engine.reports import Reports
 from agent_runtime.model.turn import Category, TurnContext
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import PATIENCE_S, STATES, Call, soon
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Call, look_again, soon
 from tests.integration.runtime.test_foreign_graphs import AuthorsBench, bench  # noqa: F401  a fixture
 
 TELLS = """
@@ -75,7 +75,7 @@ async def test_events_and_subgraphs_are_told_while_they_run_each_once(bench: Aut
     following = asyncio.create_task(follow(bench, [LineView(lines), screen], heard))
     async with asyncio.timeout(PATIENCE_S):
         while not bench.runtime.live.followed("main"):
-            await asyncio.to_thread(lambda: None)
+            await look_again()
     receipt = await bench.service.Fire(bench.fire(prompt="look"), None)
     await soon(heard.wait(), "the last report")
     screen.draw()
