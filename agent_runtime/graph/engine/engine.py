@@ -6,7 +6,7 @@ The only module that runs graphs. It knows threads, checkpoints and messages; it
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import langsmith
 from langgraph.errors import GraphDrained
 from langgraph.graph import END
+from langgraph.pregel._loop import PregelLoop
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 from langsmith.utils import tracing_is_enabled
@@ -37,6 +38,22 @@ LONGEST_WAKE_S = 31 * 86_400
 BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
 Allow = Callable[[], Awaitable[None]]
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
+
+
+class _NothingToSave:
+    """What the loop of a graph without checkpoints waits for: LangGraph awaits the last save, also where there is none.
+
+    Every graph inside ours is run with our durability, also one with `checkpointer=False`.
+    """
+
+    def result(self) -> None:
+        """Return at once."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a loop that saves sets its own
 
 
 @dataclass(frozen=True, kw_only=True)

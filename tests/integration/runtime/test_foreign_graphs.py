@@ -296,6 +296,38 @@ graph ="""
     assert (await bench.run(3, prompt="hello")).summary == "I heard: hello", "its thread goes on"
 
 
+INNER = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict):
+    prompt: str
+    said: str
+
+def shout(state):
+    return {"said": state["prompt"].upper()}
+
+inner = StateGraph(State).add_node("shout", shout).add_edge(START, "shout").compile(checkpointer=False)
+
+def blocking(state):
+    return inner.invoke(state)
+
+async def awaiting(state):
+    return await inner.ainvoke(state)
+
+graph = StateGraph(State).add_node("node", NODE).add_edge(START, "node").compile()
+"""
+
+
+@pytest.mark.parametrize("node", ["blocking", "awaiting", "inner"])
+async def test_a_graph_without_checkpoints_runs_inside_another(bench: AuthorsBench, node: str) -> None:
+    bench.bring(INNER.replace("NODE", node))
+    await bench.open()
+    event = await bench.run(prompt="rain")
+    assert (event.state, event.error) == (STATES.SUCCEEDED, "")
+    assert json.loads(event.summary) == {"prompt": "rain", "said": "RAIN"}
+
+
 async def test_a_tool_that_bears_the_name_of_one_of_ours_is_not_granted_by_its_scope(bench: AuthorsBench) -> None:
     bench.bring(TALKER.replace("def look(", "def workspace_read(").replace("[look,", "[workspace_read,"))
     bench.category("work", tools=["workspace.read"])
