@@ -23,7 +23,7 @@ from tests.public_projects.report import HERE, PAGE, RESULTS, page_with, read_re
 from turnkeeper.clock import SystemClock
 
 ROOT = HERE.parents[1]
-_DRIVEN = ("name", "reference", "payload", "calls", "values", "last", "kill", "answers", "environ")
+_DRIVEN = ("name", "reference", "payload", "calls", "values", "last", "kill", "answers", "environ", "options")
 _LONGEST_S = 900
 with (HERE / "projects.toml").open("rb") as _file:
     PLAN = tomllib.load(_file)

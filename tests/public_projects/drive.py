@@ -51,6 +51,7 @@ class Row:
         kill: the stub whose request is under way when the runtime is killed: search, mail, model, page or embeddings.
         answers: options of `approvals resolve` by the tool or question's beginning; others are approved.
         environ: variables that the project needs.
+        options: of `task-runner create`, such as `--context`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Row:
     kill: str = ""
     answers: Mapping[str, list[str]] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    options: list[str] = field(default_factory=list)
 
 
 def environment(stubs: Stubs, row: Row, home: Path) -> dict[str, str]:
@@ -143,6 +145,7 @@ class Run:
             "--prompt",
             PROMPT,
             *payload,
+            *self.row.options,
         )
         if made.returncode:
             raise TurnkeeperError(made.stderr)

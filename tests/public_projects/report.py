@@ -44,6 +44,7 @@ def said(check: Mapping[str, Any]) -> list[str]:
         "calls LangGraph Server in": check["calls_server"],
         "needs": [name for name in check["input_schema"]["required"] if name != check["prompt_goes_to"]],
         "takes no prompt, but": () if check["prompt_goes_to"] else check["input_schema"]["properties"],
+        "takes context": (check["context_schema"] or {}).get("properties", ()),
         "ignores": [*check["ignored"], *check["store"]["ignored"]],
         "not set": [name for name in check["unset"] if not name.startswith(_TRACING)],
     }

@@ -11,7 +11,7 @@ from tests.public_projects.report import PAGE, page_with, promise, read_results,
 from tests.public_projects.stubs import Plan, Stubs, answer, fill, read_request, serving_stubs
 
 CHECK: dict[str, Any] = {
-    "tools": [{"name": "search"}], "made_tools": [], "makes_tools": [], "asks": [], "stops": [], "calls_server": [], "catches": [], "ignored": {}, "unset": [],
+    "tools": [{"name": "search"}], "made_tools": [], "makes_tools": [], "asks": [], "stops": [], "calls_server": [], "catches": [], "context_schema": None, "ignored": {}, "unset": [],
     "unguardable": [], "prompt_goes_to": "messages", "input_schema": {"required": [], "properties": {}},
     "store": {"ignored": {}}, "problem": "",
 }  # fmt: skip
