@@ -69,7 +69,10 @@ def show(
         ("autonomous", _autonomy(row)),
         ("silent", "yes" if row["silent"] else "no"),
         ("outside", row["outside"]),
-        *((key, ", ".join(row[key]) or "none") for key in ("tools", "writes", "memory", "channels", "network")),
+        *(
+            (key, ", ".join(row[key]) or "none")
+            for key in ("tools", "graphs", "writes", "memory", "channels", "network")
+        ),
         ("limits", f"{row['seconds']} s, {row['tool_calls']} tool calls, {row['tokens']} tokens"),
     ]
     show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
@@ -137,6 +140,7 @@ def _load() -> "Categories":
 def _row(entry: "CategoryEntry") -> Row:
     category = entry.category or Category(name=entry.name)
     return category.to_dict() | {
+        "graphs": [graph or "(default)" for graph in sorted(category.graphs)],
         "source": entry.source,
         "path": entry.path,
         "overrides_shipped": entry.overrides_shipped,
