@@ -36,7 +36,7 @@ _CATCHES = "a call there that would ask you fails the turn: grant its tool, or l
 _ONCE = "a factory is called when the runtime starts, with an empty config: no --config of a task reaches it"
 _NOTES = (
     ("made_once", "made once", _ONCE),
-    ("makes_tools", "makes tools", "they are listed only as their classes name them; each is judged when it is called"),
+    ("makes_tools", "makes tools", "they are listed only where the code names them; each is judged when it is called"),
     ("shared_names", "shared", "two tools have this name, so no category grants either; rename one"),
     ("calls_inside", "tools in tools", "each such call is judged by itself, whatever was approved around it"),
     ("asks", "asks you", "questions of the graph's own, whatever a category grants"),

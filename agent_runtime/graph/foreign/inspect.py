@@ -78,7 +78,7 @@ class Inspection:
         held: the tools themselves; two may have one name.
         makers: paths of nodes whose functions make tools, which are not among these.
         results: what its tasks (LangGraph's `@task`) declare to return, which checkpoints then hold.
-        made: names of the tools that `makers` make, where a class gives its tools a name.
+        made: names of the tools that `makers` make, as far as their classes or the code that makes them name them.
         clients: paths of nodes that use LangGraph's client of a LangGraph server.
         inside: by name, the names of the tools that a tool calls, as its function shows or its metadata says.
         catching: functions that catch every error of a tool that they call, and so the guard's question about the call.
@@ -124,15 +124,16 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         if why:
             problems[Unguardable(where=where, why=why)] = None
     names = sorted({one.name for one in tools})
-    makers = [(where, used) for where, function in functions if (used := _tool_makers(function))]
-    made = {name for _, used in makers for name in map(_name_given_by, used)} - {"", *names}
+    makers = [(where, function, used) for where, function in functions if (used := _tool_makers(function))]
+    made = {name for _, _, used in makers for name in map(_name_given_by, used)}
+    made |= {name for _, function, _ in makers for name in _names_given_in(function)}
     return Inspection(
         tools=tuple(names),
         unguardable=tuple(problems),
         held=tuple(tools),
-        makers=tuple(sorted({where for where, _ in makers})),
+        makers=tuple(sorted({where for where, _, _ in makers})),
         results=tuple(results),
-        made=tuple(sorted(made)),
+        made=tuple(sorted(made - {"", *names})),
         clients=tuple(sorted({where for where, function in functions if _makes_client(function)})),
         inside={one.name: called for one in tools if (called := _called_in(one))},
         asking=tuple(sorted(asking)),
@@ -260,14 +261,18 @@ def _catches_questions(function: types.FunctionType) -> bool:
     """Return whether a function of the author's calls a tool, or what it names one, and keeps every error to itself."""
     if _of_library(function):
         return False
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):  # made without a file, or a lambda in the middle of a line
-        return False
     cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
     known = {name for name, value in (*cells, *function.__globals__.items()) if isinstance(value, BaseTool)}
-    attempts = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and _keeps_all(node.handlers)]
+    attempts = [node for node in ast.walk(_syntax(function)) if isinstance(node, ast.Try) and _keeps_all(node.handlers)]
     return any(_calls_tool(node, known) for one in attempts for part in one.body for node in ast.walk(part))
+
+
+def _syntax(function: types.FunctionType) -> ast.AST:
+    """Return the syntax of a function; of one without a file, or a lambda in the middle of a line, an empty one."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return ast.Module([], [])
 
 
 def _keeps_all(handlers: Sequence[ast.ExceptHandler]) -> bool:
@@ -286,6 +291,23 @@ def _calls_tool(node: ast.AST, known: Collection[str]) -> bool:
         return False
     called = ast.unparse(method.value)
     return called in known or "tool" in called.lower()
+
+
+def _names_given_in(function: types.FunctionType) -> Iterator[str]:
+    """Yield the names of what a function makes: by `tool(Thing)`, `tool("name")`, or of a function below `@tool`."""
+    for node in ast.walk(_syntax(function)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            marks = [
+                one for one in node.decorator_list if _is_tool(one.func if isinstance(one, ast.Call) else one, function)
+            ]
+            yield from (node.name for one in marks if not (isinstance(one, ast.Call) and one.args))
+        elif isinstance(node, ast.Call) and _is_tool(node.func, function) and node.args:
+            given = node.args[0]
+            yield str(given.value) if isinstance(given, ast.Constant) else ast.unparse(given).rpartition(".")[2]
+
+
+def _is_tool(called: ast.expr, function: types.FunctionType) -> bool:
+    return isinstance(called, ast.Name) and function.__globals__.get(called.id) is tool
 
 
 def _name_given_by(maker: Any) -> str:

@@ -255,7 +255,7 @@ def test_it_names_nodes_that_make_tools_and_tools_that_share_a_name(shell: Shell
     assert (found["makes_tools"], found["shared_names"]) == (["model"], ["look"])
     assert found["tools"] == [{"name": "look", "scope": "tool:look", "effect": "write", "granted_by": []}]
     shown = shell(app, "graph", "check", reference)
-    assert "model: they are listed only as their classes name them" in shown
+    assert "model: they are listed only where the code names them" in shown
     assert "look: two tools have this name" in shown
 
 

@@ -19,6 +19,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import interrupt
 from langgraph_sdk import get_client
+from pydantic import BaseModel
 
 from agent_runtime.graph.foreign import inspect as toolnodes
 from agent_runtime.graph.foreign.inspect import Unguardable, inspect_graph
@@ -151,8 +152,28 @@ def test_tools_that_a_node_makes_are_named_where_their_class_names_them() -> Non
 
     found = inspect_graph(graph(making))
     assert (found.tools, found.makers, found.made) == ((), ("node",), ("plain",))
-    assert inspect_graph(graph(naming)).made == ()
+
+    def marking(_state: Any) -> Any:
+        @tool
+        def inner(text: str) -> str:
+            """Act."""
+            return text
+
+        @tool("other", description="Act.")
+        async def inner_too(text: str) -> str:
+            return text
+
+        return [inner, inner_too, tool(Report)]
+
+    assert inspect_graph(graph(naming)).made == ("upper",)
+    assert inspect_graph(graph(marking)).made == ("Report", "inner", "other")
     assert inspect_graph(graph(holding([making, PlainTool()]))).made == (), "it is listed as a tool of the graph"
+
+
+class Report(BaseModel):
+    """Tell what was found."""
+
+    text: str
 
 
 class Pool(Mapping[str, Any]):
