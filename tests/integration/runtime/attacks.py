@@ -53,6 +53,7 @@ class Field(Bench):
     tools: list[BaseTool]
     inner: list[AgentMiddleware[Any, Any, Any]]
     graph: Callable[["Field", Any], Any] | None = None
+    catches = False  # the graph catches every error, and so the guard's question, which fails its turn
 
     def grant(self, *scopes: str) -> None:
         """Write the category that the attack runs under."""

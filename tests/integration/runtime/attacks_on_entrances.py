@@ -118,6 +118,7 @@ def _with_wrapped_tools(field: Field) -> None:
                 continue
         return {"messages": []}
 
+    field.catches = True
     field.graph = lambda saver: _of_node(node, saver)  # type: ignore[assignment,misc]
 
 
