@@ -245,6 +245,8 @@ def stub_of(path: str) -> str:
         return "embeddings"
     if "tavily" in path or path == "/search":
         return "search"
+    if "wikipedia" in path:
+        return "encyclopedia"
     return "mail" if path == "/mail" or "gmail" in path else "page"
 
 
@@ -279,7 +281,10 @@ def _mail(sent: Any) -> dict[str, Any]:
 
 
 PAGE = "<html><head><title>Stub</title></head><body><h1>Stub</h1><p>A page of the stub.</p></body></html>"
-ANSWERS = {"search": _search, "embeddings": _embeddings, "mail": _mail}
+ANSWERS = {
+    "search": _search, "embeddings": _embeddings, "mail": _mail,
+    "encyclopedia": lambda _sent: {"batchcomplete": True, "query": {"search": []}},
+}  # fmt: skip
 
 
 @contextmanager
