@@ -39,7 +39,7 @@ def said(check: Mapping[str, Any]) -> list[str]:
         "asks for": [tool["name"] for tool in (*check["tools"], *check["made_tools"])],
         "makes tools in": check["makes_tools"],
         "asks by itself in": check["asks"],
-        "stops at": [str(one) for one in check["stops"]],
+        "stops": [str(one) for one in check["stops"]],
         "catches questions in": check["catches"],
         "calls LangGraph Server in": check["calls_server"],
         "needs": [name for name in check["input_schema"]["required"] if name != check["prompt_goes_to"]],
