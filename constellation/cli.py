@@ -15,9 +15,11 @@ from constellation.inspect.condition import examine, findings, newer_stores
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
 from constellation.install.init import import_threads, initialise, install_packages, look_at, next_steps, take_on
-from constellation.supervisor import markers, systemd
+from constellation.install.service import service
+from constellation.supervisor import markers, terminals
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn
-from constellation.supervisor.up_down import bring_down, bring_up, prepare, set_workers
+from constellation.supervisor.escalation import check_alert, send_now
+from constellation.supervisor.up_down import bring_down, bring_up, orders_of, prepare, set_workers
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
@@ -279,13 +281,15 @@ def down(
 ) -> None:
     """Stop the supervisor and the daemons. A turn that does not end in time continues after the next `up`.
 
-    The supervisor stops first, so that it does not restart the daemons.
+    Agents in terminals are told first, by an envelope of kind `shutdown`, and have up to 60 s to take it. Then the
+    supervisor stops, so that it does not restart the daemons.
 
     Example: turnkeeper down
     """
     place = home()
     place.check()
-    with spinner("stopping"):
+    told = ", ".join([] if force else terminals.read_now(place))
+    with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
         ended = bring_down(place, force=force)
     for name, how in ended.items():
         if name != SUPERVISOR.name or how != "was not running":
@@ -343,36 +347,30 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
     return found
 
 
-service = typer.Typer(help="Run it as a systemd service.", no_args_is_help=True, rich_markup_mode=None)
+def escalate(text: Annotated[str, typer.Argument(help="What the alert says.")]) -> None:
+    """Send yourself an alert by the page command or the webhook of [watchdog]. It needs no daemon.
 
+    If neither takes it, the exit code is 1. The alert is then kept: `turnkeeper status` shows it, and the supervisor
+    tries again at each tick.
 
-@service.command()
-def install() -> None:
-    """Write systemd user units for this home: the service, a heartbeat timer and a timer for daily backups.
-
-    Starts nothing. Backups go to a folder next to the home, named like it with -backups; the newest seven are kept.
-
-    Example: turnkeeper service install
+    Example: turnkeeper escalate "the build is red since Monday"
     """
     place = home()
     place.check()
-    for path in systemd.install(place, os.environ):
-        note(f"wrote {path}")
-    names = " ".join(name for name, text in systemd.units(place, os.environ).items() if "[Install]" in text)
-    note(f"next: systemctl --user daemon-reload && systemctl --user enable --now {names}")
-    note("to keep it running while you are logged out: loginctl enable-linger")
-
-
-@service.command()
-def uninstall() -> None:
-    """Remove this home's units. It stops nothing; to stop the service first: systemctl --user disable --now.
-
-    Example: turnkeeper service uninstall
-    """
-    removed = systemd.uninstall(home(), os.environ)
-    for path in removed:
-        note(f"removed {path}")
-    note("next: systemctl --user daemon-reload" if removed else "this home has no units")
+    check_alert(text)
+    clock = SystemClock()
+    routes = orders_of(load_settings(place)).routes
+    if not (routes.command or routes.webhook):
+        hint = "set [watchdog] command or webhook in config.toml"
+        raise InvalidInput("there is nobody to send it to", where="escalate", hint=hint)
+    place.create()
+    with spinner("sending"):
+        sent = send_now(place, text, routes, os.environ, clock)
+    record_act(place.logs, "turnkeeper", "escalate", "sent" if sent else "kept", clock)
+    if not sent:
+        hint = "it is kept, and every tick of the supervisor tries it again: turnkeeper status"
+        raise TurnkeeperError("neither the command nor the webhook took it", hint=hint)
+    note("sent")
 
 
 _STATUS = (
@@ -567,6 +565,7 @@ app.command("demo")(demo)
 app.command("up")(up)
 app.command("down")(down)
 app.command("restart")(restart)
+app.command("escalate")(escalate)
 app.command("status")(status)
 app.command("doctor")(doctor)
 app.command("backup")(backup)

@@ -11,14 +11,19 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from importlib import import_module
 from typing import Any
 
 from constellation.supervisor import markers
+from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
+from turnkeeper.errors import InvalidInput
 from turnkeeper.event_log import EventLog
 
 LONGEST_S = 10.0
+LONGEST_BYTES = 4096
+_AUTHOR = "author"
 _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
@@ -40,6 +45,24 @@ def escalate(home: Home, process: str, key: str, text: str) -> None:
     path = markers.ESCALATION.at(home, process=process, ts=key)
     if not os.path.lexists(path):
         markers.write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
+
+
+def check_alert(text: str) -> None:
+    """Raise InvalidInput for a text that cannot be sent."""
+    if not text.strip() or "\0" in text or len(os.fsencode(text)) > LONGEST_BYTES:
+        raise InvalidInput(f"give 1 to {LONGEST_BYTES} bytes of text", where="TEXT")
+
+
+def send_now(home: Home, text: str, routes: Routes, environ: Mapping[str, str], clock: Clock) -> bool:
+    """Send an author's own alert; return whether a route took it. If none did, it is kept, and every tick tries it."""
+    now = clock.now()
+    marker = markers.ESCALATION.at(home, process=_AUTHOR, ts=f"{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}")
+    said = f"turnkeeper: {text} ({home.root})"
+    markers.write_marker(marker, {"text": said, "tried_at": now.timestamp()})
+    sent = send(said, routes, EventLog(home.logs, "turnkeeper", clock), environ, marker=marker.name)
+    if sent:
+        markers.clear_marker(marker)
+    return sent
 
 
 def settle(home: Home, process: str, at: str) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from turnkeeper.config.home import Home, locate
@@ -20,7 +20,7 @@ KillMode=process
 Restart=on-failure
 RestartSec=2
 TimeoutStartSec=300
-TimeoutStopSec=180
+TimeoutStopSec=240
 WatchdogSec={watchdog}
 UMask=0077
 """
@@ -51,8 +51,6 @@ _UNITS = (
 
 def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the units of a home, text by file name; every home has names of its own."""
-    default = locate(None, {"HOME": environ.get("HOME", "~")})
-    tag = "" if home == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
     words = {
         "home": _quoted(str(home.root)),
         "run": f"{_quoted(sys.executable)} -P -m constellation",
@@ -65,8 +63,14 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
     for suffix, what, section, lines, wanted_by in _UNITS:
         text = f"[Unit]\nDescription={what} on {words['home']}\n\n[{section}]\n{lines.format(**words)}"
         install_lines = f"\n[Install]\nWantedBy={wanted_by}.target\n" if wanted_by else ""
-        texts[f"turnkeeper{tag}{suffix}"] = text + install_lines
+        texts[f"turnkeeper{tag_of(home, environ)}{suffix}"] = text + install_lines
     return texts
+
+
+def tag_of(home: Home, environ: Mapping[str, str]) -> str:
+    """Return what tells the services of homes apart; empty for the usual home."""
+    default = locate(None, {"HOME": environ.get("HOME", "~")})
+    return "" if home == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
 
 
 def backups_of(home: Home) -> Path:
@@ -82,21 +86,27 @@ def unit_folder(environ: Mapping[str, str]) -> Path:
 
 def install(home: Home, environ: Mapping[str, str]) -> list[Path]:
     """Write the units of a home, over older ones; return the files."""
-    folder = unit_folder(environ)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, text in units(home, environ).items():
-        path = folder / name
-        fresh = path.with_name(f".{name}.new")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
-        written.append(path)
-    return written
+    return write_all(unit_folder(environ), units(home, environ))
 
 
 def uninstall(home: Home, environ: Mapping[str, str]) -> list[Path]:
     """Remove the units of a home; return the files that were there."""
-    there = [path for name in units(home, environ) if (path := unit_folder(environ) / name).exists()]
+    return remove_all(unit_folder(environ), units(home, environ))
+
+
+def write_all(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write files into a folder, over older ones; return them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        fresh = folder / f".{name}.new"
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(folder / name)
+    return [folder / name for name in texts]
+
+
+def remove_all(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Remove files from a folder; return those that were there."""
+    there = [folder / name for name in names if (folder / name).exists()]
     for path in there:
         path.unlink()
     return there

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 
-from constellation.supervisor import daemons, markers
+from constellation.supervisor import daemons, markers, terminals
 from constellation.supervisor.escalation import Routes, take_pending
 from constellation.supervisor.markers import Revive, forget, recall
 from constellation.supervisor.policy import Limits
@@ -14,6 +14,7 @@ from constellation.supervisor.watchdog import RESTARTER, Orders, between_ticks, 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import is_held
@@ -78,13 +79,16 @@ def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
 
 
 def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> dict[str, str]:
-    """Stop everything, the supervisor first so that it starts nothing again; return how each ended, by name."""
+    """Stop everything, the supervisor first so that it starts nothing again; return how each ended, by name.
+
+    Before that, unless by `force`, agents in terminals are told, and have a minute to take it.
+    """
     if not home.run.is_dir():
         return {}
+    how = {} if force or not _runs(home) else terminals.tell_all(home, clock=SystemClock(), entropy=SystemEntropy())
     with between_ticks(home):
         markers.clear_marker(markers.WANTED.at(home))
     order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.DAEMONS))
-    how = {}
     for daemon in order:
         if daemon is not daemons.SUPERVISOR:
             _end_restart(home)  # the supervisor is gone: nobody begins another
@@ -93,6 +97,10 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     for daemon in daemons.DAEMONS:
         forget(home, daemon.name, keep_start=False)
     return how
+
+
+def _runs(home: Home) -> bool:
+    return any(is_held(home, daemon.name) for daemon in (daemons.SUPERVISOR, *daemons.DAEMONS))
 
 
 def _end_restart(home: Home) -> None:

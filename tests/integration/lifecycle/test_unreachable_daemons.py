@@ -4,12 +4,16 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from agent_runtime.mailbox.inbox import reading
+from constellation.supervisor.daemons import process_of
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import holder_pid
 
@@ -123,7 +127,17 @@ def test_a_suspended_daemon_is_named_and_up_does_not_wait_for_it(constellation: 
 
 def test_after_a_deliberate_down_nothing_is_wrong(constellation: Constellation):
     constellation.command("turnkeeper", "up")
-    constellation.command("turnkeeper", "down")
+    clock = SystemClock()
+    with (
+        reading(constellation.home, "codex", "inbox watch", clock=clock, entropy=SystemEntropy()) as reader,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        down = pool.submit(constellation.attempt, "turnkeeper", "down")
+        (taken,) = clock.poll(reader.claim, timeout_s=60, every_s=0.02) or []
+        assert taken.envelope.kind == "shutdown"
+        assert all(process_of(constellation.home, daemon) for daemon in DAEMONS), "the agent is told before they end"
+        reader.finish(taken, lambda _: None)
+        assert "codex took the shutdown" in down.result().stderr
     done = constellation.attempt("turnkeeper", "status")
     assert done.returncode == 0
     assert "nothing is supposed to run" in done.stderr

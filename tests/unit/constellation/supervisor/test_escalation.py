@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -9,7 +10,14 @@ from typing import ClassVar
 
 import pytest
 
-from constellation.supervisor.escalation import post
+from constellation.cli import app
+from constellation.inspect.condition import findings
+from constellation.supervisor import markers
+from constellation.supervisor.escalation import Routes, post, send_all
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.console import run
+from turnkeeper.event_log import EventLog
 
 # apprise asks the standard library for the kind of an image
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
@@ -64,3 +72,44 @@ def test_why_it_failed_never_names_the_address(
 
 def test_a_scheme_that_nobody_knows_is_a_failure_like_any_other() -> None:
     assert post("nosuch://secret-path", "it is down", 5) == "apprise does not know this kind of address"
+
+
+def run_turnkeeper(home: Home, *argv: str) -> int:
+    return run(app, ["--home", str(home.root), *argv])
+
+
+def test_an_author_sends_an_alert_by_the_page_command(home: Home) -> None:
+    told = home.root / "told"
+    home.config.write_text(f"[watchdog]\ncommand = 'printf %s \"$TURNKEEPER_TEXT\" > {told}'\n")
+    assert run_turnkeeper(home, "escalate", "the build is red") == 0
+    assert told.read_text() == f"turnkeeper: the build is red ({home.root})"
+    assert list(markers.found(home, markers.ESCALATION)) == []
+
+
+def test_an_alert_that_no_route_takes_is_kept_and_tried_again_at_a_later_tick(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.config.write_text("[watchdog]\ncommand = 'exit 3'\n")
+    assert run_turnkeeper(home, "escalate", "the build is red") == 1
+    assert "every tick of the supervisor tries it again" in capsys.readouterr().err
+    (finding,) = findings(home, 0.0)
+    assert "alert not delivered: turnkeeper: the build is red" in str(finding)
+    told, log = home.root / "told", EventLog(home.logs, "watchdog", SystemClock())
+    routes, now = Routes(command=f'printf %s "$TURNKEEPER_TEXT" > {told}'), SystemClock().now().timestamp()
+    send_all(home, routes, log, os.environ, now=now + 1, every_s=60.0)
+    assert not told.exists(), "it was tried a moment ago"
+    send_all(home, routes, log, os.environ, now=now + 61, every_s=60.0)
+    assert told.read_text().startswith("turnkeeper: the build is red")
+
+
+@pytest.mark.parametrize("text", ["", " ", "x\0y", "x" * 4097])
+def test_what_is_no_text_is_refused_and_nothing_is_kept(home: Home, text: str) -> None:
+    home.config.write_text("[watchdog]\ncommand = 'true'\n")
+    assert run_turnkeeper(home, "escalate", text) == 2
+    assert list(markers.found(home, markers.ESCALATION)) == []
+
+
+def test_without_a_route_there_is_nobody_to_send_it_to(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_turnkeeper(home, "escalate", "the build is red") == 2
+    assert "set [watchdog] command or webhook in config.toml" in capsys.readouterr().err
+    assert list(markers.found(home, markers.ESCALATION)) == []

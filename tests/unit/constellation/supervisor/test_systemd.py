@@ -1,13 +1,16 @@
 """The units, and what systemd is told."""
 
 import os
+import plistlib
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from constellation.install import launchd
 from constellation.supervisor.systemd import Notifier, for_daemons, install, uninstall, units
 from turnkeeper.config.home import Home
 
@@ -42,6 +45,26 @@ def test_a_backup_is_made_daily_beside_the_home_which_a_restore_moves(environ: d
     (timer,) = [text for name, text in texts.items() if name.endswith("-backup.timer")]
     assert "backup --keep 7 /srv/garden-backups --home /srv/garden\n" in service
     assert "OnCalendar=daily" in timer
+
+
+def test_launchd_gets_the_same_three(environ: dict[str, str]):
+    home = Home(root=Path('/srv/50% "of" <it> & é'))
+    written = launchd.install(home, environ)
+    assert {path.parent for path in written} == {Path(environ["HOME"]) / "Library" / "LaunchAgents"}
+    service, heartbeat, backup = (plistlib.loads(path.read_bytes()) for path in written)
+    for path, says in zip(written, (service, heartbeat, backup), strict=True):
+        assert path.name == f"{says['Label']}.plist"
+        argv = says["ProgramArguments"]
+        assert argv[:4] + argv[-2:] == [sys.executable, "-P", "-m", "constellation", "--home", str(home.root)]
+        assert says["AbandonProcessGroup"], "what it started outlives it"
+        assert says["Umask"] == 0o077
+    assert (service["ProgramArguments"][4:-2], service["RunAtLoad"]) == (["up", "--foreground"], True)
+    assert service["KeepAlive"] == {"SuccessfulExit": False}
+    assert (heartbeat["ProgramArguments"][4:-2], heartbeat["StartInterval"]) == (["watchdog", "tick"], 120)
+    assert backup["ProgramArguments"][4:7] == ["backup", "--keep", "7"]
+    assert set(backup["StartCalendarInterval"]) == {"Hour", "Minute"}
+    assert launchd.install(home, environ) == written == launchd.uninstall(home, environ)
+    assert launchd.uninstall(home, environ) == []
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
