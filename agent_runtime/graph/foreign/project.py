@@ -185,7 +185,10 @@ def _read_project(text: str, path: Path) -> dict[str, Any]:
 
 
 def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
-    """Return what to import from: the project, its dependencies that are folders, and `src` in each of these."""
+    """Return what to import from: the project, its dependencies that are folders, and `src` in each of these.
+
+    Where a dependency is a package by itself, this is the folder around it, as LangGraph's own images have it.
+    """
     named = project.get("dependencies", [])
     if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
         raise InvalidInput("dependencies is not a list of texts", where=str(path))
@@ -197,7 +200,8 @@ def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
         if folder.is_dir():
             folders.append(folder)
     sources = [folder / "src" for folder in folders if (folder / "src").is_dir()]
-    return tuple(dict.fromkeys([*folders, *sources]))
+    around = [folder.parent for folder in folders[1:] if (folder / "__init__.py").is_file()]
+    return tuple(dict.fromkeys([*folders, *sources, *around]))
 
 
 def _environment(project: Mapping[str, Any], path: Path) -> tuple[Mapping[str, str], Path | None]:

@@ -249,6 +249,16 @@ async def test_a_graph_is_found_by_module_and_by_file_in_every_layout(project: P
     assert sys.modules["inner_part.agent"].__file__ == str(package / "agent.py")
 
 
+async def test_a_dependency_may_be_a_package_by_itself(project: Path) -> None:
+    package = project / "libs" / "inner_part"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "state.py").write_text(BUILDER)
+    (project / "outer.py").write_text("from inner_part.state import builder as graph\n")
+    text = '{"graphs": {"agent": "./outer.py:graph"}, "dependencies": ["./libs/inner_part"]}'
+    assert (await loaded(written(project, text), project)).kind == "builder, compiled graph"
+
+
 async def test_a_missing_env_file_stops_nothing_and_its_example_says_what_is_not_set(project: Path) -> None:
     reference = written(project, f'{{{AGENT}, "env": ".env"}}')
     assert (await loaded(reference, project)).unset == []
