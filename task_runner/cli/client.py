@@ -33,7 +33,7 @@ class Runner:
     def __init__(self, home: Home) -> None:
         """Check whether a daemon holds the home's lock. Raises InvalidInput if the home cannot be trusted."""
         home.check()
-        self._home = home
+        self.home = home
         self.serving = is_held(home, PROCESS)
         self._caller = self._connect() if self.serving else None
 
@@ -44,21 +44,21 @@ class Runner:
         # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
         local = importlib.import_module("task_runner.daemon.assembly")
         try:
-            return local.call(self._home, method, request)
+            return local.call(self.home, method, request)
         except Conflict as error:
-            if error.where != str(self._home.lock(PROCESS)):
+            if error.where != str(self.home.lock(PROCESS)):
                 raise
             self.serving = True  # it started a moment ago
             self._caller = self._connect()
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
 
     def _connect(self) -> Caller:
-        return Caller(self._home.socket(PROCESS), SchedulesStub, PROCESS, via=f"{PROCESS}/cli")
+        return Caller(self.home.socket(PROCESS), SchedulesStub, PROCESS, via=f"{PROCESS}/cli")
 
     def note_unless_serving(self) -> None:
         """Warn that nothing fires while no daemon runs."""
         if not self.serving:
-            console.note(not_running(self._home))
+            console.note(not_running(self.home))
 
 
 def runner() -> Runner:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput
+from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
 
 _POLL_S = 0.1
 _OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running"})
@@ -166,6 +167,9 @@ def serve() -> None:
 def tick() -> None:
     """Plan what is due now, then exit. If a daemon runs, the daemon does it.
 
+    While no daemon runs, it also sends what is due to agent-runtime, and takes in what became of earlier fires: called
+    again and again, it does the daemon's work.
+
     Example: task-runner tick
     """
     chosen = runner()
@@ -173,4 +177,11 @@ def tick() -> None:
     typer.echo(
         f"{done.planned} tasks planned, {done.committed} fires committed, {done.skipped} scheduled times skipped"
     )
+    if chosen.serving:
+        return
+    try:
+        sent = import_module("task_runner.daemon.assembly").deliver(chosen.home)
+        console.note(f"{sent} {'fire' if sent == 1 else 'fires'} sent to agent-runtime")
+    except TurnkeeperError as error:
+        console.note(f"nothing was sent: {error}")
     chosen.note_unless_serving()

@@ -25,7 +25,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import SchedulerSettings, load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 from turnkeeper.rpc import callers
@@ -36,6 +36,7 @@ from turnkeeper.times import rfc3339
 PROCESS = "task-runner"
 _RUNTIME = "agent-runtime"
 _COMMAND = f"{PROCESS}/cli"
+_DELIVERY_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +69,13 @@ class Runner:
 
 
 @asynccontextmanager
-async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
+async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> AsyncIterator[Runner]:
     """Open the store and put a runner around it. The caller holds the process's lock.
 
     Args:
         home: the state directory.
         daemon: whether the parts will run; a command line only calls the service.
+        staggered: whether caught-up fires leave one by one, with pauses.
     """
     settings = load_settings(home).scheduler
     clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
@@ -81,7 +83,8 @@ async def assemble(home: Home, *, daemon: bool) -> AsyncIterator[Runner]:
     identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
     store, runtime = Store(home.schedules_db), Runtime(home.socket(_RUNTIME), identity)
     changed, planned = asyncio.Event(), asyncio.Event()
-    pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s)
+    stagger_s = settings.catch_up_stagger_s if staggered else 0.0
+    pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s)
     dispatcher = sending.Dispatcher(
         store, runtime, clock=clock, entropy=entropy, log=log, failpoints=failpoints, pace=pace, changed=changed,
         planned=planned,
@@ -139,6 +142,26 @@ def call(home: Home, method: str, request: Any) -> Any:
     home.create()
     with ProcessLock(home, PROCESS):
         return asyncio.run(operation())
+
+
+def deliver(home: Home) -> int:
+    """Do once what the daemon does all the time: take in outcomes, plan, send; return how many fires were sent.
+
+    Raises TurnkeeperError where the runtime does not take them, or another process holds the lock.
+    """
+
+    async def once() -> int:
+        async with assemble(home, daemon=True, staggered=False) as runner, asyncio.timeout(_DELIVERY_S):
+            await runner.follower.ask_about_open(again=False)
+            await runner.loop.tick()
+            return await runner.dispatcher.send_all()
+
+    home.check_taken_over()
+    with ProcessLock(home, PROCESS):
+        try:
+            return asyncio.run(once())
+        except TimeoutError as error:
+            raise Unreachable(f"{_RUNTIME} did not take everything in {_DELIVERY_S:.0f}s") from error
 
 
 def _defaults(settings: SchedulerSettings) -> Defaults:

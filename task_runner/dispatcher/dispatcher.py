@@ -139,6 +139,23 @@ class Dispatcher:
             self.connected = False
             stream.close()
 
+    async def send_all(self) -> int:
+        """Send what may go now, and return how many fires were answered. Raises TurnkeeperError."""
+        stream = await self._runtime.open_stream(_CONNECT_S)
+        self.connected = True
+        try:
+            await self._plan_what_was_left()
+            await self._resend(stream)
+            while batch := await self._claim():
+                await self._write(stream, batch)
+            count = len(self._unanswered)
+            while self._unanswered:
+                await self.take_in(list(await stream.read()))
+        finally:
+            self.connected = False
+            stream.close()
+        return count
+
     async def _plan_what_was_left(self) -> None:
         """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""
         now = self._clock.now()

@@ -85,7 +85,7 @@ class Follower:
             nonlocal incarnation, after
             # The position means nothing in this store: it is another, or an older copy of the same.
             if incarnation and (batch[0].incarnation != incarnation or batch[0].sequence < after):
-                await self._ask_about_open(batch[0].incarnation)
+                await self._ask_about_replaced(batch[0].incarnation)
             incarnation, after = batch[-1].incarnation, batch[-1].sequence
             await self.take_in(batch)
 
@@ -119,14 +119,18 @@ class Follower:
         if done.asking:
             self._wakes.asking.set()
 
-    async def _ask_about_open(self, incarnation: str) -> None:
+    async def _ask_about_replaced(self, incarnation: str) -> None:
         """Ask a replaced store about every open fire; send again what it does not know."""
         self._log.emit("runtime.replaced", incarnation=incarnation)
+        await self.ask_about_open(again=True)
+
+    async def ask_about_open(self, *, again: bool) -> None:
+        """Ask the runtime what became of every open fire; with `again`, send again what it does not know."""
         after = 0
         while fires := await self._store.run(partial(_open, after=after)):
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
             now = self._clock.now()
-            lost = [fire for fire, turn in zip(fires, turns, strict=True) if turn is None]
+            lost = [fire for fire, turn in zip(fires, turns, strict=True) if turn is None and again]
             news = [_of_turn(turn, now) for turn in turns if turn is not None and turn.state in _STATES]
             done = await self._store.run(partial(_recover, lost=lost, news=news, now=now))
             if lost:
@@ -227,6 +231,7 @@ def _of_turn(turn: wire.Turn, now: datetime) -> News:
         at=_instant(turn.ended_at, now),
         turn_id=turn.turn_id,
         error=turn.error,
+        tokens=turn.tokens_in + turn.tokens_out,
         wake_after_s=turn.wake_after_s if turn.HasField("wake_after_s") else None,
     )
 

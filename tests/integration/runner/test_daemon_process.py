@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from protos.turnkeeper.v1 import agent_runtime_pb2 as agent
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.cli import application
+from task_runner.daemon.assembly import call
 from tests.integration.runner.scripted_runtime import Peer
 from tests.support.clock import look_again
 from turnkeeper import console
@@ -60,3 +62,30 @@ async def test_a_fire_survives_kill_9_wherever_it_strikes(home, peer: Peer, fail
         assert "task-runner up since" in await run(home, "list")
     daemon.terminate()
     assert await daemon.wait() == 0
+
+
+async def test_ticks_without_a_daemon_send_what_is_due_and_take_in_what_became_of_it(home, peer: Peer, capsys) -> None:
+    def tick() -> str:
+        capsys.readouterr()
+        command(home, "loop", "tick")
+        return capsys.readouterr().err
+
+    await asyncio.to_thread(command, home, "loop", "create", "1h", "look at CI", "--agent", "codex")
+    await asyncio.to_thread(command, home, "run", (await tasks(home))[0])
+    assert "1 fire sent to agent-runtime" in await asyncio.to_thread(tick)
+    ((fire_id, attempt),) = peer.taken
+    assert "0 fires sent" in await asyncio.to_thread(tick), "it is under way"
+    peer.turns[fire_id] = agent.Turn(fire_id=fire_id, attempt=attempt, state=agent.TurnEvent.SUCCEEDED)
+    await asyncio.to_thread(tick)
+    (fire,) = (
+        await asyncio.to_thread(call, home, "ListFires", wire.ListFiresRequest(name=(await tasks(home))[0]))
+    ).fires
+    assert fire.outcome == "succeeded"
+    await peer.stop()
+    said = await asyncio.to_thread(tick)
+    assert "nothing was sent: agent-runtime cannot be reached" in said
+    assert "task-runner is not running" in said
+
+
+async def tasks(home) -> list[str]:
+    return [task.id for task in (await asyncio.to_thread(call, home, "ListTasks", wire.ListTasksRequest())).tasks]
