@@ -1,5 +1,7 @@
 """`python -m constellation` is the `turnkeeper` command."""
 
-from constellation.cli import main
+import sys
 
-main()
+from turnkeeper.console import main
+
+sys.exit(main())

@@ -1,4 +1,4 @@
-"""The `turnkeeper` command."""
+"""The commands of `turnkeeper` that look after the processes and the home."""
 
 import os
 import signal
@@ -23,10 +23,11 @@ from constellation.supervisor.up_down import bring_down, bring_up, orders_of, pr
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
+from turnkeeper.commands import Panel
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MOST_WORKERS, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
-from turnkeeper.console import Column, Output, OutputOption, home, note, plain, run, show_rows, when
+from turnkeeper.console import Column, Output, OutputOption, home, note, plain, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
@@ -560,24 +561,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("init")(init)
-app.command("demo")(demo)
-app.command("up")(up)
-app.command("down")(down)
-app.command("restart")(restart)
-app.command("escalate")(escalate)
-app.command("status")(status)
-app.command("doctor")(doctor)
-app.command("backup")(backup)
-app.command("restore")(restore)
-app.command("logs")(logs)
+_COMMANDS = {
+    Panel.START: (init, up, down, restart, status, logs, demo),
+    Panel.HOME: (doctor, backup, restore, escalate),
+}
+for panel, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(command.__name__, rich_help_panel=panel)(command)
 app.command("quiet", hidden=True)(suspend)
-app.add_typer(service, name="service")
-app.add_typer(watchdog, name="watchdog")
-app.add_typer(config, name="config")
-app.add_typer(keys, name="keys")
-
-
-def main() -> None:
-    """Run the command line."""
-    sys.exit(run(app, sys.argv[1:]))
+for name, group in {"config": config, "keys": keys, "service": service, "watchdog": watchdog}.items():
+    app.add_typer(group, name=name, rich_help_panel=Panel.HOME)

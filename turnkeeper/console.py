@@ -23,12 +23,14 @@ from rich.console import Console
 from rich.text import Text
 from typer.exceptions import Abort, Exit, TyperException
 
+from turnkeeper import commands
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError, machine_trouble
 from turnkeeper.times import shown_in
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
+_TURNKEEPER_HELP = "Run scheduled work for an AI agent, talk with it, and decide what waits for you."
 _GAP = 2  # between columns, as kubectl and systemctl print tables
 _NARROWEST = 19  # as wide as a date and time
 _CUT = "…"
@@ -39,27 +41,32 @@ _BAR_AFTER_S = 1.0
 class _Common:
     home: Path | None = None
     utc: bool = False
+    quiet: bool = False
+    json: bool = False
 
 
 _common = _Common()
 
 
-def run(app: typer.Typer, argv: Sequence[str]) -> int:
+def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = commands.Group) -> int:
     """Run `app` on `argv` (without the program's name) and return its exit code.
 
-    `--home DIR`, `--utc` and `--no-color` are taken from anywhere before a `--`. An error that a person is meant to
-    read becomes one line on stderr and the exit code of its class.
+    `--home DIR`, `--utc`, `--no-color`, `--json` and `-q` are taken from anywhere before a `--`. An error that a person
+    is meant to read becomes one line on stderr and the exit code of its class.
     """
     try:
         _check_text(argv)
         rest = _take_common(argv)
         _declare_common(app)
-        result = app(args=rest, standalone_mode=False, prog_name=Path(sys.argv[0]).name)
+        program: Any = commands.build(app, cls)
+        result = program(args=rest, standalone_mode=False, prog_name=Path(sys.argv[0]).name)
         sys.stdout.flush()
     except Exit as stop:
         return stop.exit_code
     except TyperException as error:
         said = error.format_message().replace("Value error, ", "").rstrip(".")
+        if _common.json and getattr(error, "option_name", "") == "-o":
+            said = "No such option: --json"  # as it was typed
         complain(f"{said}{_see_help(error)}")
         return EXIT_USAGE
     except (KeyboardInterrupt, Abort):
@@ -74,6 +81,11 @@ def run(app: typer.Typer, argv: Sequence[str]) -> int:
         complain(str(found), str(getattr(error, "caret", "")))
         return found.exit_code
     return result if isinstance(result, int) else 0
+
+
+def main() -> int:
+    """Run `turnkeeper`, the program for people, whose commands the packages add; return the exit code."""
+    return run(typer.Typer(help=_TURNKEEPER_HELP, pretty_exceptions_enable=False), sys.argv[1:], commands.Program)
 
 
 def home() -> Home:
@@ -97,12 +109,14 @@ def _check_text(argv: Sequence[str]) -> None:
 
 
 def _take_common(argv: Sequence[str]) -> list[str]:
-    _common.home, _common.utc = None, False
+    global _common  # noqa: PLW0603  one command line, one set of common options
+    _common = _Common()
     rest: list[str] = []
+    ended: list[str] = []
     items = iter(argv)
     for item in items:
         if item == "--":
-            return [*rest, item, *items]
+            ended = [item, *items]
         if item == "--home":
             _common.home = Path(_following(items))
         elif item.startswith("--home="):
@@ -111,9 +125,13 @@ def _take_common(argv: Sequence[str]) -> list[str]:
             _common.utc = True
         elif item == "--no-color":
             os.environ["NO_COLOR"] = "1"
+        elif item in {"-q", "--quiet"}:
+            _common.quiet = True
+        elif item == "--json":
+            _common.json = True
         else:
             rest.append(item)
-    return rest
+    return [*rest, *(("-o", "json") if _common.json else ()), *ended]
 
 
 def _following(items: Any) -> str:
@@ -131,11 +149,22 @@ def _declare_common(app: typer.Typer) -> None:
         home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help=_HOME_HELP)] = None,
         utc: Annotated[bool, typer.Option("--utc", help="Show times in UTC.")] = False,
         no_color: Annotated[bool, typer.Option("--no-color", help="Print plain text, as with $NO_COLOR.")] = False,
+        quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print data and errors, and nothing else.")] = False,
+        json: Annotated[bool, typer.Option("--json", help="Print data as JSON, as with -o json.")] = False,
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+        ] = False,
     ) -> None:
-        del home, utc, no_color
+        del home, utc, no_color, quiet, json, version
 
     common.__doc__ = documented.__doc__ if documented else app.info.help
-    app.callback(no_args_is_help=True)(common)
+    app.callback(context_settings=commands.HELP)(common)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        _write(f"turnkeeper {import_module('importlib.metadata').version('turnkeeper')}")
+        raise Exit(0)
 
 
 def _see_help(error: TyperException) -> str:
@@ -257,7 +286,9 @@ def console() -> Console:
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr."""
+    """Print a message for the user on stderr, unless they want none (`-q`)."""
+    if _common.quiet:
+        return
     sys.stdout.flush()
     print(plain(text), file=sys.stderr)  # noqa: T201
 

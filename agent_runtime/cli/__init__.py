@@ -6,6 +6,7 @@ import typer
 
 from agent_runtime.cli import approvals, categories, client, graph, inbox, memory, review, turns, workspace
 from agent_runtime.cli.chat import answer, conversation
+from turnkeeper.commands import Panel
 from turnkeeper.console import run
 
 app = typer.Typer(
@@ -13,23 +14,31 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("serve")(client.serve)
-app.add_typer(conversation.app, name="conversation")
-app.command("send")(conversation.send)
-app.command("triage")(answer.triage)
-app.add_typer(turns.threads_app, name="threads")
-app.add_typer(turns.app, name="turns")
-app.add_typer(approvals.app, name="approvals")
+app.command("serve", rich_help_panel=Panel.START)(client.serve)
+app.command("send", rich_help_panel=Panel.TALK)(conversation.send)
+app.command("triage", rich_help_panel=Panel.TALK)(answer.triage)
+_GROUPS = {
+    Panel.TALK: {
+        "conversation": conversation.app,
+        "approvals": approvals.app,
+        "candidates": review.app,
+        "deviations": review.deviations_app,
+        "revalidation": review.revalidation_app,
+    },
+    Panel.LOOK: {"turns": turns.app, "threads": turns.threads_app},
+    Panel.KNOW: {
+        "categories": categories.app,
+        "workspace": workspace.app,
+        "memory": memory.app,
+        "graph": graph.app,
+        "assistants": graph.assistants_app,
+    },
+    Panel.HOME: {"inbox": inbox.app},
+}
+for panel, groups in _GROUPS.items():
+    for name, group in groups.items():
+        app.add_typer(group, name=name, rich_help_panel=panel)
 app.add_typer(approvals.app, name="interrupts", hidden=True)
-app.add_typer(review.app, name="candidates")
-app.add_typer(review.deviations_app, name="deviations")
-app.add_typer(review.revalidation_app, name="revalidation")
-app.add_typer(categories.app, name="categories")
-app.add_typer(workspace.app, name="workspace")
-app.add_typer(memory.app, name="memory")
-app.add_typer(inbox.app, name="inbox")
-app.add_typer(graph.app, name="graph")
-app.add_typer(graph.assistants_app, name="assistants")
 
 
 def main() -> None:

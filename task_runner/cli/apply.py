@@ -39,10 +39,12 @@ def apply(
     """
     chosen = runner()
     declared = _declarations().read_declarations(paths or [console.home().tasks])
-    before = {task.spec.name: task for task in all_tasks()} if diff else {}
+    before = {task.spec.name: task for task in all_tasks()} if diff and not chosen.homeless else {}
     if prune and not declared:
         raise InvalidInput("nothing is declared", where="--prune", hint="delete the tasks by name")
     rehearsed = dry_run or diff
+    if not rehearsed:
+        console.home().check()
     rows: list[dict[str, Any]] = []
     with console.status(f"applying {len(declared)} tasks"):
         for part in (parts := _parts(declared)):
@@ -229,7 +231,7 @@ def import_(
     for spec in carried.specs:
         spec.category, spec.channel = category, channel
     chosen = runner()
-    existing = {task.spec.name for task in all_tasks()}
+    existing = set[str]() if chosen.homeless else {task.spec.name for task in all_tasks()}
     if taken := next((spec.name for spec in carried.specs if spec.name in existing), None):
         raise InvalidInput(f"a task named {taken!r} exists", where=str(crontab), hint="was it imported already?")
     applied = chosen.call("ApplyTasks", wire.ApplyTasksRequest(specs=carried.specs, dry_run=dry_run)).applied

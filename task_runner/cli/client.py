@@ -3,6 +3,7 @@
 import importlib
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -28,19 +29,27 @@ def not_running(home: Home) -> str:
 
 
 class Runner:
-    """The runner of one home, whether its daemon runs or not."""
+    """The runner of one home, whether its daemon runs or not. Previews are also answered where there is no home."""
 
     def __init__(self, home: Home) -> None:
         """Check whether a daemon holds the home's lock. Raises InvalidInput if the home cannot be trusted."""
-        home.check()
+        self.homeless = not os.path.lexists(home.root)
+        if not self.homeless:
+            home.check()
         self.home = home
-        self.serving = is_held(home, PROCESS)
+        self.serving = not self.homeless and is_held(home, PROCESS)
         self._caller = self._connect() if self.serving else None
 
     def call(self, method: str, request: Any) -> Any:
         """Call an operation, named as on the wire. Raises TurnkeeperError."""
         if self._caller is not None:
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+        if self.homeless:
+            if not (getattr(request, "dry_run", False) or (method == "PreviewSchedule" and not request.name)):
+                self.home.check()
+            with TemporaryDirectory() as empty:  # which knows no task, and is gone afterwards
+                at = Home(root=Path(empty))
+                return importlib.import_module("task_runner.daemon.assembly").call(at, method, request)
         # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
         local = importlib.import_module("task_runner.daemon.assembly")
         try:
@@ -57,7 +66,7 @@ class Runner:
 
     def note_unless_serving(self) -> None:
         """Warn that nothing fires while no daemon runs."""
-        if not self.serving:
+        if not self.serving and not self.homeless:
             console.note(not_running(self.home))
 
 

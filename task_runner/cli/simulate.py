@@ -1,5 +1,7 @@
 """`simulate`."""
 
+import os
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +23,10 @@ from turnkeeper.times import EPOCH, parse_duration, rfc3339
 def simulate(
     from_: Annotated[str, typer.Option("--from", help="From this time on.")],
     to: Annotated[str, typer.Option("--to", help="Until this time, which is not included.")],
-    names: Annotated[list[str] | None, typer.Argument(help="Tasks; default all.", autocompletion=complete_name)] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Tasks, or .toml files that declare some; default all.", autocompletion=complete_name),
+    ] = None,
     down: Annotated[list[str] | None, typer.Option("--down", help="A time when the runner is down, as T1..T2.")] = None,
     turn: Annotated[str, typer.Option("--turn", help="How long a turn takes.")] = "0s",
     plot: Annotated[
@@ -44,7 +49,7 @@ def simulate(
     if not timedelta(0) < span.end - span.start <= LONGEST:
         raise InvalidInput("must be later than --from, by ten years at most", where="--to")
     drawing = _drawing(plot) if plot else None
-    tasks = _tasks(names or [])
+    tasks = _tasks(names or [], span)
     if on := sorted(definition.name for _, definition in tasks if definition.on):
         console.note(f"events are not simulated: {', '.join(on)} would also fire for them")
     found = (row for task in tasks for row in simulated(*task, span))
@@ -57,10 +62,29 @@ def simulate(
     console.show_rows([_shape(row) for row in rows], _COLUMNS, output, name_key="task", footer=footer)
 
 
-def _tasks(names: list[str]) -> list[tuple[str, Definition]]:
+def _tasks(names: list[str], span: Span) -> list[tuple[str, Definition]]:
+    files = [name for name in names if name.endswith(".toml")]
+    if files and len(files) == len(names):
+        return list(_declared(files, span))
     chosen = runner()
-    found = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names] or all_tasks()
-    return [(task.id, _definition(task)) for task in found]
+    known = [name for name in names if name not in files]
+    found = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in known] or all_tasks()
+    return [*((task.id, _definition(task)) for task in found), *_declared(files, span)]
+
+
+def _declared(files: list[str], span: Span) -> Iterator[tuple[str, Definition]]:
+    """Yield the tasks of files, as if they were created when the span begins; this needs no home."""
+    if not files:
+        return
+    # Imported only now: few commands need TOML, or the machine's zone.
+    timezone = import_module("task_runner.daemon.assembly").machine_zone(os.environ)
+    reading: Any = import_module("task_runner.cli.task_file")
+    for each in reading.read_declarations(map(Path, files)):
+        try:
+            yield each.spec.name, parse_spec(each.spec, Defaults(timezone=timezone), span.start, own_id=each.spec.name)
+        except InvalidInput as error:
+            error.where = each.where(error.where)
+            raise
 
 
 def _definition(task: Any) -> Definition:

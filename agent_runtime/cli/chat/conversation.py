@@ -192,7 +192,9 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
         if turn.status in _ENDED | _WAITING:
             return turn
         if turn.status == _KEPT:
-            raise Denied(turn.summary, hint="see: agent-runtime approvals list, or turns list --status paused")
+            raise Denied(
+                turn.summary, hint="see: agent-runtime approvals list, or agent-runtime turns list --status paused"
+            )
         clock.block(_POLL_S)
     hint = f"see: agent-runtime turns show {turn_id}"
     raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn goes on", hint=hint)

@@ -342,17 +342,6 @@ def test_categories_are_listed_shown_and_checked_without_a_daemon(down: Commands
     down("categories", "check", str(down._home.categories / "conversation.toml"))
 
 
-def test_every_command_explains_itself_with_an_example(down: Commands) -> None:
-    groups = ("conversation", "turns", "approvals", "candidates", "categories", "workspace", "memory", "inbox")
-    commands = [(group, name) for group in groups for name in _names(down("--help") and down(group, "--help"))]
-    for argv in (*commands, ("send",), ("serve",)):
-        assert "Example: agent-runtime " in down(*argv, "--help"), argv
-
-
-def _names(text: str) -> list[str]:
-    return [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
-
-
 def test_a_command_starts_without_the_heavy_libraries() -> None:
     heavy = "{'langgraph', 'langchain', 'langchain_core', 'sqlalchemy', 'pydantic', 'alembic'}"
     code = f"import sys, agent_runtime.cli; print(sorted({heavy} & set(sys.modules)))"

@@ -1,0 +1,216 @@
+"""Every command that a text of the programs or a document names exists, and one program reaches all of them."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import agent_runtime.cli
+import constellation.cli
+import task_runner.cli
+from turnkeeper import console
+from turnkeeper.commands import Group, Panel, Program, build, every_command
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+MENTION = re.compile(r"(?<![\w./@-])(turnkeeper|task-runner|agent-runtime)((?: (?!-)[a-z][a-z-]*)+)([^\n`]*)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+ENDS = re.compile(r" (?:&&|\|\|?|>) |;|, |\$\(|…|(?<=[a-z]): ")
+COMMON = {"--home", "--utc", "--no-color", "--quiet", "--json", "--help", "--version"}
+# What follows the name of a process in a sentence about that process.
+SENTENCE = """
+a add again alone already and answers are as asks at be call can could decides did died does ended finds for from goes has if in
+into is its itself keeps makes may not of on once only or owns processes reads refuses restarted restarts runs settings starts
+stopped stops stores takes that the then to up uses waits was were when which will with would writes
+"""
+
+
+def programs() -> dict[str, Any]:
+    return {
+        "turnkeeper": dressed(typer.Typer(), Program),
+        "task-runner": dressed(task_runner.cli.application()),
+        "agent-runtime": dressed(agent_runtime.cli.app),
+        "constellation": dressed(constellation.cli.app),
+    }
+
+
+def dressed(app: Any, cls: type[Group] = Group) -> Group:
+    console._declare_common(app)
+    return build(app, cls)
+
+
+BUILT = programs()
+COMMANDS = {path: command for name, program in BUILT.items() for path, command in every_command(program, (name,))}
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield what a file says: its strings with their lines, or each line of a page."""
+    if path.suffix == ".md":
+        yield from enumerate(path.read_text().replace("\\\n", " ").splitlines(), 1)
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+            yield node.lineno, "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def mistakes(text: str) -> Iterator[str]:
+    for program, words, rest in MENTION.findall(text):
+        path, *left = (program,), *words.split()
+        while left and isinstance(COMMANDS[path], Group):
+            command = COMMANDS[path].get_command(None, left[0])
+            if command is None:
+                if len(path) > 1 or left[0] not in SENTENCE.split():
+                    yield " ".join((*path, left[0]))
+                break
+            path, left = (*path, command.name), left[1:]
+        known = {option for param in COMMANDS[path].params for option in (*param.opts, *param.secondary_opts)} | COMMON
+        if len(path) > 1 or words.split()[0] not in SENTENCE.split():
+            yield from (
+                f"{' '.join(path)} {option}"
+                for option in OPTION.findall(ENDS.split(rest)[0])
+                if option not in known and not isinstance(COMMANDS[path], Group)
+            )
+
+
+def test_every_command_that_a_text_names_exists() -> None:
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))] + PAGES
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {mistake}"
+        for file in files
+        for line, text in texts(file)
+        for mistake in mistakes(" ".join(text.split()) if file.suffix == ".py" else text)
+    ]
+    assert found == []
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    assert list(mistakes("see: task-runner shwo digest")) == ["task-runner shwo"]
+    assert list(mistakes("see: turnkeeper loop lst; then")) == ["turnkeeper loop lst"]
+    assert list(mistakes("turnkeeper task list --al")) == ["turnkeeper task list --al"]
+    assert list(mistakes("agent-runtime is not running; start it: turnkeeper up 2 --foreground")) == []
+
+
+def outcome(*argv: str, program: str = "turnkeeper", capsys: Any) -> tuple[int, str, str]:
+    apps = {"turnkeeper": typer.Typer(), "agent-runtime": agent_runtime.cli.app}
+    app = apps.get(program) or task_runner.cli.application()
+    code = console.run(app, argv, Program if program == "turnkeeper" else Group)
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def shown(*, groups: bool) -> list[tuple[str, ...]]:
+    paths = [path for path in COMMANDS if path[0] in {"turnkeeper", "task-runner", "agent-runtime"}]
+    return [path for path in paths if isinstance(COMMANDS[path], Group) == groups and path[:2] != AGAIN]
+
+
+AGAIN = ("turnkeeper", "interrupts")
+
+
+@pytest.mark.parametrize("path", shown(groups=True), ids=" ".join)
+def test_a_group_without_a_command_prints_its_help(path: tuple[str, ...], capsys: Any) -> None:
+    bare = outcome(*path[1:], program=path[0], capsys=capsys)
+    assert (bare[0], bare[1][:7], bare[2]) == (0, "Usage: ", "")
+    assert outcome(*path[1:], "-h", program=path[0], capsys=capsys) == bare
+
+
+@pytest.mark.parametrize("path", [path for path in shown(groups=False) if path[0] == "turnkeeper"], ids=" ".join)
+def test_the_help_of_a_command_is_printed_for_h_and_fits_the_screen(path: tuple[str, ...], capsys: Any) -> None:
+    code, said, _ = outcome(*path[1:], "-h", program=path[0], capsys=capsys)
+    assert (code, "Example: " in said) == (0, True)
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_turnkeeper_reaches_every_command_of_the_other_programs() -> None:
+    people = {command.callback for path, command in COMMANDS.items() if path[0] == "turnkeeper"}
+    unreached = [" ".join(path) for path, command in COMMANDS.items() if not isinstance(command, Group)
+                 and unwrapped(command.callback) not in {unwrapped(one) for one in people}]  # fmt: skip
+    assert unreached == ["task-runner serve", "agent-runtime serve"], "add an entry point to pyproject.toml"
+
+
+def unwrapped(callback: Any) -> Any:
+    return getattr(callback, "__wrapped__", callback)
+
+
+def test_every_command_of_turnkeeper_is_listed_under_what_it_is_for(capsys: Any) -> None:
+    _, said, _ = outcome(capsys=capsys)
+    headings = [line.rstrip(":") for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [*(panel for panel in Panel if panel is not Panel.FIRE), "Options"]
+    assert not any(isinstance(COMMANDS[path], Group) for path in COMMANDS if path[-1] == "serve")
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("sttus",), "Did you mean status?"),
+        (("create",), "Did you mean task create or loop create?"),
+        (("task", "delet"), "Did you mean delete?"),
+        (("tasks", "lst"), "Did you mean list?"),
+        (("keys", "x"), "There are list, rotate"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_what_may_be_meant(argv: tuple[str, ...], hint: str, capsys: Any) -> None:
+    code, said, error = outcome(*argv, capsys=capsys)
+    assert (code, said, hint in error) == (2, "", True)
+
+
+def test_a_package_is_imported_when_a_command_of_it_is_used_and_not_before() -> None:
+    code = """
+import sys
+import typer
+from turnkeeper import commands, console
+sys.stdout = open('/dev/null', 'w')
+def loaded(*argv):
+    console.run(typer.Typer(), argv, commands.Program)
+    return sorted(WATCHED & set(sys.modules))
+WATCHED = {'task_runner', 'agent_runtime', 'constellation', 'sqlalchemy', 'alembic', 'langgraph', 'langchain_core'}
+print(loaded('--version'), loaded('task', 'next', '-h'), loaded('send', '-h'), loaded('--help'), file=sys.stderr, sep='\\n')
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == [
+        "[]",
+        "['task_runner']",
+        "['agent_runtime', 'task_runner']",
+        "['agent_runtime', 'constellation', 'task_runner']",
+    ]
+
+
+FILE = '[[task]]\nname = "a"\ncron = "0 9 * * *"\ncategory = "loop"\nchannel = "general"\nprompt = "Look."\n'
+
+
+def test_previews_need_no_home(tmp_path: Path, capsys: Any) -> None:
+    file, home = tmp_path / "tasks.toml", tmp_path / "home"
+    file.write_text(FILE)
+
+    def say(*argv: str) -> tuple[int, str, str]:
+        return outcome("--home", str(home), "--utc", *argv, capsys=capsys)
+
+    span = ("--from", "2026-11-21", "--to", "2026-11-22")
+    assert "09:00:00" in say("task", "next", "--cron", "0 9 * * *", "-n", "1")[1]
+    assert "created" in say("task", "apply", "--dry-run", str(file))[1]
+    assert "created" in say("task", "apply", "--diff", str(file))[1]
+    assert "a     2026-11-21" in say("task", "simulate", str(file), *span)[1]
+    assert "no problems" in say("categories", "check", str(ROOT / "categories" / "loop.toml"))[2]
+    for argv in (("task", "apply", str(file)), ("task", "list"), ("task", "next", "a"), ("task", "simulate", *span)):
+        assert say(*argv)[0] == 2
+    assert "turnkeeper init" in say("task", "list")[2]
+    assert not home.exists()
+
+
+def test_options_of_every_command_stand_anywhere(tmp_path: Path, capsys: Any) -> None:
+    home = ("--home", str(tmp_path))
+    assert outcome("--json", "keys", "list", *home, capsys=capsys)[1] == "[]\n"
+    assert outcome("keys", "list", "-q", *home, capsys=capsys)[2] == ""
+    assert "no key yet" in outcome("keys", "list", *home, capsys=capsys)[2]
+    assert outcome("down", "--json", *home, capsys=capsys)[2].startswith("error: No such option: --json")
+    for program in BUILT:
+        assert outcome("--version", program=program, capsys=capsys) == (0, "turnkeeper 0.1.0\n", "")
