@@ -51,6 +51,8 @@ _LOOP = "loop-"  # begins the id of a task that is a loop
 # What a message between agents is called in its turn's row, by what began the exchange.
 AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
+ASIDE = "aside"  # the kind of an author's message that takes no loop over
+MISASKED = "its wake-up could not be read"  # begins an outcome's error; the runner keeps such a loop armed
 INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent", "via"})

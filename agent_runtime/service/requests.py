@@ -18,6 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agent_runtime.mailbox.acceptor import Acceptor, Receipt
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import (
+    ASIDE,
     FIRST_AGENT,
     NOT_AGENTS,
     OF_GRAPH,
@@ -119,6 +120,7 @@ def read_message(
         agent=FIRST_AGENT,
         grant=usable(CONVERSATION, get_category),
         prompt=text,
+        kind=ASIDE if request.keep_loop else "",
         via=str(current()),
         **_of_graph(request),
     ).sealed()

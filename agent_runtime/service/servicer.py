@@ -216,14 +216,22 @@ class MessageIntake:
         """Accept a message; its envelope is on disk when this answers. Raises InvalidInput, Conflict, Exhausted."""
         request_id = read_request_id(request.request_id or self._runtime.entropy.hex(32))
         channel = read_label(request.channel, "channel")
-        thread_id = await self._thread_of(request, channel, request_id)
+        thread_id, beside = await self._thread_of(request, channel, request_id)
+        if request.look:
+            look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, ""))
+            return wire.SendMessageResponse(thread_id=thread_id, beside=beside, **look)
         trigger = read_message(request, self._runtime.categories.get, thread_id=thread_id, request_id=request_id)
         await self._check_graph(trigger)
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, thread_id)
         look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, trigger.turn_id))
-        turn_id = receipt.trigger.turn_id
-        return wire.SendMessageResponse(turn_id=turn_id, thread_id=thread_id, duplicate=not receipt.fresh, **look)
+        look["takes_over"] = "" if request.keep_loop else look["takes_over"]
+        sent: dict[str, Any] = {
+            "turn_id": receipt.trigger.turn_id,
+            "thread_id": thread_id,
+            "duplicate": not receipt.fresh,
+        }
+        return wire.SendMessageResponse(**sent, beside=beside, **look)
 
     async def _check_graph(self, trigger: Trigger) -> None:
         """Raise Conflict for a graph that cannot run, or not on this thread."""
@@ -234,10 +242,11 @@ class MessageIntake:
         if newest is not None and (why := self._runtime.catalog.belongs_elsewhere(trigger, newest.graph)):
             raise Conflict(why, where="graph", hint="or leave the graph out")
 
-    async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> str:
+    async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> tuple[str, str]:
+        """Return a message's thread, and the loop that the channel's newest turn is of if it goes beside that."""
         lying = self._runtime.mailboxes.known(message_key(request_id))
         if lying is not None:
-            return lying.thread_id
+            return lying.thread_id, ""
         if request.new_thread and request.thread_id:
             raise InvalidInput(
                 "a new thread cannot have an id", where="thread_id", hint="give a thread or ask for a new one"
@@ -245,19 +254,23 @@ class MessageIntake:
         named = read_label(request.thread_id, "thread_id") if request.thread_id else ""
         drawn = f"thread-{hashlib.sha256(request_id.encode()).hexdigest()[:8]}"
 
-        def work(connection: Connection) -> str:
+        def work(connection: Connection) -> tuple[str, str]:
             taken = turn_reads.get_keys(connection, [message_key(request_id)])
             if taken:
-                return next(iter(taken.values())).thread_id
+                return next(iter(taken.values())).thread_id, ""
             if named:
                 _refuse_foreign(connection, named, channel)
             if named or request.new_thread:
-                return named or drawn
+                return named or drawn, ""
             turn_id, of_newest = self._newest.get(channel, ("", ""))
             if turn_id and turn_reads.key_of_turn(connection, turn_id) is None:
-                return of_newest  # it has no turn yet; the next message belongs with it
-            newest = turn_reads.newest_visible(connection, channel)
-            return newest.thread_id if newest else drawn
+                return of_newest, ""  # it has no turn yet; the next message belongs with it
+            newest, beside = turn_reads.newest_visible(connection, channel), ""
+            loop = _loop_on(connection, newest.thread_id) if newest is not None else None
+            if loop is not None and loop.thread_id == loop.task_id:
+                # Only who means the loop's own conversation takes it over.
+                newest, beside = turn_reads.newest_visible(connection, channel, loops=False), _called(loop)
+            return newest.thread_id if newest else drawn, beside
 
         return await self._runtime.store.read(work)
 
@@ -272,12 +285,18 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
 def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any]:
     """Return what an author is told of the thread that his message goes to."""
     before = turn_reads.newest_on_thread(connection, thread_id, besides=turn_id)
-    waiting = turn_reads.open_interrupts(connection, thread_id)
+    waiting, loop = turn_reads.open_interrupts(connection, thread_id), _loop_on(connection, thread_id, turn_id)
     return {
         "continues": before is not None,
         "pending_interrupts": [one.interrupt_id for one in waiting if one.status == "pending" and one.kind != "pause"],
-        "takes_over": _called(before) if before is not None and _paces_itself(before) else "",
+        "takes_over": _called(loop) if loop is not None else "",
     }
+
+
+def _loop_on(connection: Connection, thread_id: str, besides: str = "") -> TurnRecord | None:
+    """Return the newest turn of the self-paced loop that goes on on a thread; None if none does."""
+    newest = turn_reads.newest_that_decides(connection, thread_id, besides=besides)
+    return newest if newest is not None and _paces_itself(newest) else None
 
 
 def _called(turn: TurnRecord) -> str:

@@ -11,6 +11,7 @@ from sqlalchemy.sql import Select
 
 from agent_runtime.model.decide import UNFINISHED, Facts, Incoming, Question, TurnFacts
 from agent_runtime.model.mapping import from_row
+from agent_runtime.model.trigger import AGENT_KINDS, ASIDE, WAKES
 from agent_runtime.model.turn import (
     Category,
     ChannelRecord,
@@ -56,6 +57,13 @@ def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "
     return _turn_or_none(_NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
+def newest_that_decides(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+    """Return the newest turn of a thread that tells whether a loop goes on there: no message beside it does."""
+    others = turns.c.kind.not_in([ASIDE, *AGENT_KINDS.values()])
+    query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides, others)
+    return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
+
+
 def is_imported(connection: Connection, thread: PastThread) -> bool:
     """Return whether a thread was imported as it is now; False where nothing has its id.
 
@@ -82,10 +90,16 @@ def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = 
     return _turn_or_none(row or _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
-def newest_visible(connection: Connection, channel: str) -> TurnRecord | None:
-    """Return the newest turn of a channel's conversation that an author can reply to: no worker's for its sender."""
+def newest_visible(connection: Connection, channel: str, *, loops: bool = True) -> TurnRecord | None:
+    """Return the newest turn of a channel's conversation that an author can reply to: no worker's for its sender.
+
+    Without `loops`, no thread counts that is a self-paced loop's own.
+    """
     delegated = select(delegations.c.turn_id).where(delegations.c.state != "none")
     query = select(turns).where(turns.c.channel == channel, turns.c.visible, turns.c.turn_id.not_in(delegated))
+    if not loops:
+        own = select(turns.c.thread_id).where(turns.c.kind.in_(WAKES), turns.c.thread_id == turns.c.task_id)
+        query = query.where(turns.c.thread_id.not_in(own))
     return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
 
 

@@ -16,7 +16,7 @@ from agent_runtime.model import approval
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import FIRST_AGENT, OF_GRAPH, Trigger, TriggerHeader, turn_id_of
+from agent_runtime.model.trigger import ASIDE, FIRST_AGENT, OF_GRAPH, Trigger, TriggerHeader, turn_id_of
 from agent_runtime.model.turn import Category, InterruptRecord, PastThread, Said, TurnRecord
 from agent_runtime.store import mail, turn_reads, turn_writes
 from agent_runtime.store.database import check_lease, take_lease
@@ -356,15 +356,20 @@ class Store:
         *,
         error: str = "",
         said: Transcript | None = None,
+        wakeup_tool: str = "",
     ) -> Finished:
         """Write how a turn ended, and release what waited for that. A second end changes nothing.
 
         `state` is succeeded, failed or cancelled; a turn that succeeded without a word may turn out silent. `error` is
         one sentence, for failed and cancelled. `said` is all that the turn said, with its tokens, where that is known.
+        By `wakeup_tool` the turn asks for its next iteration.
         """
         if said is not None:
             self._record(connection, at, _turn(connection, turn_id), said, cancelled=True)
-        return self._end(connection, at, _turn(connection, turn_id), state, error)
+        turn = _turn(connection, turn_id)
+        ends_well = state == "succeeded" and not turn_reads.is_cancelled(connection, turn_id)
+        vain = turn_writes.misasked(connection, turn, wakeup_tool) if ends_well else ""
+        return self._end(connection, at, turn, state, error or vain)
 
     def _end(self, connection: Connection, at: datetime, turn: TurnRecord, state: str, error: str) -> Finished:
         if turn.status in FINISHED:
@@ -566,4 +571,6 @@ def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
 
 
 def _by(trigger: Trigger) -> str:
+    if trigger.kind == ASIDE:
+        return ASIDE
     return trigger.source if trigger.source in {"fire", "agent"} else "author"

@@ -11,9 +11,18 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
-from agent_runtime.model.approval import FOR_EVER, AuthorDecision, RaisedInterrupt, Waits, canonical
+from agent_runtime.model.approval import EXPIRED, FOR_EVER, AuthorDecision, RaisedInterrupt, Waits, canonical
 from agent_runtime.model.mapping import from_row
-from agent_runtime.model.trigger import INSTANTS, OF_GRAPH, ON_APPROVALS, Trigger, TriggerHeader, from_meta
+from agent_runtime.model.trigger import (
+    INSTANTS,
+    MISASKED,
+    OF_GRAPH,
+    ON_APPROVALS,
+    WAKES,
+    Trigger,
+    TriggerHeader,
+    from_meta,
+)
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
@@ -231,6 +240,22 @@ def last_words(connection: Connection, turn_id: str) -> str:
     return _LAST_WORDS.value(connection, turn_id=turn_id) or ""
 
 
+def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
+    """Return what a self-paced turn was told that asked in vain to be woken; empty if it did not, or must not.
+
+    `tool` is the one by which it asks. Who asks with wrong arguments wants to go on; whose request the author rejected
+    does not.
+    """
+    if not tool or turn.kind not in WAKES or turn.wake_after_s is not None:
+        return ""
+    found = connection.execute(_SAID_BY_TURN, {"turn_id": turn.turn_id}).all()
+    asked = [call["id"] for row in found if row.tool_calls_json for call in json.loads(row.tool_calls_json)
+             if call["name"] == tool]  # fmt: skip
+    rejected = connection.execute(_REJECTED, {"of": turn.turn_id}).scalars().all()
+    told = [row.text for row in found if row.role == "tool" and row.tool_call_id in {*asked} - {*rejected}]
+    return f"{MISASKED}: {' '.join(told[-1].split())}" if told else ""
+
+
 def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:
     """Write how many tokens a turn has read and written so far; what is new falls on the day of `at`, in UTC.
 
@@ -275,6 +300,9 @@ _LAST_WORDS = Statement(
     .order_by(messages.c.position.desc())
     .limit(1)
 )
+_SAID_BY_TURN = select(messages.c.role, messages.c.text, messages.c.tool_calls_json, messages.c.tool_call_id).where(
+    _MINE, messages.c.position > 0
+).order_by(messages.c.position)  # fmt: skip
 _OF_TURN = interrupts.c.turn_id == bindparam("of")
 # An answered question that is asked again is asked anew.
 _ASK = upsert(
@@ -288,6 +316,7 @@ _VOID = Statement(
     .where(_OF_TURN, interrupts.c.status == "pending")
     .values(status="void", resolved_at_us=bindparam("at_us"))
 )
+_REJECTED = select(interrupts.c.call_id).where(_OF_TURN, interrupts.c.decision.in_(["reject", EXPIRED]))
 _APPLY = Statement(update(interrupts).where(_OF_TURN).values(applied=True))
 _WAITS = text("keys.became = 'held' AND NOT keys.released")
 _HELD = Statement(

@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from functools import wraps
+from inspect import isclass
 from typing import Any, ParamSpec
 
 from langchain.tools import ToolRuntime
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from pydantic import BaseModel
 
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.model.turn import Effect, TurnContext
@@ -35,11 +37,14 @@ def call_of(runtime: Runtime) -> Call:
     return Call(context=context, key=f"{context.thread_id}|{info.checkpoint_ns}|{runtime.tool_call_id}")
 
 
-def spec(body: Callable[P, Awaitable[Result | Outcome]], *, scope: str, effect: Effect, name: str = "") -> ToolSpec:
+def spec(
+    body: Callable[P, Awaitable[Result | Outcome]], *, scope: str, effect: Effect, name: str = "", strict: bool = False
+) -> ToolSpec:
     """Return the tool that `body` is: its docstring is what the model reads, its name the scope's unless one is given.
 
     A TurnkeeperError becomes the tool's answer, marked as an error: the model retries, works around or reports it.
-    Any other exception is our bug and fails the turn.
+    Any other exception is our bug and fails the turn. A strict tool refuses arguments that it does not know; others
+    leave them out.
     """
 
     @wraps(body)
@@ -56,6 +61,9 @@ def spec(body: Callable[P, Awaitable[Result | Outcome]], *, scope: str, effect: 
     tool: BaseTool = StructuredTool.from_function(
         coroutine=answer, name=name or scope.replace(".", "_"), args_schema=_SCHEMAS.get(key), handle_tool_error=True
     )
+    if strict and key not in _SCHEMAS and isclass(tool.args_schema) and issubclass(tool.args_schema, BaseModel):
+        tool.args_schema.model_config["extra"] = "forbid"
+        tool.args_schema.model_rebuild(force=True)
     _SCHEMAS.setdefault(key, tool.args_schema)
     return ToolSpec(tool=tool, scope=scope, effect=effect)
 

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import grpc
@@ -30,7 +30,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import DEADLINE_S, connect
 from turnkeeper.rpc.errors import from_rpc
@@ -71,7 +71,7 @@ class Loops:
         """
         require(WAKEUP, "read", {}, call.context)
         delay = _read_delay(delay_s)
-        at = self._clock.now()
+        at, free_at = self._clock.now(), await self._wakes_from(call.context)
 
         def work(connection: Connection) -> Result:
             turn = _turn_of(connection, call.context.turn_id)
@@ -82,11 +82,26 @@ class Loops:
 
             def write() -> Result:
                 turn_writes.change_turn(connection, turn.turn_id, wake_after_s=delay)
-                return _woken(turn, delay)
+                return _woken(
+                    turn, delay, "" if free_at is None or at + timedelta(seconds=delay) >= free_at else rfc3339(free_at)
+                )
 
             return once(connection, call, WAKEUP, at, refuse_ended, write).result
 
         return await self._store.write(work)
+
+    async def _wakes_from(self, context: TurnContext) -> datetime | None:
+        """Return before when no wake comes, as the loop's budget of the hour is used up; None where one may come.
+
+        The runner holds to it whatever is said here, so a runner that is away takes nothing from the turn.
+        """
+        if not context.fire_id:
+            return None
+        try:
+            task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=context.fire_id.partition("@")[0]))
+        except (Unreachable, NotFound, InvalidInput):
+            return None
+        return task.wakes_from.ToDatetime(UTC) if task.HasField("wakes_from") else None
 
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
         """Make a loop, within what the turn may do.
@@ -225,18 +240,18 @@ class Loops:
 def loop_tools(loops: Loops) -> list[ToolSpec]:
 
     async def wakeup(
-        delay_seconds: Annotated[float, "seconds from the end of this turn to the next iteration; 0 is at once"],
-        reason: Annotated[str, "why it goes on, in a few words"],  # noqa: ARG001  the author reads it in the call
         runtime: Runtime,
+        delay_seconds: Annotated[float, "seconds from the end of this turn to the next iteration; 0 is at once"] = 0,
+        reason: Annotated[str, "why it goes on, in a few words"] = "",  # noqa: ARG001  the author reads it in the call
     ) -> Result:
-        """Let this self-paced loop go on: its next iteration begins so long after this turn has ended.
+        """Let this self-paced loop go on: its next iteration begins so long after this turn has ended, else at once.
 
         Do this iteration's work first, call this once at its end, then end your turn. Not calling it ends the loop: do
         so when its goal is met, or when what it waits for has come.
         """
         return await loops.wake(call_of(runtime), delay_seconds)
 
-    return [spec(wakeup, scope=WAKEUP, effect="read", name=WAKEUP_TOOL), *_loop_changes(loops)]
+    return [spec(wakeup, scope=WAKEUP, effect="read", name=WAKEUP_TOOL, strict=True), *_loop_changes(loops)]
 
 
 def _loop_changes(loops: Loops) -> list[ToolSpec]:
@@ -321,9 +336,13 @@ def _read_delay(asked: float) -> int:
     return math.ceil(asked)
 
 
-def _woken(turn: TurnRecord, delay_s: int) -> Result:
+def _woken(turn: TurnRecord, delay_s: int, put_off_to: str) -> Result:
     when = f"{delay_s} s after the end of this turn" if delay_s else "as soon as this turn has ended"
     told = {"wake_after_s": delay_s, "next": f"the next iteration begins {when}; end your turn now"}
+    if put_off_to:
+        why = "the budget that the author set for an hour of this loop is used up"
+        told["next"] = f"put off: {why}, so the next iteration begins at {put_off_to}; end your turn now"
+        told["put_off_to"] = put_off_to
     if turn.kind not in WAKES:
         told["note"] = f"{turn.task_name} was not woken as a self-paced task: if it is none, this changes nothing"
     return told

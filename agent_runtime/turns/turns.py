@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from agent_runtime.graph.context import WAKEUP_TOOL
 from agent_runtime.graph.engine.engine import CALLED, Answers, Continue, Ended, Engines, Input, Order
 from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
@@ -394,7 +395,7 @@ class Turns:
         return bool(again)
 
     async def _finish(self, turn: TurnRecord, state: str, error: str, said: Transcript | None = None) -> bool:
-        finished = await self._store.finish(turn.turn_id, state, error=error, said=said)
+        finished = await self._store.finish(turn.turn_id, state, error=error, said=said, wakeup_tool=WAKEUP_TOOL)
         self._failpoints.reach("runtime.recorded")
         self._stopped(turn, finished.state)
         for held in finished.released:

@@ -206,6 +206,7 @@ def _show(now: datetime, output: console.Output, *, ended: bool) -> None:
     hidden = len(loops) - len(rows)
     notes = [f"{len(rows)} loop{'' if len(rows) == 1 else 's'}", *([f"{hidden} ended: --all"] if hidden else [])]
     notes.append(up_since(answer))
+    notes += [f"{row['id']} is {row['put_off']}" for row in rows if row["put_off"]][:3]
     console.show_rows(
         rows, [*_COLUMNS[:5], left_column(now), *_COLUMNS[5:]], output, name_key="id", footer=" · ".join(notes)
     )
@@ -219,14 +220,14 @@ _COLUMNS = [
     time_column("NEXT", "next_fire_at"),
     time_column("LAST", "last_fire_at"),
     console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
-    column("STATE", "state"),
+    console.Column("STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else row["state"]),
     console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
     column("NAME", "name", wide=True),
     column("RESULT", "last_outcome", wide=True),
     column("CATEGORY", "category", wide=True),
     column("CHANNEL", "channel", wide=True),
     column("THREAD", "thread_id", wide=True),
-    column("REASON", "reason", wide=True),
+    console.Column("REASON", lambda row: row["reason"] or row["put_off"], wide=True),
 ]
 
 

@@ -255,7 +255,7 @@ FIELDS = (
     Field("pause_after_failures", NUMBER, "--pause-after-failures",
           "Pause the task after this many failed fires in a row."),
     Field("budget", LIMITS, "--budget",
-          "A limit that pauses the task, such as tokens_per_day=100000; turns, seconds or tokens."),
+          "A limit that pauses the task, such as tokens_per_day=100000; turns_per_hour=600 slows a self-paced one."),
     Field("thread_id", THREAD, "--thread",
           "The thread to run on, or each: a fresh one for each fire; default the task's own.", default="",
           is_sparse=True, column="THREAD"),

@@ -127,6 +127,7 @@ class Outcome(StrEnum):
 UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # in the reason of a fire whose turn asked and got no answer; the runtime says so
+MISASKED = "its wake-up could not be read"  # in the reason of a fire whose turn asked for one in vain; likewise
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that say what of the runtime a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
@@ -257,15 +258,20 @@ class Pacing:
         iteration: how many wakes were committed; the number of the newest.
         armed_at: when it wakes next; None while nothing has asked for it.
         why: what armed it, or what left it unarmed, in a sentence.
-        at_once: how many wakes in a row were asked for at once.
         setbacks: how many in a row failed or were cancelled.
+        hour_at: when the hour began for which its budget is counted: the end of a turn; None before there was one.
+        hour_turns, hour_tokens: what its turns that ended in that hour came to.
+        put_off: why the armed wake comes later than it was asked for; empty where it does not.
     """
 
     iteration: int = 0
     armed_at: datetime | None = None
     why: str = ""
-    at_once: int = 0
     setbacks: int = 0
+    hour_at: datetime | None = None
+    hour_turns: int = 0
+    hour_tokens: int = 0
+    put_off: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 What turns came to is what the runtime reports when one ends. A limit that is reached pauses the task with the reason;
 it counts again from nothing on the next day of the task's zone, and the task comes back when its author resumes it.
+A limit for an hour pauses nothing: it puts off the next wake of a self-paced task until the hour is over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,9 @@ from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, O
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 
-KEYS = tuple(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens"))
+HOURLY = ("turns_per_hour", "tokens_per_hour")
+DEFAULT_HOURLY = {"turns_per_hour": 600}  # of a self-paced task whose budget has no limit for an hour
+KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), *HOURLY)
 LARGEST = 1_000_000_000_000
 _SECOND = timedelta(seconds=1)
 
@@ -44,6 +47,11 @@ def check_budget(budget: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         if not 1 <= limit <= LARGEST:
             raise InvalidInput(f"{key} must be from 1 to {LARGEST}, not {limit}", where="budget")
     return tuple(sorted(budget.items()))
+
+
+def hourly(definition: Definition) -> Mapping[str, int]:
+    """Return the limits for an hour of a self-paced task: those that its author gave, else the default."""
+    return {key: limit for key, limit in definition.budget if key in HOURLY} or DEFAULT_HOURLY
 
 
 def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
@@ -93,7 +101,7 @@ def _reached(task: Task, fire: Fire) -> str:
         "tokens_per_fire": fire.tokens,
     }
     for key, limit in task.definition.budget:
-        if used[key] >= limit:
+        if used.get(key, 0) >= limit:
             where = f"on {usage.day}" if key.endswith("_day") else f"by {fire.fire_id}"
             return f"budget: {key} is {limit}, {used[key]} used {where}"
     return ""

@@ -7,7 +7,7 @@ twice changes nothing the second time.
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from task_runner.model.task import LONGEST_REASON, OPEN, Fire, Outcome, replace
+from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, Fire, Outcome, replace
 
 _SHORTEST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 60.0
@@ -112,6 +112,8 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     if state is TurnState.FAILED and fire.retries:
         return _tried_again(known, at, error)
     outcome, reason = _FINAL_STATES[state]
+    if error.startswith(MISASKED):
+        reason = ""  # also of a silent turn: its author has to hear of it
     return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=at)
 
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from task_runner.model.task import (
     COUNTED,
+    MISASKED,
     Definition,
     Fire,
     FireKind,
@@ -23,7 +24,7 @@ from task_runner.model.task import (
     replace,
 )
 from task_runner.planner import entries
-from task_runner.planner.budgets import Ended
+from task_runner.planner.budgets import Ended, hourly
 from task_runner.planner.entries import Plan
 from task_runner.planner.schedule import due_of
 from task_runner.timetable import Never
@@ -35,11 +36,7 @@ TAKEN_OVER = "its author took over: a message on its thread"
 DEFAULT_DELAY = timedelta(seconds=1500)
 LONGEST_DELAY = timedelta(days=366)
 MOST_SETBACKS = 3
-# A wake asked for sooner than this counts as one at once.
-AT_ONCE = timedelta(seconds=10)
-FREELY_AT_ONCE = 20
-LEAST_THEN = timedelta(seconds=30)
-MOST_AT_ONCE = 100
+HOUR = timedelta(hours=1)
 _ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED, TaskState.DELETED})
 _SECOND = timedelta(seconds=1)
 
@@ -76,7 +73,7 @@ def turns_ended(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
     for turn in ended:
         if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # it is tried again, or is over
             continue
-        task, why = _turn_ended(task, turn)
+        task, why = _turn_ended(_counted(task, turn), turn)
         reason = reason or why
     return task, reason
 
@@ -87,7 +84,7 @@ def _turn_ended(task: Task, turn: Ended) -> tuple[Task, str]:
         asked = timedelta(seconds=max(0, min(turn.wake_after_s, int(LONGEST_DELAY.total_seconds()))))
         cut = ", the longest there is" if turn.wake_after_s > LONGEST_DELAY.total_seconds() else ""
         said = f"{who} asked to be woken {format_duration(asked)} after its end{cut}"
-        return _asked(_without_setbacks(task), turn.at, asked, said)
+        return _armed(_without_setbacks(task), turn.at, asked, said), ""
     if fire.kind is not FireKind.WAKE:
         return task, ""
     if fire.outcome is not Outcome.SUCCEEDED:
@@ -99,18 +96,27 @@ def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
     pacing, if_silent = _pacing(task), task.definition.if_silent or WAIT
     if pacing.armed_at is not None:  # somebody rescheduled it while the turn ran
         return task, ""
-    asleep = f"after {format_duration(DEFAULT_DELAY)}, as it asked for no other time"
-    if turn.fire.reason == "paused":
-        return _armed(task, turn.at, DEFAULT_DELAY, f"{who} pauses, and goes on {asleep}"), ""
-    if turn.fire.reason == "delivered" and if_silent == END:
-        # Who reads an inbox in a terminal has no turn whose end could ask for anything.
-        return _armed(task, turn.at, DEFAULT_DELAY, f"{turn.fire.fire_id} was delivered; the next comes {asleep}"), ""
+    if goes_on := _goes_on(turn, who, if_silent):
+        return _armed(task, turn.at, DEFAULT_DELAY, goes_on), ""
     why = f"{who} asked for no further wake"
     if if_silent == END:
         return replace(task, state=TaskState.DONE, reason=why, pacing=replace(pacing, why=why)), ""
     if if_silent == WAIT:
         return replace(task, pacing=replace(pacing, why=f"{why}: it waits for a reschedule")), ""
     return _armed(task, turn.at, parse_duration(if_silent), f"{why}, and if_silent is {if_silent}"), ""
+
+
+def _goes_on(turn: Ended, who: str, if_silent: str) -> str:
+    """Return why a turn that asked for no time is followed by a wake all the same; empty where it is not."""
+    asleep = f"after {format_duration(DEFAULT_DELAY)}, as it asked for no other time"
+    if turn.fire.reason == "paused":
+        return f"{who} pauses, and goes on {asleep}"
+    if turn.fire.reason == "delivered" and if_silent == END:
+        # Who reads an inbox in a terminal has no turn whose end could ask for anything.
+        return f"{turn.fire.fire_id} was delivered; the next comes {asleep}"
+    if turn.fire.reason.startswith(MISASKED):
+        return f"{who} asked to be woken, and {turn.fire.reason}; it is woken {format_duration(DEFAULT_DELAY)} later"
+    return ""
 
 
 def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
@@ -126,21 +132,47 @@ def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
     return task, f"{setbacks} turns in a row failed or were cancelled, the last: {last}"
 
 
-def _asked(task: Task, ended_at: datetime, delay: timedelta, why: str) -> tuple[Task, str]:
-    """Arm the wake that a turn asked for; hold back one that is asked for at once for ever."""
-    at_once = _pacing(task).at_once + 1 if delay < AT_ONCE else 0
-    if at_once > FREELY_AT_ONCE:
-        why += f"; after {at_once} at once in a row it is put off to {format_duration(LEAST_THEN)}"
-        delay = LEAST_THEN
-    task = _armed(task, ended_at, delay, why, at_once)
-    pause = f"{at_once} wakes at once in a row: it looks as if nothing would ever end it"
-    return task, pause if at_once >= MOST_AT_ONCE else ""
-
-
-def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str, at_once: int = 0) -> Task:
-    armed_at = _bounded(task.definition, whole(ended_at + delay))
-    pacing = replace(_pacing(task), armed_at=armed_at, why=why, at_once=at_once)
+def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str) -> Task:
+    """Arm a wake so long after a turn's end, or later where the budget for the hour is used up."""
+    at, free_at, pacing = ended_at + delay, earliest_wake(task, ended_at), _pacing(task)
+    put_off = ""
+    if free_at is not None and at < free_at:
+        put_off = f"put off to {_utc(whole(free_at))}, as {_used_up(task.definition, pacing)}"
+        at = free_at
+    armed_at = _bounded(task.definition, whole(at))
+    why = f"{why}; {put_off}" if put_off else why
+    pacing = replace(pacing, armed_at=armed_at, why=why, put_off=put_off)
     return replace(task, pacing=pacing, cursor_at=max(task.cursor_at, ended_at))
+
+
+def _counted(task: Task, turn: Ended) -> Task:
+    """Count a turn that ended into the budget of its hour; the hour begins with the end of its first turn."""
+    pacing = _pacing(task)
+    if turn.fire.kind is FireKind.MANUAL:
+        return task
+    if pacing.hour_at is None or not pacing.hour_at <= turn.at < pacing.hour_at + HOUR:
+        pacing = replace(pacing, hour_at=turn.at, hour_turns=0, hour_tokens=0)
+    turns, tokens = pacing.hour_turns + 1, pacing.hour_tokens + turn.tokens
+    return replace(task, pacing=replace(pacing, hour_turns=turns, hour_tokens=tokens))
+
+
+def earliest_wake(task: Task, now: datetime, *, running: int = 0) -> datetime | None:
+    """Return when the budget for the hour lets a self-paced task wake again; None where it does now.
+
+    `running` is how many turns run that are to be counted before.
+    """
+    pacing = _pacing(task)
+    if pacing.hour_at is None or not pacing.hour_at <= now < pacing.hour_at + HOUR:
+        pacing = replace(pacing, hour_at=now, hour_turns=0, hour_tokens=0)
+    begun_at = pacing.hour_at or now
+    return begun_at + HOUR if _used_up(task.definition, pacing, running) else None
+
+
+def _used_up(definition: Definition, pacing: Pacing, running: int = 0) -> str:
+    """Return which limit for an hour is reached, in words; empty where none is."""
+    used = {"turns_per_hour": pacing.hour_turns + running, "tokens_per_hour": pacing.hour_tokens}
+    reached = [f"{key} is {limit}" for key, limit in hourly(definition).items() if used[key] >= limit]
+    return f"its budget of the hour is used up: {reached[0]}" if reached else ""
 
 
 def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
@@ -155,14 +187,14 @@ def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
     if end is not None and at > end:
         raise InvalidInput(f"{_utc(at)} is later than the task's end at {_utc(end)}", where="seconds")
     state = TaskState.ACTIVE if task.state in _ENDED else task.state
-    pacing = replace(_pacing(task), armed_at=at, why=f"it was rescheduled at {_utc(now)}", at_once=0)
+    pacing = replace(_pacing(task), armed_at=at, why=f"it was rescheduled at {_utc(now)}", put_off="")
     reason = "" if state is TaskState.ACTIVE else task.reason
     return replace(task, state=state, reason=reason, pacing=pacing, cursor_at=max(task.cursor_at, now))
 
 
 def resumed(task: Task) -> Task:
     """Return a task that its author lets go on: what counted towards a pause counts from nothing."""
-    return task if task.pacing is None else replace(task, pacing=replace(task.pacing, at_once=0, setbacks=0))
+    return task if task.pacing is None else replace(task, pacing=replace(task.pacing, setbacks=0))
 
 
 def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:

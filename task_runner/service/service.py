@@ -13,6 +13,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import UNDER_WAY, Definition, Task, TaskState, check_request_id
+from task_runner.planner.budgets import HOURLY
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
 from task_runner.scheduler.events import emit, read_emitted
@@ -99,7 +100,8 @@ class Service:
 
     async def get_task(self, request: wire.GetTaskRequest) -> wire.Task:
         """Return a task by name or id."""
-        return await self._store.run(lambda session: _shown(session, changes.find(session, request.name)))
+        now = self._clock.now()
+        return await self._store.run(lambda session: _shown(session, changes.find(session, request.name), now))
 
     async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:
         """Return the living tasks that pass the filters, next to fire first."""
@@ -360,13 +362,15 @@ def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
     spec = wire.TaskSpec()
     spec.CopyFrom(request.spec)
     for key, limit in task.definition.budget if task is not None else ():
+        if key in HOURLY and not spec.dynamic:
+            continue
         spec.budget[key] = min(limit, request.spec.budget.get(key, limit))
     return spec
 
 
-def _shown(session: Session, task: Task) -> wire.Task:
+def _shown(session: Session, task: Task, now: datetime | None = None) -> wire.Task:
     glance = session.fires.glances([task.id])[task.id]
-    shown = show_task(task, glance, session.fires.lateness(task.id, _LATENESS_OF))
+    shown = show_task(task, glance, session.fires.lateness(task.id, _LATENESS_OF), now=now)
     shown.edited_by = session.tasks.edited_by(task)
     return shown
 

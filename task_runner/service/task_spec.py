@@ -286,6 +286,9 @@ def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
     if not self_paced.is_self_paced(definition):
         if given := next((name for name in _ONLY_SELF_PACED if spec.HasField(name)), ""):  # type: ignore[arg-type]
             raise InvalidInput("is only for a self-paced task", where=given, hint="leave it out, or use dynamic")
+        if hourly := [key for key, _ in definition.budget if key in budgets.HOURLY]:
+            hint = "limit the turns of other tasks by their schedule, or by the day"
+            raise InvalidInput(f"{hourly[0]} is only for a self-paced task", where="budget", hint=hint)
         return definition
     if definition.thread_id == model.EACH_FIRE:
         raise InvalidInput("a self-paced task goes on with its thread", where="thread_id", hint="leave each out")

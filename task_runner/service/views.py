@@ -35,7 +35,8 @@ def state_of(task: Task, opened: frozenset[Outcome]) -> str:
     return task.state.value
 
 
-def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wire.Task:
+def show_task(task: Task, glance: Glance, lateness: Sequence[float] = (), *, now: datetime | None = None) -> wire.Task:
+    """Return a task for the wire; what depends on the time only if that is given."""
     shown = wire.Task(
         id=task.id,
         spec=write_spec(task.definition, paused=task.state is TaskState.PAUSED),
@@ -49,6 +50,9 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = ()) -> wir
     if self_paced.is_self_paced(task.definition) and task.pacing is not None:
         shown.iteration = task.pacing.iteration
         stamp(shown.armed_at, task.pacing.armed_at)
+        shown.put_off = task.pacing.put_off if task.pacing.armed_at is not None else ""
+        if now is not None:
+            stamp(shown.wakes_from, self_paced.earliest_wake(task, now, running=bool(glance.open)))
     if not shown.spec.HasField("thread_id"):
         shown.spec.thread_id = task.own_thread
     stamp(shown.created_at, task.created_at)

@@ -261,12 +261,16 @@ def _paced_thread(task: Task) -> str | None:
 
 
 def _pacing_of(text: str) -> Pacing:
-    iteration, armed_us, why, at_once, setbacks = json.loads(text)
-    return Pacing(iteration=iteration, armed_at=_at(armed_us), why=why, at_once=at_once, setbacks=setbacks)
+    # The fourth was how many wakes in a row were asked for at once; older rows end with the fifth.
+    iteration, armed_us, why, _, setbacks, *rest = json.loads(text)
+    hour_us, turns, tokens, put_off = rest or (None, 0, 0, "")
+    hour: dict[str, Any] = {"hour_at": _at(hour_us), "hour_turns": turns, "hour_tokens": tokens}
+    return Pacing(iteration=iteration, armed_at=_at(armed_us), why=why, setbacks=setbacks, put_off=put_off, **hour)
 
 
 def _text_of_pacing(pacing: Pacing) -> str:
-    said = [pacing.iteration, _us(pacing.armed_at), pacing.why, pacing.at_once, pacing.setbacks]
+    hour = [_us(pacing.hour_at), pacing.hour_turns, pacing.hour_tokens]
+    said = [pacing.iteration, _us(pacing.armed_at), pacing.why, 0, pacing.setbacks, *hour, pacing.put_off]
     return json.dumps(said, ensure_ascii=False)
 
 

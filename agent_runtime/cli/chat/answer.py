@@ -77,11 +77,13 @@ class Command:
         does: what is to be done; `problem` when it cannot be.
         item: with what; for a deviation, approve accepts what was found and reject keeps the page.
         text: why, the answer, the arguments, what to say, or what the problem is; empty for approve.
+        keep: what is said ends no self-paced loop of its thread.
     """
 
     does: Does
     item: Item | None = None
     text: str = ""
+    keep: bool = False
 
 
 class Waiting:
@@ -186,7 +188,9 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
     """
     try:
         if command.item is None:
-            request = wire.SendMessageRequest(channel=channel, text=command.text, request_id=request_id)
+            request = wire.SendMessageRequest(
+                channel=channel, text=command.text, request_id=request_id, keep_loop=command.keep
+            )
             sent = change("SendMessage", request)
             waits = f"; waiting there: {len(sent.pending_interrupts)} for you" if sent.pending_interrupts else ""
             return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{waits}"
@@ -201,6 +205,15 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
         return _resolve(command, command.item, change)
     except TurnkeeperError as error:
         return f"{REFUSED}{error}"
+
+
+def would_end(channel: str, change: Callable[[str, Any], Any]) -> str:
+    """Return the self-paced loop that a message into a channel would end; empty for none, or where nobody answers."""
+    try:
+        look = change("SendMessage", wire.SendMessageRequest(channel=channel, look=True))
+    except TurnkeeperError:
+        return ""
+    return str(look.takes_over)
 
 
 def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) -> str:

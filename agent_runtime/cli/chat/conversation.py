@@ -113,6 +113,7 @@ Graph = Annotated[
 Context = Annotated[str, typer.Option("--context", help="The graph's context: a JSON object, or @FILE.")]
 Config = Annotated[str, typer.Option("--config", help="LangGraph's configurable: a JSON object, or @FILE.")]
 Input = Annotated[str, typer.Option("--input", help="Fields of the graph's input beside the message: JSON, or @FILE.")]
+Keep = Annotated[bool, typer.Option("--keep-loop", help="A self-paced loop of that thread goes on.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answer and print it.")]
 Patience = Annotated[str, typer.Option("--timeout", help="The longest time that --wait waits.")]
 _POLL_S = 0.1
@@ -130,6 +131,7 @@ def send(
     context: Context = "",
     config: Config = "",
     input_: Input = "",
+    keep_loop: Keep = False,
     wait: Wait = False,
     timeout: Patience = "10m",
 ) -> None:
@@ -154,11 +156,15 @@ def send(
         context_json=_json_of(context),
         config_json=_json_of(config),
         input_json=_json_of(input_),
+        keep_loop=keep_loop,
     )
+    _look_before(request)
     sent = change("SendMessage", request)
     note(f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}")
     if sent.takes_over:
-        note(f"this message takes over {sent.takes_over}, a self-paced task on this thread, which ends")
+        note(f"{sent.takes_over}, a self-paced loop on this thread, ends by this message")
+    if sent.beside:
+        note(f"{sent.beside} goes on; to take it over, write into its own thread: --thread {sent.beside}")
     if sent.pending_interrupts:
         count = len(sent.pending_interrupts)
         note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: agent-runtime approvals list")
@@ -166,6 +172,16 @@ def send(
         with status("waiting for the answer"):
             turn = _await(sent.turn_id, patience_s)
         _print_answer(channel, turn)
+
+
+def _look_before(request: wire.SendMessageRequest) -> None:
+    """Ask the author, before the message is sent, whether the loop that it would take over is to end."""
+    if request.keep_loop or request.new_thread or not sys.stdin.isatty():
+        return
+    look = wire.SendMessageRequest(channel=request.channel, thread_id=request.thread_id, look=True)
+    if loop := change("SendMessage", look).takes_over:
+        question = f"{loop} paces itself on this thread, and ends by your message. End it? (n: it goes on)"
+        request.keep_loop = not typer.confirm(question, default=True, err=True)
 
 
 def _json_of(text: str) -> str:

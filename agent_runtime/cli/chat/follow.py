@@ -10,10 +10,10 @@ import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from agent_runtime.cli.chat.answer import HELP, parse, perform
+from agent_runtime.cli.chat.answer import HELP, Command, parse, perform, would_end
 from agent_runtime.cli.chat.screen import Screen, View
 from agent_runtime.cli.client import change_in_conversation, held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -236,6 +236,7 @@ class Dialogue:
         self._screen = screen
         self._following = following
         self._typed = Typed()
+        self._unsent: Command | None = None  # it would end a loop: the author is asked
 
     def run(self, keyboard: int | None, news: int) -> None:
         """Show and do, until the author leaves; `news` and `keyboard` can be read when something came."""
@@ -256,7 +257,7 @@ class Dialogue:
         return bool(data) and all(self._do(line) for line in lines) and not self._typed.ended
 
     def _do(self, line: str) -> bool:
-        command = parse(line, self._screen.waiting)
+        command = self._decided(line) or parse(line, self._screen.waiting)
         if command.does == "quit":
             return False
         if command.does == "help":
@@ -265,9 +266,27 @@ class Dialogue:
             self._screen.print("\n".join(self._screen.waiting.lines()) or "nothing waits for you")
         elif command.does in {"problem", "nothing"}:
             self._screen.tell(command.text)
+        elif command is not self._unsent and command.does == "say" and (loop := self._ends(command)):
+            self._screen.tell(
+                f"{loop} paces itself here, and ends by this. Enter: send it; n: send it, the loop goes on"
+            )
         else:
+            self._unsent = None
             self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change_in_conversation))
         return True
+
+    def _ends(self, command: Command) -> str:
+        loop = would_end(self._channel, change_in_conversation)
+        self._unsent = command if loop else None
+        return loop
+
+    def _decided(self, line: str) -> Command | None:
+        """Return the message that was not sent yet, as its author wants it; None if something else was typed."""
+        if self._unsent is None or line.strip() not in {"", "y", "n"}:
+            self._unsent = None
+        elif line.strip() == "n":
+            self._unsent = replace(self._unsent, keep=True)
+        return self._unsent
 
 
 @contextmanager

@@ -312,6 +312,8 @@ class TurnEvent(_message.Message):
         ANSWER: TurnEvent._Trigger.ValueType  # 3
         AGENT: TurnEvent._Trigger.ValueType  # 4
         """another agent's message; told of a turn's start alone"""
+        ASIDE: TurnEvent._Trigger.ValueType  # 5
+        """an author's message that takes no loop over; likewise"""
 
     class Trigger(_Trigger, metaclass=_TriggerEnumTypeWrapper): ...
     TRIGGER_UNSPECIFIED: TurnEvent.Trigger.ValueType  # 0
@@ -320,6 +322,8 @@ class TurnEvent(_message.Message):
     ANSWER: TurnEvent.Trigger.ValueType  # 3
     AGENT: TurnEvent.Trigger.ValueType  # 4
     """another agent's message; told of a turn's start alone"""
+    ASIDE: TurnEvent.Trigger.ValueType  # 5
+    """an author's message that takes no loop over; likewise"""
 
     class _State:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -835,6 +839,8 @@ class SendMessageRequest(_message.Message):
     CONTEXT_JSON_FIELD_NUMBER: _builtins.int
     CONFIG_JSON_FIELD_NUMBER: _builtins.int
     INPUT_JSON_FIELD_NUMBER: _builtins.int
+    KEEP_LOOP_FIELD_NUMBER: _builtins.int
+    LOOK_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     text: _builtins.str
     thread_id: _builtins.str
@@ -847,6 +853,10 @@ class SendMessageRequest(_message.Message):
     context_json: _builtins.str
     config_json: _builtins.str
     input_json: _builtins.str
+    keep_loop: _builtins.bool
+    """a self-paced loop of that thread goes on"""
+    look: _builtins.bool
+    """nothing is sent: the answer says where it would go, and what it would take over"""
     def __init__(
         self,
         *,
@@ -859,10 +869,12 @@ class SendMessageRequest(_message.Message):
         context_json: _builtins.str = ...,
         config_json: _builtins.str = ...,
         input_json: _builtins.str = ...,
+        keep_loop: _builtins.bool = ...,
+        look: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "graph", b"graph", "input_json", b"input_json", "new_thread", b"new_thread", "request_id", b"request_id", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "graph", b"graph", "input_json", b"input_json", "keep_loop", b"keep_loop", "look", b"look", "new_thread", b"new_thread", "request_id", b"request_id", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -878,6 +890,7 @@ class SendMessageResponse(_message.Message):
     CONTINUES_FIELD_NUMBER: _builtins.int
     PENDING_INTERRUPTS_FIELD_NUMBER: _builtins.int
     TAKES_OVER_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     duplicate: _builtins.bool
@@ -885,6 +898,8 @@ class SendMessageResponse(_message.Message):
     """the thread had turns before"""
     takes_over: _builtins.str
     """the self-paced task that went on there until now, and ends by this message"""
+    beside: _builtins.str
+    """the self-paced task of the newest turn there, on whose thread it does not go"""
     @_builtins.property
     def pending_interrupts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what the author is asked on that thread"""
@@ -898,10 +913,11 @@ class SendMessageResponse(_message.Message):
         continues: _builtins.bool = ...,
         pending_interrupts: _abc.Iterable[_builtins.str] | None = ...,
         takes_over: _builtins.str = ...,
+        beside: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["continues", b"continues", "duplicate", b"duplicate", "pending_interrupts", b"pending_interrupts", "takes_over", b"takes_over", "thread_id", b"thread_id", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside", b"beside", "continues", b"continues", "duplicate", b"duplicate", "pending_interrupts", b"pending_interrupts", "takes_over", b"takes_over", "thread_id", b"thread_id", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

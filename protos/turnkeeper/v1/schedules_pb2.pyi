@@ -175,7 +175,7 @@ class TaskSpec(_message.Message):
 
     @_builtins.property
     def budget(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """turns_per_fire, turns_per_day, seconds_…, tokens_…"""
+        """turns_per_fire, turns_per_day, seconds_…, tokens_…; turns_per_hour, tokens_per_hour"""
 
     @_builtins.property
     def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -397,6 +397,8 @@ class Task(_message.Message):
     ITERATION_FIELD_NUMBER: _builtins.int
     ARMED_AT_FIELD_NUMBER: _builtins.int
     EDITED_BY_FIELD_NUMBER: _builtins.int
+    PUT_OFF_FIELD_NUMBER: _builtins.int
+    WAKES_FROM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     """cron, every, at, rrule, dynamic, on, hybrid"""
@@ -415,6 +417,8 @@ class Task(_message.Message):
     """dynamic: how often it has woken"""
     edited_by: _builtins.str
     """of one task: by what its newest revision came, PROGRAM/SURFACE/KEY; empty where unknown"""
+    put_off: _builtins.str
+    """dynamic: why the armed wake comes later than was asked for; empty where it does not"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec:
         """with every default filled in"""
@@ -436,6 +440,10 @@ class Task(_message.Message):
     @_builtins.property
     def armed_at(self) -> _timestamp_pb2.Timestamp:
         """dynamic: the next wake; absent while nothing has asked for one"""
+
+    @_builtins.property
+    def wakes_from(self) -> _timestamp_pb2.Timestamp:
+        """dynamic: before then no turn that ends now is followed by a wake"""
 
     def __init__(
         self,
@@ -461,10 +469,12 @@ class Task(_message.Message):
         iteration: _builtins.int = ...,
         armed_at: _timestamp_pb2.Timestamp | None = ...,
         edited_by: _builtins.str = ...,
+        put_off: _builtins.str = ...,
+        wakes_from: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec", "wakes_from", b"wakes_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "edited_by", b"edited_by", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "edited_by", b"edited_by", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "put_off", b"put_off", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state", "wakes_from", b"wakes_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -271,3 +271,16 @@ async def test_a_call_that_runs_again_after_a_crash_makes_no_second_loop_and_no_
     history = await runner.service.list_fires(wire.ListFiresRequest(name="after"))
     assert len(history.fires) == 1
     looper.go.set()
+
+
+async def test_a_model_whose_wake_is_put_off_is_told_when_it_comes(bench: Bench, runner: Runner) -> None:
+    bench.category("work", tools=["loop.wakeup"])
+    spec = wire.TaskSpec(dynamic=True, prompt="p", category="work", channel="main", budget={"turns_per_hour": 1})
+    task = (await runner.service.create_task(wire.CreateTaskRequest(spec=spec, loop=True))).task
+    bench.script["go"] = [calls(("schedule_loop_wakeup", {})), AIMessage("done")]
+    # The runner has a fire of it open, as it has while a turn of it runs.
+    await runner.service.run_task(wire.RunTaskRequest(name=task.id))
+    await bench.run(fire_id=f"{task.id}@20260302T090000Z~w1", task_id=task.id, task_name=task.id, kind="wake")
+    (told,) = await answered(bench)
+    assert told["next"].startswith("put off: the budget that the author set for an hour")
+    assert told["put_off_to"] in told["next"]

@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model.task import FireKind, Outcome
+from task_runner.model.task import MISASKED, FireKind, Outcome
 from task_runner.service.service import Serving
 from tests.integration.runner import simulation as worlds
 from tests.integration.runner.conftest import Rig
@@ -368,6 +368,35 @@ async def test_a_wake_on_its_way_when_its_author_takes_over_is_cancelled(rig: Ri
     assert ((await rig.task(made.id)).state, await kinds(rig, made.id)) == ("done", [("wake", "~w1", "cancelled")])
 
 
+async def test_a_loop_whose_budget_of_the_hour_is_used_up_says_so_and_goes_on_in_the_next(rig: Rig, peer: Peer) -> None:
+    made = await loop(rig, budget={"turns_per_hour": 2})
+    async with rig.running():
+        await iterate(rig, peer, wake_after_s=0)
+        assert not (await rig.task(made.id)).put_off
+        await rig.pass_time(0)
+        rig.dispatcher.wake()
+        await rig.trail.saw("fire.accepted", 2)
+        running = await rig.task(made.id)
+        assert running.wakes_from.seconds - made.created_at.seconds == 3600, "what its tool tells the model"
+        await tell(rig, peer, peer.received[-1].fire_id, State.SUCCEEDED, wake_after_s=0)
+        await rig.trail.saw("fire.settled", 2)
+        late = await rig.task(made.id)
+        assert "turns_per_hour is 2" in late.put_off
+        assert (late.state, late.next_fire_at) == ("active", running.wakes_from)
+        await iterate(rig, peer, 3600, wake_after_s=0)
+    assert (await rig.task(made.id)).put_off == ""
+
+
+async def test_a_wake_that_could_not_be_read_keeps_the_loop(rig: Rig, peer: Peer) -> None:
+    made = await loop(rig)
+    async with rig.running():
+        await iterate(rig, peer, error=f"{MISASKED}: delay_seconds: must be a number")
+    task = await rig.task(made.id)
+    assert (task.state, task.next_fire_at.seconds - made.created_at.seconds) == ("active", 1500)
+    (fire,) = (await rig.service.list_fires(wire.ListFiresRequest(name=made.id))).fires
+    assert fire.reason == f"{MISASKED}: delay_seconds: must be a number"
+
+
 async def test_answers_and_other_agents_do_not_take_over(rig: Rig, peer: Peer) -> None:
     made = await loop(rig)
     async with rig.running():
@@ -376,7 +405,8 @@ async def test_answers_and_other_agents_do_not_take_over(rig: Rig, peer: Peer) -
         await tell(rig, peer, accepted["fire_id"], State.INTERRUPTED, thread_id=made.id)
         answer = runtime.TurnEvent.ANSWER
         await tell(rig, peer, accepted["fire_id"], State.RESUMED, thread_id=made.id, trigger=answer)
-        await tell(rig, peer, "", State.STARTED, thread_id=made.id, trigger=runtime.TurnEvent.AGENT)
+        for beside in (runtime.TurnEvent.AGENT, runtime.TurnEvent.ASIDE):
+            await tell(rig, peer, "", State.STARTED, thread_id=made.id, trigger=beside)
         await tell(rig, peer, accepted["fire_id"], State.SUCCEEDED, thread_id=made.id, wake_after_s=9)
         await rig.trail.saw("fire.settled")
     assert (await rig.task(made.id)).state == "active"

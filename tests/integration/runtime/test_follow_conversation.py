@@ -312,6 +312,29 @@ async def test_an_author_answers_while_the_conversation_goes_by(desk: Desk, monk
         os.close(descriptor)
 
 
+async def test_a_message_that_would_end_a_loop_is_sent_when_its_author_has_said_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
+    desk.category("work", tools=["loop.wakeup"])
+    desk.category("conversation")
+    desk.script["go"] = [calls(("schedule_loop_wakeup", {"delay_seconds": 60}))]
+    first = await desk.send("good morning")
+    await desk.stopped(first.turn_id)
+    await desk.run(kind="wake", task_id="loop-0000000a", fire_id="loop-0000000a@1~w1", thread_id=first.thread_id)
+    screen = Screen(Console(file=io.StringIO(), force_terminal=True, width=80, _environ={}), typing=True)
+    dialogue = Dialogue("main", screen, Following("main", limit=50, live=True))
+    async with served(desk):
+        for line in ("never mind\r", "?\r", "how far are you?\r"):
+            await asyncio.to_thread(dialogue._take_keys, line.encode())
+        assert len(await desk.conversation()) == 2, "it was asked about, and nothing was sent"
+        assert "loop-0000000a paces itself here" in screen._status
+        await asyncio.to_thread(dialogue._take_keys, b"n\r")
+    *_, sent = await desk.conversation()
+    assert sent.messages[0].text == "how far are you?"
+    assert (await desk.send("well?", look=True)).takes_over == "loop-0000000a", "it goes on"
+
+
 async def test_triage_goes_through_what_waits(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

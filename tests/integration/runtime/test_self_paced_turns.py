@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 
 from agent_runtime.graph.agent.default import system_prompt
-from agent_runtime.model.trigger import from_envelope, identify, to_envelope
+from agent_runtime.model.trigger import MISASKED, from_envelope, identify, to_envelope
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.store.idempotency import Call
 from agent_runtime.tools.loops import Loops
@@ -110,6 +111,33 @@ async def test_what_is_no_time_to_come_within_a_week_is_refused_to_the_model(pac
     told = await answers(paced)
     assert len(told) == len(delays)
     assert all("delay_seconds" in one and "number" in one for one in told), told
+    assert event.error.startswith(f"{MISASKED}: "), "the runner keeps the loop armed, and its author is told why"
+    *_, shown = await paced.conversation()
+    assert shown.error == event.error
+
+
+@pytest.mark.parametrize("args", [{"delaySeconds": 60}, {"delay_seconds": 60, "when": "later"}, {"reason": 5}])
+async def test_a_wake_with_wrong_arguments_is_told_to_the_runner_also_of_a_silent_turn(paced: Bench, args: Any) -> None:
+    paced.category("work", tools=["loop.wakeup"], silent=True)
+    paced.script["go"] = [calls(("schedule_loop_wakeup", args)), AIMessage("")]
+    event = await paced.run(**of_loop())
+    assert not event.HasField("wake_after_s"), "what is not understood is no wake at once"
+    assert event.error.startswith(MISASKED)
+
+
+async def test_the_delay_and_the_reason_may_be_left_out(paced: Bench) -> None:
+    paced.script["go"] = [calls(("schedule_loop_wakeup", {})), AIMessage("one step done")]
+    event = await paced.run(**of_loop())
+    assert (event.wake_after_s, event.error) == (0, "")
+
+
+async def test_a_wake_that_its_author_rejected_ends_the_loop(bench: Bench) -> None:
+    bench.script["go"] = [calls(wake(5)), AIMessage("as you wish")]
+    stopped = await bench.run(**of_loop())
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, "reject", message="enough")
+    event = await bench.stopped(stopped.turn_id, after=stopped.sequence)
+    assert (event.state, event.HasField("wake_after_s"), event.error) == (STATES.SUCCEEDED, False, "")
 
 
 async def test_an_authors_turn_has_no_loop_to_wake_and_is_told_so(bench: Bench) -> None:
@@ -128,13 +156,43 @@ async def test_an_author_who_writes_into_its_thread_is_told_that_it_ends_and_the
     paced.category("conversation")
     paced.script["go"] = [calls(wake(60))]
     ended = await paced.run(**of_loop())
-    sent = await paced.send("stop, I do it myself")
+    look = await paced.send("stop, I do it myself", thread_id=LOOP, look=True)
+    assert (look.thread_id, look.takes_over, look.turn_id) == (LOOP, LOOP, ""), "it is told before anything is sent"
+    sent = await paced.send("stop, I do it myself", thread_id=LOOP)
     assert (sent.thread_id, sent.takes_over) == (LOOP, LOOP)
     after = await paced.events(until=lambda event: event.turn_id == sent.turn_id, after=ended.sequence)
     started = after[-1]
     assert (started.state, started.trigger, started.thread_id) == (STATES.STARTED, wire.TurnEvent.AUTHOR, LOOP)
     await paced.stopped(sent.turn_id)
     assert (await paced.send("and now?")).takes_over == "", "it ended before"
+
+
+async def test_a_message_that_names_no_thread_goes_past_the_thread_of_a_loop_that_goes_on(paced: Bench) -> None:
+    paced.category("conversation")
+    paced.script["go"] = paced.script["again"] = [calls(wake(60))]
+    before = await paced.send("good morning")
+    await paced.stopped(before.turn_id)
+    await paced.run(**of_loop())
+    beside = await paced.send("and how are you?")
+    assert (beside.thread_id, beside.takes_over, beside.beside) == (before.thread_id, "", LOOP)
+    await paced.stopped(beside.turn_id)
+    into = await paced.send("look closer", thread_id=LOOP, keep_loop=True)
+    assert (into.thread_id, into.takes_over) == (LOOP, ""), "its author said that it goes on"
+    seen = await paced.events(until=lambda event: event.turn_id == into.turn_id)
+    assert seen[-1].trigger == wire.TurnEvent.ASIDE, "the runner ends no loop for it"
+    await paced.stopped(into.turn_id)
+    assert (await paced.send("well?", look=True)).beside == LOOP, "it still goes on"
+    await paced.run(2, prompt="again", **of_loop(fire_id=f"{LOOP}@2~w2"))
+    assert (await paced.send("well?")).thread_id == before.thread_id, "the loop's thread is no other conversation's"
+
+
+async def test_a_loop_in_a_conversation_is_taken_over_by_the_next_message_there(paced: Bench) -> None:
+    paced.category("conversation")
+    paced.script["go"] = [calls(wake(60))]
+    before = await paced.send("good morning")
+    await paced.stopped(before.turn_id)
+    await paced.run(**of_loop(thread_id=before.thread_id))
+    assert (await paced.send("I do it myself")).takes_over == LOOP
 
 
 async def test_a_turn_of_a_task_with_times_is_told_that_it_may_change_nothing_and_nothing_is_taken_over(

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model.task import Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, replace
+from task_runner.model.task import MISASKED, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, replace
 from task_runner.planner import self_paced
 from task_runner.planner.budgets import Ended
 from task_runner.planner.planner import plan, withdraw
@@ -175,17 +175,48 @@ def test_an_ended_task_is_armed_by_no_turn() -> None:
     assert self_paced.turns_ended(over, [ended(wake, at=NOW, asks=1)])[0] == over
 
 
-def test_a_wake_asked_for_at_once_for_ever_is_put_off_and_then_paused() -> None:
-    one, gaps, why = task(first="0s", if_silent="end"), list[float](), ""
-    while not why and len(gaps) < 200:
+def test_a_loop_keeps_the_pace_asked_for_until_its_budget_of_an_hour_is_used_up_and_says_so() -> None:
+    one, gaps = task(first="0s", if_silent="end"), list[float]()
+    for _ in range(601):
         before = in_s(one)
         one, why = after(one, asks=0, seconds=0)
+        assert why == ""
         gaps.append(in_s(one) - before)
-    assert gaps == [0.0] * 20 + [30.0] * 80
-    assert why.startswith("100 wakes at once in a row")
-    assert "put off to 30s" in one.pacing.why
-    slower, _ = after(one, asks=10)
-    assert slower.pacing.at_once == 0
+    assert gaps == [0.0] * 599 + [3600.0, 0.0], "600 an hour by default; then the next hour begins"
+    slow, _ = after(task(first="0s"), asks=0)
+    assert slow.pacing.put_off == ""
+
+
+def test_the_author_sets_the_budget_of_an_hour_by_turns_or_by_tokens() -> None:
+    one, _ = after(task(first="0s", budget={"turns_per_hour": 2}), asks=0, seconds=0)
+    assert self_paced.earliest_wake(one, NOW) is None
+    assert self_paced.earliest_wake(one, NOW, running=1) == NOW + timedelta(hours=1)
+    one, _ = after(one, asks=60, seconds=0)
+    assert (in_s(one), one.pacing.put_off) == (
+        3600, "put off to 2026-03-02T10:00:00Z, as its budget of the hour is used up: turns_per_hour is 2"
+    )  # fmt: skip
+    assert one.pacing.put_off in one.pacing.why
+    assert self_paced.rescheduled(one, NOW, timedelta(0)).pacing.put_off == "", "its author says otherwise"
+    later, _ = after(one, asks=7200, seconds=0)
+    assert later.pacing.put_off == ""
+    costly, wake = woken(task(first="0s", budget={"tokens_per_hour": 50}))
+    turn = replace(ended(wake, at=NOW, asks=0), tokens=60)
+    assert "tokens_per_hour is 50" in self_paced.turns_ended(costly, [turn])[0].pacing.put_off
+
+
+def test_a_limit_of_an_hour_is_for_self_paced_tasks() -> None:
+    fixed = wire.TaskSpec(name="a", category="c", channel="c", prompt="p", every="1m", budget={"turns_per_hour": 9})
+    with pytest.raises(InvalidInput, match="only for a self-paced task"):
+        parse_spec(fixed, DEFAULTS, NOW)
+
+
+def test_a_wake_that_was_asked_for_with_wrong_arguments_keeps_the_loop_armed_and_says_so() -> None:
+    reason = f"{MISASKED}: delay_seconds: must be a number"
+    one, why = after(task(first="0s", if_silent="end"), reason=reason)
+    assert (one.state, in_s(one), why) == (TaskState.ACTIVE, 1502, "")
+    assert reason in one.pacing.why
+    good = after(task(first="0s", if_silent="end"), reason=reason, asks=5)[0]
+    assert in_s(good) == 7, "a later call was right"
 
 
 def test_a_wake_beyond_a_year_is_cut_and_said_to_be() -> None:
