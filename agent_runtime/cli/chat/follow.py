@@ -267,9 +267,7 @@ class Dialogue:
         elif command.does in {"problem", "nothing"}:
             self._screen.tell(command.text)
         elif command is not self._unsent and command.does == "say" and (loop := self._ends(command)):
-            self._screen.tell(
-                f"{loop} paces itself here, and ends by this. Enter: send it; n: send it, the loop goes on"
-            )
+            self._screen.tell(f"{loop} ends by this. Enter: send; n: send, the loop goes on")
         else:
             self._unsent = None
             self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change_in_conversation))
