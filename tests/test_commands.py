@@ -214,3 +214,43 @@ def test_options_of_every_command_stand_anywhere(tmp_path: Path, capsys: Any) ->
     assert outcome("down", "--json", *home, capsys=capsys)[2].startswith("error: No such option: --json")
     for program in BUILT:
         assert outcome("--version", program=program, capsys=capsys) == (0, "turnkeeper 0.1.0\n", "")
+
+
+@pytest.fixture
+def say(tmp_path: Path, capsys: Any) -> Any:
+    """Run a command of turnkeeper's in a home with two tasks, in this process and without a daemon."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        return outcome("--home", str(tmp_path / "h"), "--utc", *argv, capsys=capsys)
+
+    run("init")
+    for name in ("digest", "watering"):
+        run("task", "create", name, "--every", "5m", "--category", "loop", "--channel", "general", "--prompt", "p")
+    return run
+
+
+def test_a_task_is_named_by_the_beginning_of_its_name_if_no_other_begins_so(say: Any) -> None:
+    code, said, error = say("task", "pause", "dig", "--until", "in 2h")
+    assert (code, said) == (0, "digest paused\n")
+    assert "dig stands for digest" in error
+    assert "paused" in say("task", "show", "digest")[1]
+    say("task", "create", "digger", "--every", "5m", "--category", "loop", "--channel", "c", "--prompt", "p")
+    code, _, error = say("task", "delete", "dig", "--yes")
+    assert (code, "2 tasks begin with 'dig': digest, digger" in error) == (4, True)
+    assert "did you mean watering?" in say("task", "show", "watring")[2]
+    assert say("task", "show", "nothing-like-it")[0] == 3
+
+
+def test_every_command_takes_times_in_the_same_forms(say: Any) -> None:
+    for option, time in (("--start", "tomorrow 9am"), ("--end", "in 9d"), ("--expires", "2h")):
+        code, _, error = say("task", "edit", "digest", option, time)
+        assert code == 0, error
+    say("task", "create", "once", "--at", "mon 17:30", *["--category", "loop", "--channel", "c", "--prompt", "p"])
+    assert "17:30:00" in say("task", "list")[1]
+    assert say("task", "explain", "digest", "--at", "2h ago")[0] == 0
+    assert say("task", "backfill", "digest", "--from", "2d", "--to", "yesterday noon", "--dry-run")[0] == 0
+    assert say("task", "simulate", "digest", "--from", "now", "--to", "in 2h")[0] == 0
+    assert say("task", "next", "--cron", "0 9 * * *", "--from", "tomorrow noon")[0] == 0
+    assert say("categories", "rehearse", str(ROOT / "categories" / "loop.toml"), "--since", "yesterday")[0] == 0
+    code, _, error = say("task", "pause", "digest", "--until", "someday")
+    assert (code, "2h or tomorrow 9am" in error) == (2, True)

@@ -27,7 +27,7 @@ from turnkeeper import commands
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError, machine_trouble
-from turnkeeper.times import shown_in
+from turnkeeper.times import shown_in, written_time
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _TURNKEEPER_HELP = "Run scheduled work for an AI agent, talk with it, and decide what waits for you."
@@ -99,6 +99,11 @@ def when(at: datetime | None) -> str:
         return ""
     shown = shown_in(at, UTC if _common.utc else None)
     return shown.strftime("%Y-%m-%d %H:%M:%S") + ("Z" if _common.utc else "")
+
+
+def time_given(text: str, *, past: bool = False) -> str:
+    """Return a time of the command line in ISO form; every command that takes a time takes it by this."""
+    return written_time(text, SystemClock().now().astimezone(), past=past)
 
 
 def _check_text(argv: Sequence[str]) -> None:

@@ -18,6 +18,10 @@ _NAMES = {
 _UNIT_OF = {name: unit for unit, names in _NAMES.items() for name in names}
 _PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*", re.ASCII)
 LONGEST = timedelta(days=36_525)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DAYS = {"today": 0, "tomorrow": 1, "yesterday": -1}
+_HOURS = {"noon": (12, 0), "midnight": (0, 0)}
+_HOUR = re.compile(r"(\d{1,2})(?::(\d\d))?\s*(am|pm)?", re.ASCII)
 
 
 def to_us(at: datetime) -> int:
@@ -98,6 +102,71 @@ def parse_duration(text: str, *, field: str = "duration") -> timedelta:
     if not seen or total > LONGEST.total_seconds():
         raise _refused(text, field)
     return timedelta(seconds=total)
+
+
+def written_time(text: str, now: datetime, *, past: bool = False) -> str:
+    """Return a time as people write it in ISO form: with `Z` for a span from now, else wall time without an offset.
+
+    >>> now = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)  # a Friday
+    >>> [written_time(text, now) for text in ("2h", "tomorrow 9am", "mon 17:30", "noon")]
+    ['2026-11-20T17:30:00Z', '2026-11-21T09:00:00', '2026-11-23T17:30:00', '2026-11-21T12:00:00']
+    >>> written_time("1d", now, past=True), written_time("2h ago", now), written_time("9am", now, past=True)
+    ('2026-11-19T15:30:00Z', '2026-11-20T13:30:00Z', '2026-11-20T09:00:00')
+
+    Args:
+        text: a duration, perhaps with `in` before or `ago` after it; a day (today, tomorrow, yesterday, a weekday, a
+            date) and a time of day (9am, 17:30, noon), or one of both. Any other text is returned as it is.
+        now: the present, in the zone whose days are meant.
+        past: a duration alone, a weekday or a time of day alone lies before now, and not after it.
+    """
+    words = text.strip().lower()
+    if words == "now":
+        return rfc3339(now.replace(microsecond=0))
+    bare = words.removeprefix("in ").removesuffix(" ago")
+    try:
+        span = parse_duration(bare)
+        back = words.endswith(" ago") or (past and not words.startswith("in "))
+        return rfc3339(now.replace(microsecond=0) + (-span if back else span))
+    except (InvalidInput, OverflowError):
+        return _wall_time(words, now, past=past) or text
+
+
+def _wall_time(words: str, now: datetime, *, past: bool) -> str:
+    """Return the wall time of a day, a time of day, or both; empty for anything else."""
+    first, _, rest = words.partition(" ")
+    day, rest = _day(first, now, past=past), rest.strip().removeprefix("at ")
+    hour = _time_of_day(rest if day else words.removeprefix("at "))
+    if hour is None and (day is None or rest):
+        return ""
+    at = (day or now).replace(
+        hour=(hour or (0, 0))[0], minute=(hour or (0, 0))[1], second=0, microsecond=0, tzinfo=None
+    )
+    if day is None and (at > now.replace(tzinfo=None)) is past:
+        at += timedelta(days=-1 if past else 1)
+    return at.isoformat()
+
+
+def _day(word: str, now: datetime, *, past: bool) -> datetime | None:
+    if word in _DAYS:
+        return now + timedelta(days=_DAYS[word])
+    found = next((place for place, name in enumerate(_WEEKDAYS) if len(word) > 2 and name.startswith(word)), None)
+    if found is not None:
+        ahead = found - now.weekday()
+        return now + timedelta(days=-((-ahead - 1) % 7 + 1) if past else (ahead - 1) % 7 + 1)
+    try:
+        return datetime.fromisoformat(word) if len(word) == len("2026-11-20") else None
+    except ValueError:
+        return None
+
+
+def _time_of_day(text: str) -> tuple[int, int] | None:
+    found = _HOUR.fullmatch(text)
+    if text in _HOURS or found is None or not (found[2] or found[3]):
+        return _HOURS.get(text)
+    hour, minute, half = int(found[1]), int(found[2] or 0), found[3]
+    if minute > 59 or hour > (12 if half else 23) or (half and not hour):
+        return None
+    return (hour % 12 + (12 if half == "pm" else 0) if half else hour), minute
 
 
 def _refused(text: str, field: str) -> InvalidInput:

@@ -14,7 +14,7 @@ from agent_runtime.cli.rows import columns
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows, status
-from turnkeeper.errors import EXIT_USAGE, NotFound
+from turnkeeper.errors import EXIT_USAGE, NotFound, meant
 
 if TYPE_CHECKING:
     from agent_runtime.permissions.categories import Categories, CategoryEntry, Finding
@@ -58,7 +58,7 @@ def show(
     """
     entries = {entry.name: entry for entry in _load().all()}
     if name not in entries:
-        raise NotFound(f"no category {name[:80]!r}", hint=f"there are {', '.join(entries)}")
+        raise NotFound(f"no category {name[:80]!r}", hint=meant(name, entries))
     row = _row(entries[name])
     lines = [
         ("name", row["name"]),

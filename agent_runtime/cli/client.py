@@ -16,7 +16,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
-from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, meant
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import ProcessLock, is_held
 
@@ -98,11 +98,23 @@ def find(found: Sequence[Row], key: str, given: str, what: str) -> Row:
     exact = [row for row in found if row[key] == given]
     named = exact or [row for row in found if given and row[key].startswith(given)]
     if not named:
-        raise NotFound(f"no {what} {given[:80]!r}", hint=f"see: agent-runtime {what}s list")
+        hint = meant(given, (row[key] for row in found))
+        see = f"see: agent-runtime {what}s list"
+        raise NotFound(f"no {what} {given[:80]!r}", hint=hint if hint.startswith("did you mean") else see)
     if len(named) > 1:
         ids = ", ".join(row[key] for row in named[:4])
         raise Conflict(f"{len(named)} {what}s begin with {given!r}: {ids}", hint="give more of the id")
     return named[0]
+
+
+def channel_named(given: str) -> str:
+    """Return the one channel whose name is longer than given. Raises NotFound, or Conflict for several."""
+    channels = [to_json(one) for one in read("ListChannels", wire.ListChannelsRequest()).channels]
+    try:
+        return str(find([row for row in channels if row["channel"] != given], "channel", given, "channel")["channel"])
+    except NotFound as error:
+        known = error.hint if error.hint.startswith("did you mean") else "see: agent-runtime conversation list"
+        raise NotFound(f"no conversation in channel {given[:80]!r}", hint=known) from None
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.restart import lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
-from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import Output, note, show_record, show_rows
+from turnkeeper.console import Output, note, show_record, show_rows, time_given
 from turnkeeper.errors import InvalidInput
-from turnkeeper.times import from_us, parse_duration, parse_rfc3339, rfc3339, to_us
+from turnkeeper.times import from_us, rfc3339, to_us
 
 AT_ONCE = 500
 
@@ -159,17 +158,10 @@ def _since(text: str) -> datetime | None:
     if not text:
         return None
     try:
-        return parse_rfc3339(text)
-    except ValueError:
-        pass  # then it is how long ago
-    try:
-        return SystemClock().now() - parse_duration(text, field="--since")
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"{text[:80]!r} is neither a duration nor an instant",
-            where="--since",
-            hint="write for example 7d, 12h or 2026-11-01T00:00:00Z",
-        ) from error
+        return datetime.fromisoformat(time_given(text, past=True)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        hint = "write for example 7d, yesterday 9am or 2026-11-01T00:00:00Z"
+        raise InvalidInput(f"{text[:80]!r} is neither a duration nor an instant", where="--since", hint=hint) from error
 
 
 def _summary(found: Found) -> list[str]:

@@ -12,7 +12,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper import console
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
-from turnkeeper.errors import Conflict
+from turnkeeper.errors import Conflict, NotFound, meant
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import is_held
 
@@ -41,7 +41,35 @@ class Runner:
         self._caller = self._connect() if self.serving else None
 
     def call(self, method: str, request: Any) -> Any:
-        """Call an operation, named as on the wire. Raises TurnkeeperError."""
+        """Call an operation, named as on the wire; a task may be named by the beginning of its name or id.
+
+        Raises TurnkeeperError.
+        """
+        try:
+            return self._call(method, request)
+        except NotFound as error:
+            given = getattr(request, "name", "")
+            if not given or not error.what.startswith("no task named "):
+                raise
+            task = self._meant(given, error)
+            console.note(f"{given} stands for {task.spec.name}")
+            request.name = task.id
+            return self._call(method, request)
+
+    def _meant(self, given: str, error: NotFound) -> Any:
+        """Return the one task whose name or id begins as given. Raises `error`, with what may be meant, or Conflict."""
+        tasks = self._call("ListTasks", wire.ListTasksRequest()).tasks
+        found = [task for task in tasks if task.spec.name.startswith(given) or task.id.startswith(given)]
+        names = sorted(task.spec.name for task in found)
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} tasks begin with {given!r}: {', '.join(names[:4])}", hint="give more of it")
+        if not found:
+            hint = meant(given, (task.spec.name for task in tasks))
+            error.hint = hint if hint.startswith("did you mean") else error.hint
+            raise error
+        return found[0]
+
+    def _call(self, method: str, request: Any) -> Any:
         if self._caller is not None:
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
         if self.homeless:

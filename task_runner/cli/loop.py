@@ -12,7 +12,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, all_tasks, complete_channel, runner
 from task_runner.cli.rows import column, left_column, local, task_row, time, time_column
 from task_runner.cli.show import show_again, show_change, up_since
-from task_runner.cli.state import tick
+from task_runner.cli.state import YesOption, delete_task, tick
 from task_runner.cli.tasks import create_spec, fill, takes_task_options
 from task_runner.model.fields import SCHEDULES
 from turnkeeper import console
@@ -88,13 +88,13 @@ def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
     return pace if prompted else pace | {"prompt": prompt}
 
 
-def delete(loop: IdArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a loop; its history stays readable by its id.
+def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
+    """Delete a loop; its history stays readable, and a running turn finishes. On a terminal it asks first.
 
     Example: task-runner loop delete loop-7f3c2a10
     """
     chosen = runner()
-    show_change(chosen.call("DeleteTask", wire.DeleteTaskRequest(name=_loop(chosen, loop).id)), output, "deleted")
+    delete_task(chosen, _loop(chosen, loop), output, yes=yes)
 
 
 def pause(
@@ -108,7 +108,7 @@ def pause(
     Example: task-runner loop pause loop-7f3c2a10
     """
     chosen = runner()
-    request = wire.PauseTaskRequest(name=_loop(chosen, loop).id, note=note, until=until)
+    request = wire.PauseTaskRequest(name=_loop(chosen, loop).id, note=note, until=console.time_given(until))
     show_change(chosen.call("PauseTask", request), output, "paused")
 
 
@@ -180,7 +180,7 @@ def _loop(chosen: Runner, name: str) -> Any:
 
 def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every second.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """List loops, next to fire first.

@@ -14,7 +14,7 @@ from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, InvalidInput, Unreachable
-from turnkeeper.times import format_rough, parse_rfc3339
+from turnkeeper.times import format_rough
 
 _REFRESH_S = 2.0
 _LONGEST_PROMPT = 60
@@ -43,7 +43,7 @@ def list_(
     ] = "",
     state: Annotated[str, typer.Option("--state", help="Only tasks in this state.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this label, as key=value.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every two seconds.")] = False,
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
@@ -155,9 +155,9 @@ def next_(
             setattr(request.spec, field, value)
     if from_ is not None:
         try:
-            getattr(request, "from").FromDatetime(parse_rfc3339(from_))
-        except ValueError as error:
-            hint = "write for example 2026-11-21T09:00:00Z"
+            getattr(request, "from").FromDatetime(datetime.fromisoformat(console.time_given(from_)).astimezone())
+        except (ValueError, OverflowError) as error:
+            hint = "write for example 2026-11-21T09:00:00Z or tomorrow 9am"
             raise InvalidInput(f"{from_[:60]!r} is not an instant", where="--from", hint=hint) from error
     answer = runner().call("PreviewSchedule", request)
     rows = [row_of(nominal) for nominal in answer.nominals]
@@ -211,7 +211,7 @@ def explain(
 
     Example: task-runner explain digest --at 2026-11-20T09:00
     """
-    answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=at))
+    answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
     if output in {console.Output.TABLE, console.Output.WIDE}:
         for line in answer.lines:
             typer.echo(console.plain(line))

@@ -114,9 +114,9 @@ def _outage(text: str) -> Outage:
 
 def _instant(text: str, flag: str) -> datetime:
     try:
-        return datetime.fromisoformat(text).astimezone()
+        return datetime.fromisoformat(console.time_given(text)).astimezone()
     except (ValueError, OverflowError) as error:
-        hint = "write for example 2026-11-21T09:00:00Z, or 2026-11-21 for local time"
+        hint = "write for example 2026-11-21T09:00:00Z, tomorrow 9am, or 2026-11-21 for local time"
         raise InvalidInput(f"{text[:60]!r} is not a time", where=flag, hint=hint) from error
 
 

@@ -31,7 +31,7 @@ def pause(
 
     Example: task-runner pause digest --note holidays --until 2026-12-27T09:00
     """
-    _change("PauseTask", wire.PauseTaskRequest(name=name, note=note, until=until), output, "paused")
+    _change("PauseTask", wire.PauseTaskRequest(name=name, note=note, until=console.time_given(until)), output, "paused")
 
 
 def resume(
@@ -77,12 +77,23 @@ def enable(name: NameArgument, output: console.OutputOption = console.Output.TAB
     _change("EnableTask", wire.EnableTaskRequest(name=name), output, "enabled")
 
 
-def delete(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a task; its history stays readable by its id, and a running turn finishes.
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask, as a terminal does otherwise.")]
+
+
+def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
+    """Delete a task; its history stays readable, and a running turn finishes. On a terminal it asks first.
 
     Example: task-runner delete digest
     """
-    _change("DeleteTask", wire.DeleteTaskRequest(name=name), output, "deleted")
+    chosen = runner()
+    delete_task(chosen, chosen.call("GetTask", wire.GetTaskRequest(name=name)), output, yes=yes)
+
+
+def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool) -> None:
+    """Delete a task or a loop, after a question on a terminal."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete {console.plain(task.spec.name)}?", abort=True, err=True)
+    show_change(chosen.call("DeleteTask", wire.DeleteTaskRequest(name=task.id)), output, "deleted")
 
 
 def run(

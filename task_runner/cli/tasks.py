@@ -14,7 +14,7 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NameArgument, complete_channel, read_file, runner
 from task_runner.cli.rows import events_lines, local, row_of, task_row, time
-from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, JSON, SCHEDULES, Field, put
+from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, INSTANT, JSON, SCHEDULES, Field, put
 from task_runner.model.task import own_thread
 from turnkeeper import console
 from turnkeeper.entropy import SystemEntropy
@@ -100,6 +100,8 @@ def _value(field: Field, value: Any) -> Any:
     """Return an option's value as a spec has it."""
     if field.kind is JSON:
         return read_file(value[1:]) if value.startswith("@") else value
+    if field.kind is INSTANT or field.name == "at":
+        return console.time_given(value)
     if field.kind is EXCLUSIONS:
         # Imported only now: few tasks exclude anything, and reading calendars takes a library.
         return importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, Path())
@@ -256,6 +258,7 @@ def backfill(
     Example: task-runner backfill digest --from 2026-11-01 --to 2026-11-08 --dry-run
     """
     chosen = runner()
+    from_, to = (console.time_given(text, past=True) for text in (from_, to))
     request = wire.BackfillTaskRequest(name=name, to=to, all=all_, dry_run=dry_run, request_id=SystemEntropy().hex(12))
     setattr(request, "from", from_)
     answer = chosen.call("BackfillTask", request)

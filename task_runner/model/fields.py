@@ -62,7 +62,7 @@ def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
         instant = parse_rfc3339(local.isoformat())
         skipped = instant.astimezone(zone(timezone)).replace(tzinfo=None) != at
     except (ValueError, OverflowError) as error:
-        hint = "write for example 2026-11-21T09:00:00Z, or 2026-11-21T09:00 for local time"
+        hint = "write 2026-11-21T09:00:00Z or 2026-11-21T09:00; for a command also 2h or tomorrow 9am"
         raise InvalidInput(f"{text[:60]!r} is not a time", where=field, hint=hint) from error
     if skipped:
         raise InvalidInput(f"{text!r} does not exist in {timezone}: the clocks skip it", where=field)

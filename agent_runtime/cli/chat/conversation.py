@@ -8,14 +8,14 @@ import typer
 
 from agent_runtime.cli.chat.follow import Following, follow_on_terminal
 from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
-from agent_runtime.cli.client import change, complete_channel, read
+from agent_runtime.cli.client import change, channel_named, complete_channel, read
 from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command, waiting_line
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import LimitOption, Output, OutputOption, console, note, plain, show_rows, status
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Denied, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
 from turnkeeper.times import parse_duration
 
 app = typer.Typer(
@@ -63,7 +63,8 @@ def show(
     found = read("GetConversation", wire.GetConversationRequest(channel=channel, limit=limit))
     turns = list(found.turns)
     if not turns:
-        raise NotFound(f"no conversation in channel {channel[:80]!r}", hint="see: agent-runtime conversation list")
+        show(channel_named(channel), limit=limit, output=output)
+        return
     if output in FOR_PEOPLE:
         out, wide = console(), output is Output.WIDE
         view: View = Screen(out, wide=wide) if out.is_terminal else LineView(out, wide=wide)

@@ -165,7 +165,7 @@ async def test_a_wrong_file_or_time_is_one_clear_line(ar: Commands, tmp_path: Pa
     assert "no such file" in ar.err
     ar("rehearse", draft(tmp_path, 'name = "work"\n[scopes]\ntools = ["all"]\n'), code=2)
     assert "a-draft.toml:3: scopes.tools" in ar.err
-    ar("rehearse", draft(tmp_path, NARROW), "--since", "yesterday", code=2)
+    ar("rehearse", draft(tmp_path, NARROW), "--since", "someday", code=2)
     assert "neither a duration nor an instant" in ar.err
 
 
