@@ -1,10 +1,8 @@
 """`loop`: prompts that run again and again, made from few words: an interval, a cron expression or neither."""
 
-import re
 import sys
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +13,7 @@ from task_runner.cli.show import show_again, show_change, up_since
 from task_runner.cli.state import YesOption, delete_task, tick
 from task_runner.cli.tasks import create_spec, fill, takes_task_options
 from task_runner.model.fields import SCHEDULES
+from task_runner.model.words import read_words, schedule_of
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_duration
@@ -23,15 +22,6 @@ _REFRESH_S = 1.0
 _LONGEST_PROMPT = 60
 _ENDED = frozenset({"done", "expired"})
 _MODES = {"every": "fixed", "on": "event"}
-_UNITS = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)"
-_SPAN = rf"[0-9]+\s*{_UNITS}(?:\s*[0-9]+\s*{_UNITS})*"
-_INTERVAL = re.compile(rf"(?:every\s+)?({_SPAN})", re.IGNORECASE)
-_LEADING = re.compile(rf"(?:every\s+)?({_SPAN})[:,]?\s+(\S.*)", re.IGNORECASE | re.DOTALL)
-_TRAILING = re.compile(rf"(.*\S)[,;]?\s+every\s+({_SPAN})[.!]?", re.IGNORECASE | re.DOTALL)
-_NAMES = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun"
-_FIELD = re.compile(rf"(?:[0-9*/,#?L-]|H(?:\([0-9-]+\))?|{_NAMES})+", re.IGNORECASE)
-_NICKNAME = re.compile(r"@[a-z]+")
-_FIELDS, _MOST_FIELDS = 5, 6
 
 
 def is_loop(task: Any) -> bool:
@@ -229,85 +219,6 @@ _COLUMNS = [
     column("THREAD", "thread_id", wide=True),
     console.Column("REASON", lambda row: row["reason"] or row["put_off"], wide=True),
 ]
-
-
-class Words(NamedTuple):
-    """What was understood.
-
-    Attributes:
-        kind: `every`, `cron`, or `dynamic` where the words name no time.
-        schedule: the interval or the expression; empty for `dynamic`.
-        prompt: the rest.
-    """
-
-    kind: str
-    schedule: str
-    prompt: str
-
-
-def read_words(words: Sequence[str]) -> Words:
-    """Return what the arguments of `loop create` mean.
-
-    >>> read_words(["15m", "check CI"])
-    Words(kind='every', schedule='15m', prompt='check CI')
-    >>> read_words(["check CI every 2 hours"])
-    Words(kind='every', schedule='2 hours', prompt='check CI')
-    >>> read_words(["0", "9", "*", "*", "1-5", "check", "CI"])
-    Words(kind='cron', schedule='0 9 * * 1-5', prompt='check CI')
-    >>> read_words(["check CI"])
-    Words(kind='dynamic', schedule='', prompt='check CI')
-
-    Raises:
-        InvalidInput: no words, no prompt, or two arguments of which the first is no schedule.
-    """
-    text = " ".join(words).strip()
-    if not text:
-        raise InvalidInput("no prompt", where="loop create", hint='for example: loop create 15m "check the build"')
-    found = _of_first(words) if len(words) > 1 else None
-    if found is None and len(words) == 2:
-        what = f"{words[0][:60]!r} is neither an interval nor a cron expression"
-        raise InvalidInput(what, where="loop create", hint="write 15m or '0 9 * * 1-5' before the prompt, or quote it")
-    return found or _of_text(text)
-
-
-def schedule_of(words: Sequence[str]) -> Words:
-    """Return what the arguments mean where the prompt is given otherwise. Raises InvalidInput: not a schedule."""
-    if not words:
-        return Words("dynamic", "", "")
-    found = _of_first([" ".join(words), ""])
-    if found is None:
-        what = f"{' '.join(words)[:60]!r} is neither an interval nor a cron expression"
-        raise InvalidInput(what, where="loop create", hint="leave the words or --prompt out")
-    return found
-
-
-def _of_first(words: Sequence[str]) -> Words | None:
-    """Read the first argument as a schedule of its own, and the others as the prompt."""
-    first, prompt = words[0].strip(), " ".join(words[1:]).strip()
-    if interval := _INTERVAL.fullmatch(first):
-        return Words("every", interval[1], prompt)
-    fields = first.split()
-    if _NICKNAME.fullmatch(first) or (_FIELDS <= len(fields) <= _MOST_FIELDS and _are_fields(fields)):
-        return Words("cron", " ".join(fields), prompt)
-    return None
-
-
-def _of_text(text: str) -> Words:
-    """Read one text: what stands at its beginning, else an interval at its end, else neither."""
-    if leading := _LEADING.fullmatch(text):
-        return Words("every", leading[1], leading[2])
-    parts = text.split(maxsplit=_FIELDS)
-    if len(parts) > _FIELDS and _are_fields(parts[:_FIELDS]):
-        return Words("cron", " ".join(parts[:_FIELDS]), parts[_FIELDS])
-    if trailing := _TRAILING.fullmatch(text):
-        return Words("every", trailing[2], trailing[1])
-    if _INTERVAL.fullmatch(text) or _are_fields(text.split()):
-        raise InvalidInput("a schedule and no prompt", where="loop create", hint="say what the agent must do")
-    return Words("dynamic", "", text)
-
-
-def _are_fields(parts: Sequence[str]) -> bool:
-    return len(parts) >= _FIELDS and all(_FIELD.fullmatch(part) for part in parts)
 
 
 def commands() -> typer.Typer:

@@ -13,6 +13,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import UNDER_WAY, Definition, Task, TaskState, check_request_id
+from task_runner.model.words import read_line
 from task_runner.planner.budgets import HOURLY
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
@@ -77,7 +78,7 @@ class Service:
 
     async def create_task(self, request: wire.CreateTaskRequest) -> wire.CreateTaskResponse:
         """Store a new task, or with `dry_run` only say what it would be."""
-        now = self._clock.now()
+        now, request = self._clock.now(), _worded(request)
         spec = as_loop(request.spec, _UNNAMED) if request.loop else request.spec
         definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
         self._check_lasting([spec])
@@ -353,6 +354,19 @@ class Service:
         self._log.emit_all(events)
         if events:
             self._changed()
+
+
+def _worded(request: wire.CreateTaskRequest) -> wire.CreateTaskRequest:
+    """Return the request with what the words of a loop mean in its spec. Raises InvalidInput."""
+    if not request.words:
+        return request
+    if not request.loop:
+        raise InvalidInput("are for a loop", where="words", hint="give the fields of the spec")
+    said, whole = read_line(request.words), wire.CreateTaskRequest()
+    whole.CopyFrom(request)
+    setattr(whole.spec, said.kind, said.schedule or True)
+    whole.spec.prompt = said.prompt
+    return whole
 
 
 def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:

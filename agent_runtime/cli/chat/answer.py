@@ -21,7 +21,8 @@ from turnkeeper.errors import TurnkeeperError
 Does = Literal["approve", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]
 HELP = (
     "a 1 approve or accept · r 1 why  reject · e 1 {…} approve with these arguments · t 1 text  answer · "
-    "w what waits · q quit · anything else is said to the agent (say … if it looks like one of these)"
+    "w what waits · q quit · /loop 15m text  repeats it · /loop list · /loop stop · "
+    "anything else is said to the agent (say … if it looks like one of these)"
 )
 REFUSED = "not done: "
 LONGEST_SHOWN = 2000  # characters of a proposal that a conversation has; then an ellipsis stands for the rest

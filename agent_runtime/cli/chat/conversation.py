@@ -1,6 +1,7 @@
 """`agent-runtime conversation` and `agent-runtime send`."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,6 +139,9 @@ def send(
 ) -> None:
     """Send a message into a channel's conversation. It continues the thread of the newest turn there.
 
+    A text that begins with /loop is about loops: /loop 15m PROMPT makes one in this conversation; /loop list; /loop
+    stop. //loop is sent as /loop. What is read from standard input is always a message.
+
     With --wait the exit code is 0 when the turn ended well, 1 when it failed or was cancelled, and 7 when it waits for
     your decision.
 
@@ -145,6 +149,13 @@ def send(
     """
     if thread and new:
         raise InvalidInput("give only one of --thread and --new", where="thread")
+    if text.lstrip().startswith(("/loop", "//loop")):
+        loops = import_module("agent_runtime.cli.chat.loops")  # knows the runner: loaded where it is needed
+        if order := loops.parse_order(text):
+            for line in loops.carry_out(order, channel, thread_id=thread, new=new):
+                typer.echo(plain(line))
+            return
+        text = loops.message_of(text)
     patience_s = parse_duration(timeout, field="--timeout").total_seconds()
     words = sys.stdin.read() if text == "-" else text
     request = wire.SendMessageRequest(

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
-from agent_runtime.cli.chat.answer import HELP, Command, parse, perform, would_end
+from agent_runtime.cli.chat.answer import HELP, REFUSED, Command, parse, perform, would_end
 from agent_runtime.cli.chat.screen import Screen, View
 from agent_runtime.cli.client import change_in_conversation, held, runtime
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -22,6 +23,7 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError, Unreachable
 
 AGAIN_S = 0.5
+LOOPS = "agent_runtime.cli.chat.loops"
 MOST_WAITING = 256  # turns and pieces read and not shown yet; the runtime then sends fewer and longer pieces
 
 
@@ -224,6 +226,14 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
         following = Following(channel, limit=limit, live=True, on_event=wake)
         following.start()
         stack.callback(following.stop)
+
+        def show_loops(lines: list[str]) -> None:
+            screen.show_loops(lines)
+            wake()
+
+        loops = import_module(LOOPS).LoopsShown(channel, show_loops)
+        loops.start()
+        stack.callback(loops.stop)
         screen.tell("following; ? helps, q ends it" if typing else "following; Ctrl-C ends it")
         Dialogue(channel, screen, following).run(keyboard, news)
 
@@ -257,6 +267,12 @@ class Dialogue:
         return bool(data) and all(self._do(line) for line in lines) and not self._typed.ended
 
     def _do(self, line: str) -> bool:
+        if line.lstrip().startswith(("/loop", "//loop")):
+            loops = import_module(LOOPS)  # knows the runner: loaded where it is needed
+            if order := loops.parse_order(line):
+                self._order(loops, order)
+                return True
+            line = f"say {loops.message_of(line)}"
         command = self._decided(line) or parse(line, self._screen.waiting)
         if command.does == "quit":
             return False
@@ -272,6 +288,15 @@ class Dialogue:
             self._unsent = None
             self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change_in_conversation))
         return True
+
+    def _order(self, loops: Any, order: Any) -> None:
+        self._unsent = None
+        try:
+            said = loops.carry_out(order, self._channel, surface="conversation")
+        except TurnkeeperError as error:
+            self._screen.tell(f"{REFUSED}{error}")
+            return
+        self._screen.print("\n".join(said))
 
     def _ends(self, command: Command) -> str:
         loop = would_end(self._channel, change_in_conversation)

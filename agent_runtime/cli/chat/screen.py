@@ -172,6 +172,7 @@ class Screen:
         self._last = ""  # whose lines were printed last
         self._typed = ""
         self._status = ""
+        self._loops: list[str] = []
         self._rows = 0
 
     def take(self, turn: wire.ConversationTurn) -> None:
@@ -183,6 +184,10 @@ class Screen:
     def tell(self, text: str) -> None:
         """Show a message below; the next one replaces it."""
         self._status = text
+
+    def show_loops(self, lines: list[str]) -> None:
+        """Show the channel's loops above the prompt, from the next time on that the region is drawn."""
+        self._loops = lines
 
     def print(self, text: str) -> None:
         """Print something that stays."""
@@ -253,6 +258,8 @@ class Screen:
         for one in list(self._speeches.values())[-MOST_SPEAKING:]:
             found += self._lines(self._speaking(one))
         found = found[-height:]
+        for line in self._loops:
+            found += self._lines(Text(plain(f"⟳ {line}"), "cyan", no_wrap=True, overflow="ellipsis"))[:1]
         if self._status:
             found += self._lines(Text(plain(self._status), "yellow", no_wrap=True, overflow="ellipsis"))[:1]
         if self._typing:

@@ -488,11 +488,14 @@ class CreateTaskRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     LOOP_FIELD_NUMBER: _builtins.int
     FIRE_ID_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     loop: _builtins.bool
     """an id that begins with loop-, and a loop's defaults: name the id, channel general, category loop"""
     fire_id: _builtins.str
     """set by the agent runtime: the fire whose turn makes it; its task's budget holds for it too"""
+    words: _builtins.str
+    """of a loop, as typed where people talk: "15m check the build"; gives the schedule and the prompt"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec: ...
     def __init__(
@@ -502,10 +505,11 @@ class CreateTaskRequest(_message.Message):
         dry_run: _builtins.bool = ...,
         loop: _builtins.bool = ...,
         fire_id: _builtins.str = ...,
+        words: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "fire_id", b"fire_id", "loop", b"loop", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "fire_id", b"fire_id", "loop", b"loop", "spec", b"spec", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

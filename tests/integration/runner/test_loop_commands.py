@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from task_runner.cli import application
-from task_runner.cli.loop import Words, complete_loop, read_words, schedule_of
+from task_runner.cli.loop import complete_loop
+from task_runner.model.words import Words, read_line, read_words, schedule_of
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 
@@ -54,10 +55,31 @@ def listed(command, *argv: str) -> list[dict[str, Any]]:
         (["roll a die until a 6"], ("dynamic", "", "roll a die until a 6")),
         (["say what happened every day"], ("dynamic", "", "say what happened every day")),
         (["wait", "for", "it"], ("dynamic", "", "wait for it")),
+        (["2 days ago the pump was replaced"], ("dynamic", "", "2 days ago the pump was replaced")),
+        (["2d ago the pump was replaced"], ("dynamic", "", "2d ago the pump was replaced")),
+        (["2d", "after", "the", "release"], ("dynamic", "", "2d after the release")),
+        (["30 minutes of work are left"], ("dynamic", "", "30 minutes of work are left")),
+        (["every 2 days check the pump"], ("every", "2 days", "check the pump")),
     ],
 )
 def test_what_the_words_mean(words: list[str], meant: Words) -> None:
     assert read_words(words) == meant
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("15m check the build", ("every", "15m", "check the build")),
+        ('"0 9 * * 1-5" what is open?', ("cron", "0 9 * * 1-5", "what is open?")),
+        ("0 9 * * 1-5 what is open?", ("cron", "0 9 * * 1-5", "what is open?")),
+        ("check the build every 2 hours", ("every", "2 hours", "check the build")),
+        ("'2 hours' check the build", ("every", "2 hours", "check the build")),
+        ("2 days ago the pump was replaced", ("dynamic", "", "2 days ago the pump was replaced")),
+        ('"hello" is what they said', ("dynamic", "", '"hello" is what they said')),
+    ],
+)
+def test_what_a_line_means_that_is_typed_where_people_talk(line: str, meant: Words) -> None:
+    assert read_line(line) == meant
 
 
 @pytest.mark.parametrize("words", [[], [" "], ["15m"], ["0 9 * * 1-5"], ["15x", "check CI"], ["check", "CI"]])
