@@ -268,10 +268,15 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
     )
 
 
+def is_loop(task_id: str) -> bool:
+    """Tell whether a task is a loop, by its id."""
+    return task_id.startswith(_LOOP)
+
+
 def posted_as(trigger: Trigger) -> tuple[str, str]:
     """Return the kind and the sender of the envelope that carries a trigger."""
     if trigger.source == "fire":
-        return ("loop-tick", "agentloop") if trigger.task_id.startswith(_LOOP) else ("fire", "task-runner")
+        return ("loop-tick", "agentloop") if is_loop(trigger.task_id) else ("fire", "task-runner")
     return ("message", trigger.sender or "author")
 
 

@@ -88,6 +88,7 @@ class TurnContext:
         writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
         handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
         paced: it is an iteration of a self-paced loop.
+        asks: a call past what it may do is put to the author; not so in a loop that only reads: it is refused.
         unanswered: an approval of this turn ended because nobody answered it: the turn asks nothing more.
         graph: the name of its graph, as categories know it; empty for the default one.
         context_json, config_json: JSON objects that the graph is given, or empty.
@@ -110,6 +111,7 @@ class TurnContext:
     writes_approved: bool = False
     handoff: str = ""
     paced: bool = False
+    asks: bool = True
     unanswered: bool = False
     graph: str = ""
     context_json: str = ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_runtime.graph.engine.engine import Ended, Engines, Order, Step
 from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
-from agent_runtime.model.trigger import AGENT_KINDS, WAKES
+from agent_runtime.model.trigger import AGENT_KINDS, WAKES, is_loop
 from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
 from agent_runtime.permissions.judge import Narrowing
 from agent_runtime.store.mail import handoffs_of, shown
@@ -102,6 +102,7 @@ class Intervals:
             handoff=shown(handoffs),
             paced=turn.kind in WAKES,
             graph=self._engines.catalog.label(turn.graph),
+            asks=not (turn.read_only and is_loop(turn.task_id)),
             unanswered=any(one.decision == EXPIRED for one in asked),
         )
 

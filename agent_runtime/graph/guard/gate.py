@@ -152,6 +152,9 @@ NO_TURN = Refused(text="this call was made outside a turn; it was not run")
 NOBODY_THERE = Refused(
     text="nobody answered what this turn asked before, so nothing more is asked; this call was not run"
 )
+ONLY_READS = Refused(
+    text="this loop only reads, and its author is asked nothing; this call was not run: go on without it"
+)
 OTHER_PROCESS = Refused(text="this call was made in another process than the turn's; it was not run")
 
 
@@ -308,8 +311,8 @@ class Gate:
         if problem := write(request.args).problem:
             return Refused(text=f"this call cannot be put to the author, and was not run: {problem}")
         call = self._call(request, verdict, turn)
-        if turn.unanswered and not call.was_asked(turn.asked):
-            return NOBODY_THERE
+        if (turn.unanswered or not turn.asks) and not call.was_asked(turn.asked):
+            return NOBODY_THERE if turn.asks else ONLY_READS
         why = _why(request, turn, verdict)
         if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
             why += f"; inside it may call {', '.join(inner)}: each is judged by itself"

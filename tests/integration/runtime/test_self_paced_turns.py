@@ -215,6 +215,16 @@ async def test_a_turn_that_only_reads_or_acts_only_with_its_author_goes_on_by_it
     assert (event.state, event.wake_after_s) == (STATES.SUCCEEDED, 5)
 
 
+async def test_a_loop_that_only_reads_stalls_on_no_question(paced: Bench) -> None:
+    paced.script["go"] = [calls(("note", {"text": "x"}), ("ask", {"question": "may I?"}), wake(5)), AIMessage("I see")]
+    event = await paced.run(read_only=True, **of_loop())
+    assert (event.state, event.wake_after_s, await paced.pending(), paced.noted) == (STATES.SUCCEEDED, 5, [], [])
+    told = await answers(paced)
+    assert ["this loop only reads" in one for one in told] == [True, True, False]
+    event = await paced.run(2, read_only=True)
+    assert event.state == STATES.INTERRUPTED, "a task that is no loop asks its author"
+
+
 async def test_out_of_scope_it_asks_the_author(bench: Bench) -> None:
     bench.script["go"] = [calls(wake(5))]
     assert (await bench.run(**of_loop())).state == STATES.INTERRUPTED

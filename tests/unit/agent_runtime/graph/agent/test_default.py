@@ -1,5 +1,6 @@
 """Where a category hides what it does not grant: what the model is offered, and how it asks for the rest."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from agent_runtime.graph.agent.default import ASKS, Briefing
+from agent_runtime.graph.agent.default import ASKS, Briefing, system_prompt
 from agent_runtime.graph.context import ToolSpec, turn_around
 from agent_runtime.graph.guard import Gate, Guard
 from agent_runtime.model.approval import AuthorDecision, answer_to, read_interrupt
@@ -111,6 +112,15 @@ async def test_a_read_only_turn_is_offered_tools_that_read() -> None:
     assert sorted(offered) == ["look", "permission_request"]
     await Agent(context("workspace.read", "memory.put", read_only=True, outside="ask")).go()
     assert offered["note"].description.endswith(ASKS)
+
+
+@pytest.mark.parametrize("outside", ["hide", "ask"])
+async def test_a_loop_that_only_reads_is_offered_no_tool_that_writes_and_none_that_asks(outside: Any) -> None:
+    turn = replace(context("workspace.read", "memory.put", read_only=True, outside=outside), asks=False)
+    await Agent(turn).go()
+    assert sorted(offered) == ["look"]
+    assert "permission_request" not in system_prompt(turn)
+    assert ASKS not in system_prompt(turn)
 
 
 def request(name: str, args: Any, why: str = "it helps") -> Any:
