@@ -1,6 +1,7 @@
 """Every command that a text of the programs or a document names exists, and one program reaches all of them."""
 
 import ast
+import io
 import re
 import subprocess
 import sys
@@ -254,3 +255,17 @@ def test_every_command_takes_times_in_the_same_forms(say: Any) -> None:
     assert say("categories", "rehearse", str(ROOT / "categories" / "loop.toml"), "--since", "yesterday")[0] == 0
     code, _, error = say("task", "pause", "digest", "--until", "someday")
     assert (code, "2h or tomorrow 9am" in error) == (2, True)
+
+
+def test_a_deletion_is_asked_for_on_a_terminal_and_undone(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer, code in (("n\n", 130), ("y\n", 0)):
+        terminal = io.StringIO(answer)
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", terminal)
+        done, said, error = say("task", "delete", "dig")
+        assert (done, "Delete digest?" in error, "digest deleted" in said) == (code, True, code == 0)
+    assert "deleted" in say("task", "show", "digest")[1]
+    assert say("task", "history", "digest")[0] == 0
+    assert "turnkeeper task restore" in say("task", "pause", "digest")[2]
+    assert say("task", "restore", "digest")[:2] == (0, "digest restored\n")
+    assert say("task", "delete", "digest", "--yes")[:2] == (0, "digest deleted\n")

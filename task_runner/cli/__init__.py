@@ -10,7 +10,7 @@ from turnkeeper import console
 from turnkeeper.commands import Panel
 
 _COMMANDS: dict[Panel, tuple[Callable[..., object], ...]] = {
-    Panel.WORK: (tasks.create, tasks.edit, apply.apply, apply.export, apply.import_, state.delete),
+    Panel.WORK: (tasks.create, tasks.edit, apply.apply, apply.export, apply.import_, state.delete, state.restore),
     Panel.LOOK: (show.list_, show.show, show.next_, show.history, show.explain, simulate.simulate),
     Panel.FIRE: (state.run, tasks.backfill, state.pause, state.resume, state.disable, state.enable, state.cancel),
     Panel.START: (state.tick,),

@@ -10,7 +10,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, all_tasks, complete_channel, runner
 from task_runner.cli.rows import column, left_column, local, task_row, time, time_column
 from task_runner.cli.show import show_again, show_change, up_since
-from task_runner.cli.state import YesOption, delete_task, tick
+from task_runner.cli.state import YesOption, delete_task, restore, tick
 from task_runner.cli.tasks import create_spec, fill, takes_task_options
 from task_runner.model.fields import SCHEDULES
 from task_runner.model.words import read_words, schedule_of
@@ -79,7 +79,9 @@ def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a loop; its history stays readable, and a running turn finishes. On a terminal it asks first.
+    """Delete a loop; `restore` undoes it for a day. Its history stays, and a running turn finishes.
+
+    On a terminal it asks first.
 
     Example: task-runner loop delete loop-7f3c2a10
     """
@@ -224,7 +226,7 @@ _COLUMNS = [
 def commands() -> typer.Typer:
     group = typer.Typer(help="Prompts that run again: on an interval, on a cron expression, or at their own pace.")
     group.info.no_args_is_help = True
-    for command in (create, delete, tick, reschedule, pause, resume, stop):
+    for command in (create, delete, restore, tick, reschedule, pause, resume, stop):
         group.command()(command)
     group.command("list")(list_)
     return group

@@ -81,12 +81,24 @@ YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask, as a t
 
 
 def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a task; its history stays readable, and a running turn finishes. On a terminal it asks first.
+    """Delete a task; `restore` undoes it for a day. Its history stays, and a running turn finishes.
+
+    On a terminal it asks first.
 
     Example: task-runner delete digest
     """
     chosen = runner()
     delete_task(chosen, chosen.call("GetTask", wire.GetTaskRequest(name=name)), output, yes=yes)
+
+
+def restore(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
+    """Bring back a task or a loop that was deleted within the last day, in the state that it had.
+
+    What came due in the meantime is recorded as one skip.
+
+    Example: task-runner restore digest
+    """
+    _change("RestoreTask", wire.RestoreTaskRequest(name=name), output, "restored")
 
 
 def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool) -> None:
@@ -134,7 +146,7 @@ def _follow(chosen: Runner, fire: Any) -> Any:
 def _change(method: str, request: Any, output: console.Output, done: str) -> None:
     chosen = runner()
     show_change(chosen.call(method, request), output, done)
-    if done in {"resumed", "enabled"}:
+    if done in {"resumed", "enabled", "restored"}:
         chosen.note_unless_serving()
 
 

@@ -1,5 +1,6 @@
 """What authors do to tasks, each inside one transaction."""
 
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,10 +22,14 @@ from task_runner.service.views import stamp
 from task_runner.store.store import Session
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
+from turnkeeper.times import parse_rfc3339, rfc3339
 
 T = TypeVar("T")
 OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"
 MOST_AT_ONCE = 10_000
+RESTORABLE = timedelta(days=1)
+_GONE = re.compile(r"was ([a-z]+), deleted at (\S+)")
+_BACK = {TaskState.DISABLED: "task.enabled", TaskState.DELETED: "task.restored"}
 _MOST_DRAWS = 100
 _LEAST = timedelta(microseconds=1)
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
@@ -61,7 +66,9 @@ def find_living(session: Session, name: str) -> Task:
     """Return the task of a name or id that is not deleted. Raises NotFound."""
     task = find(session, name)
     if task.state is TaskState.DELETED:
-        raise NotFound(f"{name!r} was deleted", where="name", hint="create it again under a new id")
+        raise NotFound(
+            f"{name[:70]!r} was deleted", where="name", hint="for a day it returns with: turnkeeper task restore"
+        )
     return task
 
 
@@ -184,6 +191,8 @@ def stop(
     if state is TaskState.PAUSED and task.state is not TaskState.ACTIVE:
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="only an active task can be paused")
     snapshot = _snapshot(session, task.id)
+    if state is TaskState.DELETED and not note:
+        note = f"was {task.state}, deleted at {rfc3339(now)}"
     timetable, manual = timetable_of(task.definition), state is not TaskState.PAUSED
     withdrawn = planner.withdraw(snapshot, timetable, state.value, now, manual=manual)
     plan = replace(withdrawn, task=replace(withdrawn.task, state=state, reason=note, wake_at=until))
@@ -201,6 +210,33 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
         if self_paced.is_self_paced(task.definition) and task.state not in _STOPPED:
             hint = "set when it wakes: task-runner loop reschedule"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
+    return _go_on(session, task, now, replay=replay)
+
+
+def restore(session: Session, name: str, now: datetime) -> Changed:
+    """Bring back a task that was deleted within the last day, in the state that it had; what came due since is a skip.
+
+    Raises:
+        NotFound: no such task.
+        Conflict: it is not deleted, was deleted earlier or by its daemon's end, or another task has its name by now.
+    """
+    task = find(session, name)
+    called, gone = task.definition.name, _GONE.fullmatch(task.reason)
+    if task.state is not TaskState.DELETED:
+        raise Conflict(f"{called!r} is not deleted")
+    if gone is None or now - parse_rfc3339(gone[2]) > RESTORABLE:
+        raise Conflict(f"{called!r} was deleted more than a day ago", hint="create it again")
+    if find(session, called).state is not TaskState.DELETED:
+        raise Conflict(f"another task is named {called!r} by now", where="name")
+    done = _go_on(session, task, now, replay=False)
+    if gone[1] in {TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED}:
+        before = TaskState.PAUSED if gone[1] == TaskState.PAUSED else TaskState.DISABLED
+        stopped = stop(session, task.id, before, "restored", now)
+        return replace(stopped, events=done.events + stopped.events)
+    return done
+
+
+def _go_on(session: Session, task: Task, now: datetime, *, replay: bool) -> Changed:
     snapshot = _snapshot(session, task.id)
     active = replace(self_paced.resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)
     plan = Plan(task=active, tail=snapshot.tail)
@@ -209,7 +245,7 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
         plan = planner.pass_over(replace(snapshot, task=active), timetable, task.state.value, now)
     done = planning.write_plans(session, [(snapshot, plan)])
     events = [event for event in done.events if event.name != "task.active"]
-    record = "task.enabled" if task.state is TaskState.DISABLED else "task.resumed"
+    record = _BACK.get(task.state, "task.resumed")
     events.append(LogRecord(record, {"task_id": task.id, "replay": replay}))
     events += planning.plan_tasks(session, [task.id], now).events
     return Changed(task=_snapshot(session, task.id).task, events=events)

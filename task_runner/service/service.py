@@ -164,6 +164,11 @@ class Service:
         """Delete a task: unsent fires are withdrawn, a running turn finishes, the history stays."""
         return await self._stop(request.name, TaskState.DELETED, "")
 
+    async def restore_task(self, request: wire.RestoreTaskRequest) -> wire.Task:
+        """Bring back a task that was deleted within the last day."""
+        now = self._clock.now()
+        return await self._change(lambda session: changes.restore(session, request.name, now))
+
     async def pause_task(self, request: wire.PauseTaskRequest) -> wire.Task:
         """Pause a task until it is resumed, or until a time. Raises InvalidInput if that is not in the future."""
         refuse_nul(request.note, "note")
@@ -477,6 +482,7 @@ RULES = Rules(
         "CreateTask": "answer.task.id",
         "UpdateTask": "answer.task.id",
         "DeleteTask": "answer.id",
+        "RestoreTask": "answer.id",
         "PauseTask": "answer.id",
         "ResumeTask": "answer.id",
         "DisableTask": "answer.id",

@@ -61,11 +61,14 @@ class Tasks:
         return {task.definition.name: task for task in self._found(_NAMED, names=listed(names))}
 
     def find(self, name: str) -> Task | None:
-        """Return the living task of that name, or the task, deleted ones included, of that id."""
+        """Return the living task of that name, else the task of that id, else the newest deleted one of that name."""
         living = tasks.c.state != TaskState.DELETED.value
         found = self._found(select(tasks).where(tasks.c.name == name, living))
         if not found and is_task_id(name):
             found = self._found(select(tasks).where(tasks.c.id == name))
+        if not found:
+            newest = tasks.c.created_us.desc(), tasks.c.id
+            found = self._found(select(tasks).where(tasks.c.name == name).order_by(*newest).limit(1))
         return found[0] if found else None
 
     def listed(self, *, category: str = "", channel: str = "", made_by: str = "") -> list[Task]:

@@ -126,7 +126,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str
 def _be_command(program: str, *rest: str) -> int:
     sys.argv = [program, *rest]
     try:
-        code = import_module(f"{PACKAGES[program]}.cli").main()
+        code = import_module("turnkeeper.console" if program == "turnkeeper" else f"{PACKAGES[program]}.cli").main()
     except SystemExit as done:
         code = done.code
     return int(code or 0)

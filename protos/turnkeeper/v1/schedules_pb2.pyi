@@ -750,6 +750,25 @@ class DeleteTaskRequest(_message.Message):
 Global___DeleteTaskRequest: _TypeAlias = DeleteTaskRequest  # noqa: Y015
 
 @_typing.final
+class RestoreTaskRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreTaskRequest: _TypeAlias = RestoreTaskRequest  # noqa: Y015
+
+@_typing.final
 class PauseTaskRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -139,6 +139,11 @@ class SchedulesStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RunnerStatus.FromString,
                 _registered_method=True)
+        self.RestoreTask = channel.unary_unary(
+                '/turnkeeper.v1.Schedules/RestoreTask',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RestoreTaskRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
+                _registered_method=True)
 
 
 class SchedulesServicer:
@@ -272,6 +277,13 @@ class SchedulesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RestoreTask(self, request, context):
+        """Brings back a task that was deleted within the last day, in the state that it had.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -379,6 +391,11 @@ def add_SchedulesServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.GetStatusRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RunnerStatus.SerializeToString,
+            ),
+            'RestoreTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreTask,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RestoreTaskRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -948,6 +965,33 @@ class Schedules:
             '/turnkeeper.v1.Schedules/GetStatus',
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.GetStatusRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RunnerStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.Schedules/RestoreTask',
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RestoreTaskRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,8 @@ class SchedulesStub:
     """Tells of something that happened, to every task that listens for it. Taken once for each event id."""
     Tick: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]
+    RestoreTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.RestoreTaskRequest, _schedules_pb2.Task]
+    """Brings back a task that was deleted within the last day, in the state that it had."""
 
 @_typing.type_check_only
 class SchedulesAsyncStub(SchedulesStub):
@@ -81,6 +83,8 @@ class SchedulesAsyncStub(SchedulesStub):
     """Tells of something that happened, to every task that listens for it. Taken once for each event id."""
     Tick: _aio.UnaryUnaryMultiCallable[_schedules_pb2.TickRequest, _schedules_pb2.TickResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]  # type: ignore[assignment]
+    RestoreTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.RestoreTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
+    """Brings back a task that was deleted within the last day, in the state that it had."""
 
 class SchedulesServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -231,5 +235,13 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         request: _schedules_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.RunnerStatus, _abc.Awaitable[_schedules_pb2.RunnerStatus]]: ...
+
+    @_abc_1.abstractmethod
+    def RestoreTask(
+        self,
+        request: _schedules_pb2.RestoreTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_schedules_pb2.Task, _abc.Awaitable[_schedules_pb2.Task]]:
+        """Brings back a task that was deleted within the last day, in the state that it had."""
 
 def add_SchedulesServicer_to_server(servicer: SchedulesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

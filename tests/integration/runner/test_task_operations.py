@@ -89,6 +89,7 @@ async def test_a_name_is_taken_once_and_freed_by_deletion(rig: Rig, peer: Peer) 
         await rig.create()
     await rig.pass_time(60)
     await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    rig.clock.advance(1)
     second = await rig.create()
     assert first.id != second.id
     assert await rig.history(first.id) == [("skipped", "deleted", 1)]
@@ -142,6 +143,57 @@ async def test_disable_withdraws_and_only_enable_brings_back(rig: Rig, peer: Pee
     assert await rig.history() == [("skipped", "disabled", 3)]
     await rig.pass_time(60)
     assert (await rig.history())[-1] == ("pending", "", 1)
+
+
+async def test_a_deleted_task_returns_within_a_day_and_its_history_has_its_name(rig: Rig, peer: Peer) -> None:
+    made = await rig.create()
+    await rig.pass_time(60)
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    await rig.pass_time(130)
+    assert (await rig.service.list_tasks(wire.ListTasksRequest())).total == 0
+    assert await rig.history() == [("skipped", "deleted", 1)], "by its name"
+    assert (await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))).lines
+    with pytest.raises(NotFound, match="was deleted"):
+        await rig.service.run_task(wire.RunTaskRequest(name="digest"))
+    back = await rig.service.restore_task(wire.RestoreTaskRequest(name="digest"))
+    assert (back.id, back.state, back.reason) == (made.id, "active", "")
+    assert await rig.history() == [("skipped", "deleted", 3)], "what came due meanwhile is one skip"
+    await rig.pass_time(60)
+    assert (await rig.history())[-1] == ("pending", "", 1)
+    with pytest.raises(Conflict, match="not deleted"):
+        await rig.service.restore_task(wire.RestoreTaskRequest(name="digest"))
+
+
+@pytest.mark.parametrize("state", ["paused", "disabled"])
+async def test_a_task_returns_in_the_state_that_it_had(rig: Rig, peer: Peer, state: str) -> None:
+    await rig.create()
+    stop = {
+        "paused": rig.service.pause_task(wire.PauseTaskRequest(name="digest")),
+        "disabled": rig.service.disable_task(wire.DisableTaskRequest(name="digest")),
+    }
+    for name, call in stop.items():
+        await call if name == state else call.close()
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    await rig.pass_time(130)
+    assert (await rig.service.restore_task(wire.RestoreTaskRequest(name="digest"))).state == state
+    await rig.pass_time(130)
+    assert not [one for one in await rig.history() if one[0] == "pending"]
+
+
+async def test_a_task_does_not_return_after_a_day_or_where_another_has_its_name(rig: Rig, peer: Peer) -> None:
+    first = await rig.create()
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    rig.clock.advance(1)
+    second = await rig.create()
+    with pytest.raises(Conflict, match="another task"):
+        await rig.service.restore_task(wire.RestoreTaskRequest(name=first.id))
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    assert (await rig.service.get_task(wire.GetTaskRequest(name="digest"))).id == second.id, "the newest of that name"
+    rig.clock.advance(86_401)
+    with pytest.raises(Conflict, match="more than a day ago"):
+        await rig.service.restore_task(wire.RestoreTaskRequest(name="digest"))
+    with pytest.raises(NotFound):
+        await rig.service.restore_task(wire.RestoreTaskRequest(name="nosuch"))
 
 
 async def test_an_update_plans_the_old_schedule_first_and_counts_from_now(rig: Rig, peer: Peer) -> None:
