@@ -32,7 +32,7 @@ from turnkeeper.times import shown_in, written_time
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _TURNKEEPER_HELP = "Run scheduled work for an AI agent, talk with it, and decide what waits for you."
 _GAP = 2  # between columns, as kubectl and systemctl print tables
-_NARROWEST = 19  # as wide as a date and time
+_NARROWEST = 23  # as wide as a date and time with its zone
 _CUT = "…"
 _BAR_AFTER_S = 1.0
 
@@ -94,11 +94,11 @@ def home() -> Home:
 
 
 def when(at: datetime | None) -> str:
-    """Write an instant for a table: local time, or UTC with `--utc`; empty for None."""
+    """Write an instant for a table, with its zone: local time, or UTC with `--utc`; empty for None."""
     if at is None:
         return ""
     shown = shown_in(at, UTC if _common.utc else None)
-    return shown.strftime("%Y-%m-%d %H:%M:%S") + ("Z" if _common.utc else "")
+    return f"{shown:%Y-%m-%d %H:%M:%S}{'Z' if _common.utc else f'{shown: %Z}'}"
 
 
 def time_given(text: str, *, past: bool = False) -> str:

@@ -87,25 +87,27 @@ def show_change(task: Any, output: console.Output, done: str) -> None:
 def _show_list(request: wire.ListTasksRequest, now: datetime, output: console.Output) -> None:
     answer = runner().call("ListTasks", request)
     rows = [task_row(task) for task in answer.tasks]
-    console.show_rows(rows, _columns(now), output, name_key="name", footer=_footer(answer))
+    waiting = any(row["waits_for"] for row in rows)
+    console.show_rows(rows, _columns(now, waiting=waiting), output, name_key="name", footer=_footer(answer))
     if answer.total > len(rows):
         console.note(f"{answer.total - len(rows)} more: raise --limit")
 
 
-def _columns(now: datetime) -> list[console.Column]:
+def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:
     return [
         column("NAME", "name"),
         console.Column("SCHEDULE", _schedule),
         console.Column("NEXT", lambda row: local(row["next_fire_at"]) or ("event" if row["on"] else "-")),
         left_column(now),
+        column("STATE", "state"),
+        column("MISSED", "missed", right=True),
+        *([column("WAITS FOR", "waits_for", "-")] if waiting else ()),
         time_column("LAST", "last_fire_at"),
         column("RESULT", "last_outcome", "-"),
-        column("STATE", "state"),
         column("CATEGORY", "category"),
         column("CHANNEL", "channel"),
         column("CATCH-UP", "catch_up"),
         column("FIRES", "fires", right=True),
-        column("MISSED", "missed", right=True),
         column("ID", "id", wide=True),
         *(column(field.column, field.written_as, wide=True) for field in FIELDS if field.column),
         console.Column("LATE-P95", lambda row: format_rough(row["late_p95_s"]), wide=True, right=True),
@@ -121,6 +123,8 @@ def _schedule(row: Mapping[str, Any]) -> str:
 def _footer(answer: wire.ListTasksResponse) -> str:
     paused = f", {answer.paused} paused" if answer.paused else ""
     notes = [f"{answer.total} task{'' if answer.total == 1 else 's'}{paused}", up_since(answer)]
+    if answer.runtime_away and answer.HasField("serving_since"):
+        notes.append(f"{answer.runtime_away}: turnkeeper status")
     if answer.HasField("decisions_waiting") and answer.decisions_waiting:
         count = answer.decisions_waiting
         notes.append(f"{count} decision{'' if count == 1 else 's'} waiting: agent-runtime approvals list")
@@ -173,6 +177,9 @@ def next_(
 
 def history(
     name: NameArgument,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Also fires that were never sent and went into another, which counts them.")
+    ] = False,
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
@@ -180,7 +187,7 @@ def history(
 
     Example: task-runner history digest -o json
     """
-    answer = runner().call("ListFires", wire.ListFiresRequest(name=name, limit=limit))
+    answer = runner().call("ListFires", wire.ListFiresRequest(name=name, limit=limit, without_folded=not all_))
     rows = [fire_row(fire) for fire in answer.fires]
     console.show_rows(rows, _COLUMNS, output, name_key="fire_id")
 
@@ -190,7 +197,7 @@ _COLUMNS = [
     time_column("FIRED", "fired_at"),
     console.Column("LATE", lambda row: "-" if row["late_s"] is None else format_rough(row["late_s"]), right=True),
     column("OUTCOME", "outcome"),
-    column("REASON", "reason", "-"),
+    console.Column("REASON", lambda row: ": ".join(filter(None, (row["reason"], row["cause"]))) or "-"),
     column("COUNT", "count", right=True),
     column("KIND", "kind"),
     column("TRY", "attempt", right=True),

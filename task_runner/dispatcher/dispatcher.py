@@ -108,12 +108,14 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Dispatch for ever; connect again whenever the stream breaks."""
+        await self._store.run(lambda session: session.outages.left())
         await self._reconnector.run(self.serve_once)
 
     async def serve_once(self) -> None:
         """Open one stream and use it until it breaks. Raises TurnkeeperError then.
 
-        Where the runtime does not take fires from us, that is logged once and told, until it does.
+        Where the runtime does not take fires from us, that is logged once and told, until it does. From when on it
+        does not answer is on record, until it does.
         """
         try:
             await self._serve(await self._runtime.open_stream(_CONNECT_S))
@@ -121,6 +123,10 @@ class Dispatcher:
             if not self.refusal:
                 self._log.emit("runtime.refused", reason=str(error))
             self.refusal = f"no fire can be sent: {error}"
+            raise
+        except TurnkeeperError:
+            now = self._clock.now()
+            await self._store.run(lambda session: session.outages.seen(now))
             raise
 
     async def _serve(self, stream: FireStream) -> None:
@@ -159,9 +165,12 @@ class Dispatcher:
     async def _plan_what_was_left(self) -> None:
         """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""
         now = self._clock.now()
-        done = await self._store.run(
-            lambda session: planning.plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
-        )
+
+        def plan(session: Session) -> planning.Planned:
+            session.outages.ended(now)
+            return planning.plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
+
+        done = await self._store.run(plan)
         self._log.emit_all(done.events)
         self._changed.set()
         self.asking.set()

@@ -13,8 +13,8 @@ from task_runner.planner import event_triggers, overlap
 from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
 from task_runner.service.changes import find, in_force
-from task_runner.service.views import show_fire, stamp
-from task_runner.store.rows import Note
+from task_runner.service.views import cause_of, show_fire, stamp
+from task_runner.store.rows import Note, Outage
 from task_runner.store.store import Session
 from turnkeeper.times import format_duration, format_rough, rfc3339
 
@@ -134,13 +134,26 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
         unanswered=session.fires.unanswered_at(task.id, at),
     )
     said = explained(asked)
+    said = said._replace(lines=(*said.lines, *_runtime(said, asked, session.outages.listed())))
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
     stamp(answer.at, at)
     if not asked.is_before_creation:
         answer.revision, answer.edited_by = asked.revision.number, asked.revision.edited_by
     if said.entry is not None:
-        answer.fire.CopyFrom(show_fire(said.entry, task.definition.name))
+        cause = cause_of(said.entry, asked.definition.grace, session.outages.listed())
+        answer.fire.CopyFrom(show_fire(said.entry, task.definition.name, cause))
     return answer
+
+
+def _runtime(said: Explanation, asked: Question, outages: Sequence[Outage]) -> list[str]:
+    """Say what the absence of the runtime has to do with it."""
+    cause = cause_of(said.entry, asked.definition.grace, outages) if said.entry is not None else ""
+    if cause:
+        return [f"The cause: {cause}; nothing can be sent in that time."]
+    lasting = next((str(each) for each in outages if each.lasts), "")
+    if lasting and said.verdict in {"future", "unplanned", *(outcome.value for outcome in model.UNDER_WAY)}:
+        return [f"At present: {lasting}; until it answers nothing is sent, and no outcome is known."]
+    return []
 
 
 def _time_in_question(session: Session, task: Task, text: str, now: datetime) -> datetime:

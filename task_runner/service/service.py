@@ -12,7 +12,7 @@ from typing import Any
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.fields import parse_instant
-from task_runner.model.task import UNDER_WAY, Definition, Task, TaskState, check_request_id
+from task_runner.model.task import UNDER_WAY, Definition, Fire, Task, TaskState, check_request_id
 from task_runner.model.words import read_line
 from task_runner.planner.budgets import HOURLY
 from task_runner.planner.log_records import LogRecord
@@ -23,7 +23,7 @@ from task_runner.service import changes
 from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
-from task_runner.service.views import STATES, previewed, show_fire, show_task, stamp, state_of
+from task_runner.service.views import STATES, cause_of, previewed, show_fire, show_task, stamp, state_of
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
 from turnkeeper import __version__
@@ -94,20 +94,19 @@ class Service:
         )
         self._record(done.events)
         return wire.CreateTaskResponse(
-            task=show_task(done.task, Glance()),
+            task=show_task(done.task, Glance(), now),
             warnings=warnings,
             next=previewed(done.task.definition, now, _PREVIEW, done.task),
         )
 
     async def get_task(self, request: wire.GetTaskRequest) -> wire.Task:
         """Return a task by name or id."""
-        now = self._clock.now()
-        return await self._store.run(lambda session: _shown(session, changes.find(session, request.name), now))
+        return await self._store.run(lambda session: self._shown(session, changes.find(session, request.name)))
 
     async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:
         """Return the living tasks that pass the filters, next to fire first."""
-        shown, total, paused = await self._store.run(lambda session: _listed(session, request))
-        answer = wire.ListTasksResponse(tasks=shown, total=total, paused=paused)
+        now = self._clock.now()
+        answer = await self._store.run(lambda session: _listed(session, request, now))
         if self._serving is not None:
             stamp(answer.serving_since, self._serving.since)
             answer.daemon_version = __version__
@@ -244,8 +243,8 @@ class Service:
 
         def read(session: Session) -> wire.ListFiresResponse:
             task = changes.find(session, request.name)
-            entries = session.fires.history(task.id, request.limit or 50)
-            return wire.ListFiresResponse(fires=[show_fire(fire, task.definition.name) for fire in entries])
+            entries = session.fires.history(task.id, request.limit or 50, without_folded=request.without_folded)
+            return wire.ListFiresResponse(fires=_fires_shown(session, task, entries))
 
         return await self._store.run(read)
 
@@ -255,7 +254,7 @@ class Service:
             fire = session.fires.by_ids([request.fire_id]).get(request.fire_id)
             if fire is None:
                 raise NotFound(f"no fire {request.fire_id[:100]!r}", where="fire_id")
-            return show_fire(fire, changes.find(session, fire.task_id).definition.name)
+            return _fires_shown(session, changes.find(session, fire.task_id), [fire])[0]
 
         return await self._store.run(read)
 
@@ -349,10 +348,17 @@ class Service:
 
         def changing(session: Session) -> tuple[changes.Changed, wire.Task]:
             done = work(session)
-            return done, _shown(session, done.task)
+            return done, self._shown(session, done.task)
 
         done, shown = await self._store.run(changing)
         self._record(done.events)
+        return shown
+
+    def _shown(self, session: Session, task: Task) -> wire.Task:
+        glance = session.fires.glances([task.id])[task.id]
+        lateness, away = session.fires.lateness(task.id, _LATENESS_OF), bool(_away(session))
+        shown = show_task(task, glance, self._clock.now(), lateness, away=away)
+        shown.edited_by = session.tasks.edited_by(task)
         return shown
 
     def _record(self, events: list[LogRecord]) -> None:
@@ -387,14 +393,17 @@ def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
     return spec
 
 
-def _shown(session: Session, task: Task, now: datetime | None = None) -> wire.Task:
-    glance = session.fires.glances([task.id])[task.id]
-    shown = show_task(task, glance, session.fires.lateness(task.id, _LATENESS_OF), now=now)
-    shown.edited_by = session.tasks.edited_by(task)
-    return shown
+def _fires_shown(session: Session, task: Task, entries: Iterable[Fire]) -> list[wire.Fire]:
+    outages, definition = session.outages.listed(), task.definition
+    return [show_fire(fire, definition.name, cause_of(fire, definition.grace, outages)) for fire in entries]
 
 
-def _listed(session: Session, request: wire.ListTasksRequest) -> tuple[list[wire.Task], int, int]:
+def _away(session: Session) -> str:
+    """Say since when the runtime has not answered; empty while it does."""
+    return next((str(each) for each in session.outages.listed()[:1] if each.lasts), "")
+
+
+def _listed(session: Session, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
     if request.state and request.state not in STATES:
         hint = f"one of {', '.join(sorted(STATES))}"
         raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)
@@ -410,13 +419,20 @@ def _listed(session: Session, request: wire.ListTasksRequest) -> tuple[list[wire
         found = [task for task in found if state_of(task, glances[task.id].open) == request.state]
         total = len(found)
         found = found[: request.limit or None]
+    away = _away(session)
     # How late fires were is a look at each task's history: too much for a list that nobody can read anyway.
     looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
     shown = [
-        show_task(task, glances[task.id], session.fires.lateness(task.id, _LATENESS_OF) if task.id in looked_at else ())
+        show_task(
+            task,
+            glances[task.id],
+            now,
+            session.fires.lateness(task.id, _LATENESS_OF) if task.id in looked_at else (),
+            away=bool(away),
+        )
         for task in found
     ]
-    return shown, total, paused
+    return wire.ListTasksResponse(tasks=shown, total=total, paused=paused, runtime_away=away)
 
 
 _DEADLINE_S = 1.0

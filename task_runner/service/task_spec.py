@@ -156,7 +156,8 @@ def _schedule(
             table = parse_every(spec.every, anchor=anchor)
             return Schedule(kind=ScheduleKind.EVERY, text=format_duration(table.interval), anchor_at=table.anchor)
         case "rrule":
-            anchor = (start_at or (kept.anchor_at if kept else None) or now).replace(microsecond=0)
+            kept_at = kept.anchor_at if kept and kept.kind is ScheduleKind.RRULE else None
+            anchor = start_at or kept_at or _whole_minute(now)
             rule = parse_rrule(spec.rrule, zone=zone(timezone), anchor=anchor)
             starts = None if rule.has_start else anchor
             return Schedule(kind=ScheduleKind.RRULE, text=rule.text, anchor_at=starts)
@@ -168,6 +169,11 @@ def _schedule(
             return Schedule(kind=ScheduleKind.ON, text="")
         case _:
             raise InvalidInput(f"one of {', '.join(SCHEDULES)}, on is required", where="schedule")
+
+
+def _whole_minute(at: datetime) -> datetime:
+    """Return the first whole minute from an instant on."""
+    return (at + timedelta(minutes=1) - timedelta(microseconds=1)).replace(second=0, microsecond=0)
 
 
 def _once(spec: wire.TaskSpec, timezone: str, kept: Schedule | None, now: datetime) -> Schedule:

@@ -7,14 +7,16 @@ from zoneinfo import ZoneInfo
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
-from task_runner.planner import self_paced
+from task_runner.model.task import HALTED, UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
+from task_runner.planner import entries, self_paced
+from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
 from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
 from task_runner.service.task_spec import write_spec
-from task_runner.store.rows import Glance
+from task_runner.store.rows import Glance, Outage
 from task_runner.timetable import zone
 from turnkeeper.times import shown_in
 
+_APPROVALS = "agent-runtime approvals list"
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})
 # What a task's fires do says more than that it is active; the first that holds is shown.
 _SHOWN = (
@@ -35,8 +37,18 @@ def state_of(task: Task, opened: frozenset[Outcome]) -> str:
     return task.state.value
 
 
-def show_task(task: Task, glance: Glance, lateness: Sequence[float] = (), *, now: datetime | None = None) -> wire.Task:
-    """Return a task for the wire; what depends on the time only if that is given."""
+def show_task(
+    task: Task, glance: Glance, now: datetime, lateness: Sequence[float] = (), *, away: bool = False
+) -> wire.Task:
+    """Return a task for the wire.
+
+    Args:
+        task: the task.
+        glance: what its fires do.
+        now: the time. What came due up to then and is not planned yet counts as missed, and is no next time.
+        lateness: how late its newest fires were, in seconds.
+        away: whether the agent runtime does not answer.
+    """
     shown = wire.Task(
         id=task.id,
         spec=write_spec(task.definition, paused=task.state is TaskState.PAUSED),
@@ -51,20 +63,18 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = (), *, now
         shown.iteration = task.pacing.iteration
         stamp(shown.armed_at, task.pacing.armed_at)
         shown.put_off = task.pacing.put_off if task.pacing.armed_at is not None else ""
-        if now is not None:
-            stamp(shown.wakes_from, self_paced.earliest_wake(task, now, running=bool(glance.open)))
+        stamp(shown.wakes_from, self_paced.earliest_wake(task, now, running=bool(glance.open)))
     if not shown.spec.HasField("thread_id"):
         shown.spec.thread_id = task.own_thread
     stamp(shown.created_at, task.created_at)
     stamp(shown.anchor_at, task.definition.schedule.anchor_at)
     if task.state is TaskState.ACTIVE:
-        timetable = timetable_of(task.definition)
         if shown.HasField("armed_at") and task.pacing is not None and task.pacing.armed_at is not None:
             stamp(shown.next_fire_at, task.pacing.armed_at)
             stamp(shown.due_at, self_paced.wake_due(task, task.pacing.armed_at))
-        elif (upcoming := timetable.next_after(task.cursor_at)) is not None:
-            stamp(shown.next_fire_at, upcoming)
-            stamp(shown.due_at, due_of(task.id, timetable, task.definition.jitter)(upcoming))
+        else:
+            _stamp_next(shown, task, now)
+        shown.waits_for = _waits_for(glance, away=away)
     if task.state is TaskState.PAUSED:
         shown.paused_note = task.reason
         stamp(shown.paused_until, task.wake_at)
@@ -79,7 +89,47 @@ def show_task(task: Task, glance: Glance, lateness: Sequence[float] = (), *, now
     return shown
 
 
-def show_fire(fire: Fire, name: str) -> wire.Fire:
+def _stamp_next(shown: wire.Task, task: Task, now: datetime) -> None:
+    """Write the next time that lies ahead, and count as missed what came due before it and was left unplanned."""
+    limit = task.definition.max_fires
+    if limit is not None and task.accepted >= limit:
+        return
+    timetable = timetable_of(task.definition)
+    due_at = due_of(task.id, timetable, task.definition.jitter)
+    upcoming = timetable.next_after(task.cursor_at)
+    if upcoming is not None and due_at(upcoming) <= now:
+        due = entries.fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
+        shown.missed += due.missed.count if due.missed else 0
+        upcoming = timetable.next_after(due.last_at or now)
+    if upcoming is not None:
+        stamp(shown.next_fire_at, upcoming)
+        stamp(shown.due_at, due_at(upcoming))
+
+
+def _waits_for(glance: Glance, *, away: bool) -> str:
+    """Say what a task's open fires wait for; empty while a turn runs, or nothing is open."""
+    if glance.held_by:
+        return f"{glance.held_by.removeprefix('waits for ')}: {_APPROVALS}"
+    if glance.open & HALTED:
+        return f"its author: {_APPROVALS}"
+    return "agent-runtime: turnkeeper status" if away and glance.open else ""
+
+
+def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage]) -> str:
+    """Say which outage of the runtime kept an entry from being sent in time; empty for none."""
+    unsent = fire.outcome in {Outcome.PENDING, Outcome.SENT}
+    late = fire.fired_at is not None and fire.fired_at > fire.due_at + grace
+    missed = fire.outcome is Outcome.SKIPPED and fire.reason in {MISSED, TOO_OLD, CAPPED}
+    if not (unsent or late or missed or fire.caught_up) or not fire.count:
+        return ""
+    if unsent:
+        return next((str(each) for each in outages[:1] if each.lasts), "")
+    # A short outage somewhere in a long run of missed times is not what kept them from being sent.
+    ends = (fire.first_at, fire.last_at)
+    return next((str(each) for each in outages if any(each.touches(at, at + grace) for at in ends)), "")
+
+
+def show_fire(fire: Fire, name: str, cause: str = "") -> wire.Fire:
     """Return a ledger entry for the wire."""
     shown = wire.Fire(
         fire_id=fire.fire_id,
@@ -92,6 +142,7 @@ def show_fire(fire: Fire, name: str) -> wire.Fire:
         attempt=fire.attempt,
         turn_id=fire.turn_id,
         entry_id=fire.entry_id,
+        cause=cause,
     )
     stamp(shown.nominal_at, fire.nominal_at)
     stamp(shown.due_at, fire.due_at)

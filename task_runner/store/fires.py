@@ -149,18 +149,27 @@ class Fires:
         """Return at most `limit` open fires that have been sent, with a greater number, in order."""
         return [fire_of(row) for row in _OPEN.rows(self._connection, after=after_entry, limit=limit)]
 
-    def history(self, task_id: str, limit: int) -> list[Fire]:
-        """Return a task's newest entries, newest first."""
-        query = select(fires).where(fires.c.task_id == task_id).order_by(fires.c.entry_id.desc()).limit(limit)
-        return self._found(query)
+    def history(self, task_id: str, limit: int, *, without_folded: bool = False) -> list[Fire]:
+        """Return a task's newest entries, newest first; perhaps without fires that went unsent into another entry."""
+        query = select(fires).where(fires.c.task_id == task_id)
+        if without_folded:
+            folded = (fires.c.outcome == Outcome.COALESCED.value) & (fires.c.covers == 0) & fires.c.fired_us.is_(None)
+            query = query.where(~folded)
+        return self._found(query.order_by(fires.c.entry_id.desc()).limit(limit))
 
     def glances(self, ids: Collection[str]) -> dict[str, Glance]:
         """Return what a list shows of those tasks' fires."""
         opened = defaultdict[str, set[Outcome]](set)
-        for task_id, outcome in _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)):
+        held = dict[str, str]()
+        for task_id, outcome, reason in _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)):
             opened[task_id].add(Outcome(outcome))
+            if outcome == Outcome.HELD:
+                held[task_id] = reason
         last = {fire.task_id: fire for fire in map(fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))}
-        return {id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(TaskId(id_))) for id_ in ids}
+        return {
+            id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(TaskId(id_)), held_by=held.get(id_, ""))
+            for id_ in ids
+        }
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
         """Return how late, in seconds, a task's newest fires were sent."""
@@ -313,7 +322,7 @@ _OF_STOPPED_TASKS = (
     .limit(bindparam("limit"))
 )
 _OPEN_OUTCOMES = Statement(
-    select(fires.c.task_id, fires.c.outcome).where(fires.c.is_open, among(fires.c.task_id, "ids"))
+    select(fires.c.task_id, fires.c.outcome, fires.c.reason).where(fires.c.is_open, among(fires.c.task_id, "ids"))
 )
 _newer = fires.alias("newer")
 _LAST_SENT = Statement(

@@ -12,7 +12,7 @@ from typing import Any
 from task_runner.model import task as model
 from task_runner.model.fields import DIRECT
 from task_runner.model.task import Definition, EventTrigger, Fire, Pacing, Schedule, Task, Usage
-from turnkeeper.times import from_us, to_us
+from turnkeeper.times import from_us, rfc3339, to_us
 
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)
@@ -55,6 +55,32 @@ class Outgoing:
     request: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A span in which the agent runtime could not be reached.
+
+    Attributes:
+        since: when it began.
+        to: when it ended; while it lasts, when it was last seen.
+        lasts: whether the runtime has not been reached since.
+    """
+
+    since: datetime
+    to: datetime
+    lasts: bool
+
+    def touches(self, first: datetime, last: datetime) -> bool:
+        """Tell whether any of it lies in [first, last]."""
+        return self.since <= last and (self.lasts or self.to >= first)
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        began = rfc3339(self.since.replace(microsecond=0))
+        if self.lasts:
+            return f"agent-runtime away since {began}"
+        return f"agent-runtime away from {began} to {rfc3339(self.to.replace(microsecond=0))}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
     """What a list shows of a task's fires.
@@ -62,10 +88,12 @@ class Glance:
     Attributes:
         open: the outcomes of its open entries.
         last: its newest entry that was sent, if any.
+        held_by: what one of them that is held waits for; empty where none is held.
     """
 
     open: frozenset[model.Outcome] = frozenset()
     last: Fire | None = None
+    held_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

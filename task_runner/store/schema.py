@@ -106,6 +106,16 @@ follow = Table(
     Column("sequence", BigInteger, nullable=False),
 )
 
+# When the agent runtime could not be reached: up to when that was last seen, while it lasts.
+outages = Table(
+    "outages",
+    metadata,
+    Column("number", NUMBER, Identity(), primary_key=True),
+    Column("from_us", BigInteger, nullable=False),
+    Column("to_us", BigInteger, nullable=False),
+    Column("lasts", Boolean, nullable=False),
+)
+
 # Events that were taken in, so that each counts once.
 events = Table(
     "events",

@@ -5,20 +5,24 @@ it, and what it writes is on disk, whole, when :meth:`Store.run` returns.
 """
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, insert, select, update
 
 from task_runner.store.events import Events
 from task_runner.store.fires import Fires
-from task_runner.store.schema import follow
+from task_runner.store.rows import Outage
+from task_runner.store.schema import follow, outages
 from task_runner.store.tasks import Tasks
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.statements import upsert
+from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
 MIGRATIONS = "task_runner.store:migrations"
+_OUTAGES_KEPT = 200
 
 
 class Session:
@@ -30,6 +34,7 @@ class Session:
         events: the events that trigger tasks.
         outcomes_read: how far the runtime's turn events were taken in.
         events_read: how far the events that happen inside turns were taken in.
+        outages: when the runtime could not be reached.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -38,6 +43,39 @@ class Session:
         self.events = Events(connection)
         self.outcomes_read = Position(connection, "agent-runtime")
         self.events_read = Position(connection, "agent-runtime/events")
+        self.outages = Outages(connection)
+
+
+class Outages:
+    """When the agent runtime could not be reached: the newest outages."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def seen(self, at: datetime) -> None:
+        """Record that it cannot be reached now: the outage that lasts goes on, or one begins."""
+        if self._change(to_us=to_us(at)):
+            return
+        row = {"from_us": to_us(at), "to_us": to_us(at), "lasts": True}
+        made = self._connection.execute(insert(outages).values(row)).inserted_primary_key
+        assert made is not None, "the table has a key"
+        self._connection.execute(delete(outages).where(outages.c.number <= made[0] - _OUTAGES_KEPT))
+
+    def ended(self, at: datetime) -> None:
+        """Record that it was reached."""
+        self._change(to_us=to_us(at), lasts=False)
+
+    def left(self) -> None:
+        """Let the outage that lasts end when it was last seen: this process did not run since."""
+        self._change(lasts=False)
+
+    def _change(self, **values: Any) -> int:
+        return self._connection.execute(update(outages).where(outages.c.lasts).values(values)).rowcount
+
+    def listed(self) -> list[Outage]:
+        """Return the outages, the newest first."""
+        rows = self._connection.execute(select(outages).order_by(outages.c.number.desc()))
+        return [Outage(from_us(row.from_us), from_us(row.to_us), row.lasts) for row in rows]
 
 
 class Position:

@@ -399,6 +399,7 @@ class Task(_message.Message):
     EDITED_BY_FIELD_NUMBER: _builtins.int
     PUT_OFF_FIELD_NUMBER: _builtins.int
     WAKES_FROM_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     """cron, every, at, rrule, dynamic, on, hybrid"""
@@ -419,6 +420,8 @@ class Task(_message.Message):
     """of one task: by what its newest revision came, PROGRAM/SURFACE/KEY; empty where unknown"""
     put_off: _builtins.str
     """dynamic: why the armed wake comes later than was asked for; empty where it does not"""
+    waits_for: _builtins.str
+    """what its open fire waits for before anything else of it runs; empty for nothing"""
     @_builtins.property
     def spec(self) -> Global___TaskSpec:
         """with every default filled in"""
@@ -471,10 +474,11 @@ class Task(_message.Message):
         edited_by: _builtins.str = ...,
         put_off: _builtins.str = ...,
         wakes_from: _timestamp_pb2.Timestamp | None = ...,
+        waits_for: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec", "wakes_from", b"wakes_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "edited_by", b"edited_by", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "put_off", b"put_off", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state", "wakes_from", b"wakes_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "edited_by", b"edited_by", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "put_off", b"put_off", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state", "waits_for", b"waits_for", "wakes_from", b"wakes_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -630,11 +634,14 @@ class ListTasksResponse(_message.Message):
     DECISIONS_WAITING_FIELD_NUMBER: _builtins.int
     SERVING_SINCE_FIELD_NUMBER: _builtins.int
     DAEMON_VERSION_FIELD_NUMBER: _builtins.int
+    RUNTIME_AWAY_FIELD_NUMBER: _builtins.int
     total: _builtins.int
     paused: _builtins.int
     decisions_waiting: _builtins.int
     """absent while the agent runtime cannot be asked"""
     daemon_version: _builtins.str
+    runtime_away: _builtins.str
+    """since when the agent runtime has not answered, in words; empty while it does"""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Task]: ...
     @_builtins.property
@@ -650,10 +657,11 @@ class ListTasksResponse(_message.Message):
         decisions_waiting: _builtins.int | None = ...,
         serving_since: _timestamp_pb2.Timestamp | None = ...,
         daemon_version: _builtins.str = ...,
+        runtime_away: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting", "decisions_waiting", b"decisions_waiting", "serving_since", b"serving_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting", "daemon_version", b"daemon_version", "decisions_waiting", b"decisions_waiting", "paused", b"paused", "serving_since", b"serving_since", "tasks", b"tasks", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting", "daemon_version", b"daemon_version", "decisions_waiting", b"decisions_waiting", "paused", b"paused", "runtime_away", b"runtime_away", "serving_since", b"serving_since", "tasks", b"tasks", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__decisions_waiting: _TypeAlias = _typing.Literal["decisions_waiting"]  # noqa: Y015
     _WhichOneofArgType__decisions_waiting: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting"]  # noqa: Y015
@@ -1076,6 +1084,7 @@ class Fire(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     TURN_ID_FIELD_NUMBER: _builtins.int
     ENTRY_ID_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     fire_id: _builtins.str
     task_id: _builtins.str
     task_name: _builtins.str
@@ -1088,6 +1097,8 @@ class Fire(_message.Message):
     turn_id: _builtins.str
     entry_id: _builtins.int
     """the ledger's own number, in the order of planning"""
+    cause: _builtins.str
+    """what kept it from being sent in time, where that was the agent runtime; else empty"""
     @_builtins.property
     def nominal_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1126,10 +1137,11 @@ class Fire(_message.Message):
         attempt: _builtins.int = ...,
         turn_id: _builtins.str = ...,
         entry_id: _builtins.int = ...,
+        cause: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "due_at", b"due_at", "ended_at", b"ended_at", "fired_at", b"fired_at", "first_nominal_at", b"first_nominal_at", "last_nominal_at", b"last_nominal_at", "nominal_at", b"nominal_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "count", b"count", "due_at", b"due_at", "ended_at", b"ended_at", "entry_id", b"entry_id", "fire_id", b"fire_id", "fired_at", b"fired_at", "first_nominal_at", b"first_nominal_at", "kind", b"kind", "last_nominal_at", b"last_nominal_at", "late_s", b"late_s", "nominal_at", b"nominal_at", "outcome", b"outcome", "reason", b"reason", "started_at", b"started_at", "task_id", b"task_id", "task_name", b"task_name", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cause", b"cause", "count", b"count", "due_at", b"due_at", "ended_at", b"ended_at", "entry_id", b"entry_id", "fire_id", b"fire_id", "fired_at", b"fired_at", "first_nominal_at", b"first_nominal_at", "kind", b"kind", "last_nominal_at", b"last_nominal_at", "late_s", b"late_s", "nominal_at", b"nominal_at", "outcome", b"outcome", "reason", b"reason", "started_at", b"started_at", "task_id", b"task_id", "task_name", b"task_name", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1141,18 +1153,22 @@ class ListFiresRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    WITHOUT_FOLDED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     limit: _builtins.int
     """newest first; 0 means 50"""
+    without_folded: _builtins.bool
+    """leave out fires that were never sent and went into another entry, which counts them"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         limit: _builtins.int = ...,
+        without_folded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "without_folded", b"without_folded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,7 +41,7 @@ def test_a_task_from_creation_to_deletion(command) -> None:
     (fire,) = json.loads(command("history", "digest", "-o", "json")[1])
     assert list(fire) == [
         "fire_id", "task_id", "kind", "nominal_at", "due_at", "fired_at", "accepted_at", "started_at", "ended_at",
-        "outcome", "reason", "count", "first_nominal_at", "last_nominal_at", "late_s", "attempt", "turn_id",
+        "outcome", "reason", "count", "first_nominal_at", "last_nominal_at", "late_s", "attempt", "turn_id", "cause",
     ]  # fmt: skip
     assert (fire["kind"], fire["outcome"]) == ("manual", "pending")
     assert command("disable", "digest")[0] == command("enable", "digest")[0] == command("delete", "digest")[0] == 0

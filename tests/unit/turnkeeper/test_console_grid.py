@@ -26,7 +26,7 @@ def test_the_widest_column_is_cut_where_that_is_enough() -> None:
 
 
 def test_the_last_columns_are_left_out_and_named_where_it_is_not() -> None:
-    lines, hidden = GRID.lines(30)
+    lines, hidden = GRID.lines(34)
     assert [line.split()[0] for line in lines] == ["NAME", "digest", "計画"]
     assert hidden == ["FIRES"]
 

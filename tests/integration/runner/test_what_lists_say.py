@@ -1,0 +1,103 @@
+"""What `list`, `show`, `history` and `explain` say while a task waits, and while the runtime is away."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from tests.integration.runner.conftest import Rig
+from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.errors import Unreachable
+
+T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def one_clock(rig: Rig, peer: Peer) -> None:
+    peer.now = rig.clock.now
+
+
+async def interrupted(rig: Rig, peer: Peer, **fields: str) -> None:
+    await rig.create(**fields)
+    await rig.pass_time(60)
+    rig.dispatcher.wake()
+    await rig.trail.saw("fire.accepted")
+    await peer.play(peer.received[-1].fire_id, State.STARTED)
+    await peer.play(peer.received[-1].fire_id, State.INTERRUPTED)
+    await rig.trail.saw("fire.interrupted")
+
+
+async def listed(rig: Rig) -> wire.Task:
+    (task,) = (await rig.service.list_tasks(wire.ListTasksRequest())).tasks
+    return task
+
+
+async def test_while_a_task_waits_for_its_author_its_next_time_lies_ahead_and_what_came_due_is_missed(
+    rig: Rig, peer: Peer
+) -> None:
+    async with rig.running():
+        await interrupted(rig, peer)
+        await rig.pass_time(270)
+        for task in (await listed(rig), await rig.task()):
+            assert task.state == "interrupted"
+            assert task.next_fire_at.ToDatetime(tzinfo=UTC) == T0 + timedelta(seconds=360)
+            assert task.missed == 4  # 09:02 to 09:05, none of them within the grace any more
+            assert task.waits_for == "its author: agent-runtime approvals list"
+        await peer.play(peer.received[-1].fire_id, State.RESUMED)
+        await peer.play(peer.received[-1].fire_id, State.SUCCEEDED)
+        await rig.trail.saw("fire.settled")
+        task = await listed(rig)
+        assert (task.waits_for, task.missed) == ("", 3)  # the newest of them is caught up
+
+
+async def test_a_rule_without_a_start_of_its_own_fires_on_whole_minutes(rig: Rig, peer: Peer) -> None:
+    rig.clock.advance(17.25)
+    rules = {"free": "FREQ=MINUTELY;INTERVAL=2", "bound": "DTSTART:20260302T090030\nRRULE:FREQ=MINUTELY"}
+    for name, rule in rules.items():
+        await rig.create(name, rrule=rule, every=None)
+    first = {name: (await rig.task(name)).next_fire_at.ToDatetime(tzinfo=UTC) - T0 for name in rules}
+    assert first == {"free": timedelta(seconds=60), "bound": timedelta(seconds=30)}
+    asked = wire.PreviewScheduleRequest(spec=wire.TaskSpec(rrule="FREQ=HOURLY;COUNT=2"))
+    shown = (await rig.service.preview_schedule(asked)).nominals
+    assert [nominal.local for nominal in shown] == ["2026-03-02T09:01:00+00:00", "2026-03-02T10:01:00+00:00"]
+
+
+async def test_an_interval_that_becomes_a_rule_fires_on_whole_minutes(rig: Rig, peer: Peer) -> None:
+    rig.clock.advance(17)
+    await rig.create()
+    spec = wire.TaskSpec(name="digest", rrule="FREQ=DAILY", category="loop", channel="general", prompt="p")
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
+    assert (await rig.task()).next_fire_at.ToDatetime(tzinfo=UTC) == T0 + timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(("catch_up", "outcome"), [("run-once", "pending"), ("skip", "skipped")])
+async def test_an_outage_of_the_runtime_is_one_row_and_is_named_as_the_cause(
+    rig: Rig, peer: Peer, catch_up: str, outcome: str
+) -> None:
+    await peer.stop()
+    await rig.create(catch_up=catch_up)
+    for _ in range(5):
+        with pytest.raises(Unreachable):
+            await rig.dispatcher.serve_once()
+        await rig.pass_time(60)
+    await rig.pass_time(30)
+    since = "agent-runtime away since 2026-03-02T09:00:00Z"
+    asked = wire.ListFiresRequest(name="digest", without_folded=True)
+    (row,) = (await rig.service.list_fires(asked)).fires
+    assert (row.outcome, row.count, row.cause) == (outcome, 5, since)
+    answer = await rig.service.list_tasks(wire.ListTasksRequest())
+    assert answer.runtime_away == since
+    assert answer.tasks[0].waits_for == ("agent-runtime: turnkeeper status" if outcome == "pending" else "")
+    for at in ("2026-03-02T09:02:00Z", "2026-03-02T09:30:00Z"):
+        said = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest", at=at))
+        assert since in said.lines[-1]
+    await peer.start()
+    await rig.close()
+    rig = rig.again()
+    await rig.pass_time(30)
+    async with rig.running("dispatcher"):
+        await rig.trail.saw("fire.accepted")
+    row = (await rig.service.list_fires(asked)).fires[-1]
+    assert row.cause == "agent-runtime away from 2026-03-02T09:00:00Z to 2026-03-02T09:04:00Z"
+    assert (await rig.service.list_tasks(wire.ListTasksRequest())).runtime_away == ""
+    await rig.close()
