@@ -61,7 +61,7 @@ def permission_request() -> ToolSpec:
 
 def _pages(workspace: Workspace) -> list[ToolSpec]:
     async def workspace_read(
-        page: Annotated[str, "the page's id, as workspace_search gives it"], runtime: Runtime
+        page: Annotated[str, "the page's id, as workspace_search gives it, or its title"], runtime: Runtime
     ) -> Result:
         """Read one page of the workspace."""
         return _page(await workspace.read_page(call_of(runtime), page))

@@ -6,6 +6,7 @@ Attachments are kept in the store, so that a backup of the store holds them. Onl
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -17,7 +18,7 @@ from agent_runtime.model.mapping import from_row
 from agent_runtime.model.words import score, snippet, terms
 from agent_runtime.store.schema import attachments, candidates, derivations, page_versions, pages
 from agent_runtime.workspace.model import LONGEST_SLUG, Candidate, Hit, Page
-from turnkeeper.errors import Exhausted, InvalidInput, NotFound
+from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.statements import holds, upsert
 from turnkeeper.times import to_us
 
@@ -48,6 +49,21 @@ def get_page(connection: Connection, page_id: str) -> Page:
     if row is None:
         raise NotFound(f"no page {page_id[:100]!r}", hint="see: agent-runtime workspace list")
     return to_page(row)
+
+
+def find_page(connection: Connection, named: str) -> Page:
+    """Return the page of that id, or else the one page of that title, in any case. Raises NotFound, Conflict."""
+    with suppress(NotFound):
+        return get_page(connection, named)
+    words = named.casefold().split()
+    first = words[0] if words else ""
+    # A database folds the case of ASCII only.
+    spelled = or_(*(holds(pages.c.title, form) for form in (first, first.upper(), first.capitalize())))
+    query = select(pages.c.page_id, pages.c.title).where(spelled)
+    titled = [row.page_id for row in connection.execute(query) if row.title.casefold().split() == words]
+    if len(titled) > 1:
+        raise Conflict(f"{len(titled)} pages are titled {named[:80]!r}: {', '.join(titled[:4])}", hint="name one by id")
+    return get_page(connection, titled[0] if titled else named)
 
 
 def get_version(connection: Connection, page_id: str, version: int) -> Page:

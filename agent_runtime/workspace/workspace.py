@@ -217,9 +217,9 @@ class Workspace(Transactions):
         self.authors = Authoring(self, clock)
 
     async def read_page(self, call: Call, page_id: str) -> model.Page:
-        """Return a page. Raises NotFound, Denied."""
+        """Return a page, named by its id or its title. Raises NotFound, Conflict, Denied."""
         require("workspace.read", "read", {}, call.context)
-        return await self.read(lambda connection: pages.get_page(connection, page_id))
+        return await self.read(lambda connection: pages.find_page(connection, page_id))
 
     async def search(self, call: Call, query: str, limit: int) -> tuple[list[model.Hit], bool]:
         """Return the best pages for a query, and whether there were more than could be ranked. Raises Denied."""

@@ -99,6 +99,8 @@ def _answer_question(brief: Brief, done: Done) -> str:
     lines = []
     for page in answers(done, "workspace_read"):
         quotes = rules.relevant(page["body"], wanted, MOST_QUOTES)
+        if not quotes and set(wanted) & set(terms(page["title"])):
+            quotes = rules.salient([page["body"]], MOST_QUOTES)  # its title is what was asked for
         lines += [f"{page['title']} ({page['page']}): {quote}" for quote in quotes]
     for conversation in answers(done, "conversation_read"):
         lines += _quoted(conversation["messages"], wanted)

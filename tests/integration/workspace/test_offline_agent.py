@@ -248,3 +248,25 @@ def _call(context: Any) -> Any:
     from tests.integration.workspace.conftest import call
 
     return call(context, 99)
+
+
+@pytest.mark.parametrize("prompt", ["What does the handbook say?", "read: the Station handbook", "read: handbook-1"])
+async def test_a_page_is_found_by_its_title(agent: Agent, workspace: Workspace, begin: Begin, prompt: str) -> None:
+    body = "The compost heap is turned on Mondays. Nobody likes slugs."
+    await put_page(workspace, PageDraft(page_id="handbook-1", title="The station handbook", body=body))
+    await agent.run(begin("asked", started_by="author", named="conversation", prompt=prompt))
+    assert "The station handbook (handbook-1):" in agent.text
+    assert "compost heap" in agent.text
+
+
+async def test_of_two_pages_of_one_title_the_ids_are_named(agent: Agent, workspace: Workspace, begin: Begin) -> None:
+    for page_id in ("one", "two"):
+        await put_page(workspace, PageDraft(page_id=page_id, title="Twins", body="b"))
+    await agent.run(begin("asked", started_by="author", named="conversation", prompt="read: Twins"))
+    assert "2 pages are titled 'Twins': one, two" in agent.text
+
+
+async def test_a_title_is_found_in_any_case(agent: Agent, workspace: Workspace, begin: Begin) -> None:
+    await put_page(workspace, PageDraft(page_id="pump", title="Übersicht der Pumpe", body="Sie läuft."))
+    await agent.run(begin("asked", started_by="author", named="conversation", prompt="read: übersicht  DER pumpe"))
+    assert "Sie läuft." in agent.text
