@@ -178,7 +178,7 @@ def next_(
 def history(
     name: NameArgument,
     all_: Annotated[
-        bool, typer.Option("--all", help="Also fires that were never sent and went into another, which counts them.")
+        bool, typer.Option("--all", help="In the table too: fires that went unsent into another, which counts them.")
     ] = False,
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,
@@ -187,7 +187,8 @@ def history(
 
     Example: task-runner history digest -o json
     """
-    answer = runner().call("ListFires", wire.ListFiresRequest(name=name, limit=limit, without_folded=not all_))
+    shortened = output in {console.Output.TABLE, console.Output.WIDE} and not all_
+    answer = runner().call("ListFires", wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened))
     rows = [fire_row(fire) for fire in answer.fires]
     console.show_rows(rows, _COLUMNS, output, name_key="fire_id")
 

@@ -36,14 +36,14 @@ def test_the_list_shows_what_people_look_for(constellation: Constellation) -> No
             "SCHEDULE",
             "NEXT",
             "LEFT",
+            "STATE",
+            "MISSED",
             "LAST",
             "RESULT",
-            "STATE",
             "CATEGORY",
             "CHANNEL",
             "CATCH-UP",
             "FIRES",
-            "MISSED",
         ]
     )
     assert row.startswith("digest")

@@ -53,8 +53,8 @@ def test_the_table_shows_what_people_look_for(command) -> None:
     command("create", "digest", "--cron", "0 9 * * 1-5", *REST)
     _, out, err = command("list")
     assert out.splitlines()[0].split() == [
-        "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", "STATE", "CATEGORY", "CHANNEL", "CATCH-UP", "FIRES",
-        "MISSED",
+        "NAME", "SCHEDULE", "NEXT", "LEFT", "STATE", "MISSED", "LAST", "RESULT", "CATEGORY", "CHANNEL", "CATCH-UP",
+        "FIRES",
     ]  # fmt: skip
     assert err.startswith("1 task · task-runner is not running")
     columns = [field.column for field in FIELDS if field.column]
