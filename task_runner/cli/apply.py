@@ -13,9 +13,9 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, all_tasks, read_file, runner
 from task_runner.cli.rows import column, text_of
 from task_runner.model.fields import BY_NAME, given
-from task_runner.model.task import own_thread
 from turnkeeper import console
 from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, InvalidInput
 
 # Half of what a request may be: the rest is for what surrounds its tasks.
@@ -114,11 +114,23 @@ def _value(spec: Any, field: str) -> str:
 def export(
     names: Annotated[list[str] | None, typer.Argument(help="Names or ids; default all.")] = None,
     split: Annotated[Path | None, typer.Option("--split", help="Write one file for each task here.")] = None,
+    watch: Annotated[
+        Path | None, typer.Option("--watch", metavar="DIR", help="Keep one file for each task here, and take edits.")
+    ] = None,
 ) -> None:
     """Write tasks as TOML that `apply` reads back without changing anything.
 
+    With --watch: keeps one file for each task in DIR until interrupted. A file that you write creates or changes its
+    task, one that you remove deletes it, and what changes elsewhere is written. If both changed, the task stands, and
+    your file is kept with the suffix .rejected.
+
     Example: task-runner export > tasks.toml
     """
+    if watch is not None:
+        if names or split:
+            raise InvalidInput("goes with neither names nor --split", where="--watch")
+        console.home().check()
+        importlib.import_module("task_runner.cli.mirror").follow(watch, SystemClock())
     specs = _specs(runner(), names or [])
     if split is None:
         typer.echo(_declarations().write_declarations(specs), nl=False)
@@ -134,16 +146,7 @@ def export(
 
 def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
     tasks = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names] if names else all_tasks()
-    specs = []
-    for task in sorted(tasks, key=lambda task: task.spec.name):
-        spec = wire.TaskSpec()
-        spec.CopyFrom(task.spec)
-        if spec.thread_id == own_thread(task.id, spec.graph):
-            spec.ClearField("thread_id")  # its own: another home gives another
-        if task.id.startswith("loop-") and task.id != spec.name:
-            spec.id = task.id  # by which it is a loop also elsewhere
-        specs.append(spec)
-    return specs
+    return [_declarations().declaration_of(task) for task in sorted(tasks, key=lambda task: task.spec.name)]
 
 
 def _declarations() -> Any:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.fields import EXCLUSIONS, FIELDS, JSON, SCHEDULES, given, put
+from task_runner.model.task import own_thread
 from turnkeeper.config.toml_file import TomlFile, read_toml
 from turnkeeper.errors import InvalidInput
 
@@ -87,6 +88,17 @@ def read_declarations(paths: Iterable[Path]) -> list[Declared]:
             what = f"{each.spec.name!r} is declared already, at {first.where('name')}"
             raise InvalidInput(what, where=each.where("name"))
     return declared
+
+
+def declaration_of(task: wire.Task) -> wire.TaskSpec:
+    """Return what declares a task, here and in another home."""
+    spec = wire.TaskSpec()
+    spec.CopyFrom(task.spec)
+    if spec.thread_id == own_thread(task.id, spec.graph):
+        spec.ClearField("thread_id")  # its own: another home gives another
+    if task.id.startswith("loop-") and task.id != spec.name:
+        spec.id = task.id  # by which it is a loop also elsewhere
+    return spec
 
 
 def write_declarations(specs: Iterable[wire.TaskSpec]) -> str:
