@@ -28,6 +28,7 @@ from turnkeeper.bus.envelope import wrapped
 from turnkeeper.storage.statements import Statement, among, listed, storable, upsert
 from turnkeeper.times import to_us
 
+FOR_AUTHOR = "with-author/"  # begins the key of a handoff that waits for a turn with the author
 LONGEST_SHOWN = 24_000  # characters that one turn is shown, all handoffs together
 LARGEST = 4 * LONGEST_SHOWN + 16  # bytes that so many characters can have
 CUT = " […]"
@@ -180,9 +181,13 @@ def put_notes(connection: Connection, item: Handoff, at: datetime) -> None:
     add_handoff(connection, item, at)
 
 
-def give_handoffs(connection: Connection, agent: str, turn_id: str) -> list[Handoff]:
-    """Give what waits for an agent to this turn, and to no other; return it, oldest first."""
-    return handoffs_of(connection, turn_id) if _GIVE.run(connection, of=agent, to=turn_id) else []
+def give_handoffs(connection: Connection, agent: str, turn_id: str, *, with_author: bool) -> list[Handoff]:
+    """Give what waits for an agent to this turn, and to no other; return it, oldest first.
+
+    What was left for a turn with the author is given to no other.
+    """
+    give = _GIVE_ALL if with_author else _GIVE
+    return handoffs_of(connection, turn_id) if give.run(connection, of=agent, to=turn_id) else []
 
 
 def handoffs_of(connection: Connection, turn_id: str) -> list[Handoff]:
@@ -221,10 +226,10 @@ _OWE = Statement(
 )
 _DELIVERY = [deliveries.c[name] for name in TerminalDelivery.__dataclass_fields__]
 _DELIVERIES_BY_KEY = Statement(select(*_DELIVERY).where(among(deliveries.c.key, "wanted")))
+_WAITING = (handoffs.c.agent == bindparam("of")) & text("handoffs.turn_id = ''")
+_GIVE_ALL = Statement(update(handoffs).where(_WAITING).values(turn_id=bindparam("to")))
 _GIVE = Statement(
-    update(handoffs)
-    .where(handoffs.c.agent == bindparam("of"), text("handoffs.turn_id = ''"))
-    .values(turn_id=bindparam("to"))
+    update(handoffs).where(_WAITING, text(f"handoffs.key NOT LIKE '{FOR_AUTHOR}%'")).values(turn_id=bindparam("to"))
 )
 _HANDOFFS_OF = Statement(
     select(*(handoffs.c[name] for name in Handoff.__dataclass_fields__))

@@ -264,7 +264,7 @@ deliveries = sa.Table(
 handoffs = sa.Table(
     "handoffs",
     metadata,
-    sa.Column("key", TEXT, primary_key=True),  # of the envelope: what comes twice is one row
+    sa.Column("key", TEXT, primary_key=True),  # of the envelope: what comes twice is one row; `mail.FOR_AUTHOR`
     sa.Column("agent", TEXT, nullable=False),
     sa.Column("kind", TEXT, nullable=False),
     sa.Column("sender", TEXT, nullable=False),

@@ -127,10 +127,11 @@ class Store:
 
     @_transaction
     def begin(self, connection: Connection, at: datetime, trigger: Trigger) -> TurnRecord:
-        """Write a turn that is about to start, and take its key; handoffs that wait for its agent are given to it."""
+        """Write a turn that is about to start, and take its key; handoffs that wait for it are given to it."""
         silent = trigger.source == "fire" and trigger.grant.silent
         self._add_turn(connection, at, trigger, status="running", tries=1, visible=not silent)
-        if found := mail.give_handoffs(connection, trigger.agent, trigger.turn_id):
+        with_author = trigger.source == "message"
+        if found := mail.give_handoffs(connection, trigger.agent, trigger.turn_id, with_author=with_author):
             text = "\n\n".join(f"{item.label}: {item.text}" for item in found)
             line = Said(role="trigger", text=text[: mail.LONGEST_SHOWN])
             turn_writes.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said

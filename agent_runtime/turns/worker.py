@@ -16,7 +16,7 @@ from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger, from_envelope, identify, sendable
-from agent_runtime.store.mail import Handoff, add_handoff, put_notes
+from agent_runtime.store.mail import FOR_AUTHOR, Handoff, add_handoff, put_notes
 from agent_runtime.store.schema import keys
 from agent_runtime.store.turn_reads import list_interrupts, unfinished_turns
 from agent_runtime.store.turn_store import Store
@@ -49,7 +49,9 @@ class HandoffIntake:
         """Keep a handoff; when this returns it is on disk, once, however often its envelope comes."""
         envelope, at = delivery.claimed.envelope, self._clock.now()
         key = envelope.idempotency_key or envelope.id
-        item = Handoff(key=key, agent=delivery.agent, kind="handoff", sender=envelope.sender, text=envelope.text)
+        # What a planned restart leaves is about work with the author; a loop that ticks first has no use for it.
+        kept_as = f"{FOR_AUTHOR}{key}" if envelope.meta.get("reason") == "planned" else key
+        item = Handoff(key=kept_as, agent=delivery.agent, kind="handoff", sender=envelope.sender, text=envelope.text)
         fresh = await self._store.write(add_handoff, item, at)
         self._log.emit("handoff.received", agent=delivery.agent, id=envelope.id, key=key, fresh=fresh)
 

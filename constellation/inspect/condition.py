@@ -4,6 +4,7 @@ Nothing here changes the home.
 """
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
+from math import inf
+from pathlib import Path
 from typing import Any
 
 from constellation.supervisor import markers
@@ -22,9 +25,11 @@ from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, T
 from turnkeeper.storage import damage
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
+from turnkeeper.storage.locking import is_held, reader_of
 from turnkeeper.storage.schema_revision import check_revision
 from turnkeeper.times import rfc3339
 
+_UNREAD_S = 60.0  # after which an envelope that nobody took is worth a line
 _UP = "fix the cause, then run: turnkeeper up"
 
 
@@ -53,7 +58,31 @@ class Finding:
 def findings(home: Home, now: float) -> list[Finding]:
     """Return what stands in the way, and what the markers say, the worst first for each process."""
     own = (item for daemon in DAEMONS for item in _of(home, daemon.name))
-    return [*_troubles(home), *own, *_of_all(home, now)]
+    return [*_troubles(home), *own, *_of_all(home, now), *_unread(home, now)]
+
+
+def _unread(home: Home, now: float) -> Iterator[Finding]:
+    """Yield the inboxes in which envelopes wait that nobody reads."""
+    folder = home.root / "channels" / "agent"
+    hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads theirs whenever it runs
+    runs = is_held(home, DAEMONS[0].name)
+    for agent in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (hosted.fullmatch(agent.name) and not runs) or not (agent / "inbox").is_dir():
+            continue
+        times = [_put_at(path) for path in (agent / "inbox").iterdir() if not path.name.startswith(".")]
+        if times and now - min(times) > _UNREAD_S and not reader_of(agent):
+            since = rfc3339(datetime.fromtimestamp(int(min(times)), UTC))
+            count = f"{len(times)} {'envelope waits' if len(times) == 1 else 'envelopes wait'}"
+            what = f"{count} for {agent.name} since {since}, and nobody reads its inbox"
+            fix = f"agent-runtime inbox watch {agent.name} --tmux SESSION, or: agent-runtime inbox drain {agent.name}"
+            yield Finding(process="", what=what, fix=fix, degraded=False)
+
+
+def _put_at(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return inf  # it was claimed meanwhile
 
 
 def _troubles(home: Home) -> Iterator[Finding]:

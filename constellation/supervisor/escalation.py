@@ -34,10 +34,12 @@ class Routes:
     Attributes:
         command: for the shell; empty for none.
         webhook: an http or https address, or one of apprise's; empty for none.
+        announce: also say when agent-runtime is up after a start.
     """
 
     command: str = ""
     webhook: str = ""
+    announce: bool = False
 
 
 def escalate(home: Home, process: str, key: str, text: str) -> None:

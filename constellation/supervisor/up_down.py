@@ -115,7 +115,7 @@ def _end_restart(home: Home) -> None:
 def orders_of(settings: Settings) -> Orders:
     """Return what the settings tell the watchdog."""
     said = settings.watchdog.model_dump()
-    limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook"}}
+    limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
     return Orders(limits=Limits(**limits), routes=Routes(**said))
 
 

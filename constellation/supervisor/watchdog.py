@@ -203,6 +203,9 @@ class Watchdog:
         elif phase == "verified":
             markers.clear_marker(failed)
             settle(self._home, daemon.name, rfc3339(at))
+            if daemon.name == RESTARTED and self._orders.routes.announce:
+                said = f"turnkeeper: {daemon.name} is up, verified at {rfc3339(at)} ({self._home.root})"
+                send(said, self._orders.routes, self._log, self._environ)
         if id_:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
@@ -296,7 +299,8 @@ def read_orders(home: Home) -> Orders | None:
         given = {name: markers.number(value) for name, value in says["limits"].items() if name in known}
         whole = {name: int(given[name]) for name in ("restarts", "failed_starts") if name in given}
         limits: Any = {**given, **whole}
-        return Orders(limits=policy.Limits(**limits), routes=Routes(command=says["command"], webhook=says["webhook"]))
+        routes = Routes(command=says["command"], webhook=says["webhook"], announce=says.get("announce") is True)
+        return Orders(limits=policy.Limits(**limits), routes=routes)
     except (KeyError, TypeError, ValueError, AttributeError):
         return Orders()
 

@@ -136,6 +136,7 @@ class WatchdogSettings(_Section):
         pattern=r"^([a-z][a-z0-9+.-]*://\S+)?$",
         description="URL to POST alerts to as JSON, without a command or when it fails; other schemes go to apprise",
     )
+    announce: bool = Field(False, description="also say by these routes when agent-runtime is up after a start")
 
 
 class AssistantSettings(_Section):

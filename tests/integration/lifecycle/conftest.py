@@ -33,8 +33,9 @@ class Supervised:
         self.clock = SystemClock()
         self._supervisors: list[int] = []
 
-    def want(self, *, command: str = "", webhook: str = "", **limits: Any) -> None:
-        orders = Orders(limits=Limits(**limits), routes=Routes(command=command, webhook=webhook))
+    def want(self, *, command: str = "", webhook: str = "", announce: bool = False, **limits: Any) -> None:
+        routes = Routes(command=command, webhook=webhook, announce=announce)
+        orders = Orders(limits=Limits(**limits), routes=routes)
         write_orders(self.home, orders, self.clock.now())
 
     def supervise(self, **environ: str) -> int:

@@ -100,7 +100,8 @@ def run_child(home: Home, **environ: str) -> int:
 
 @pytest.mark.process
 def test_a_planned_restart_from_the_request_to_the_verified_start(supervised: Supervised):
-    supervised.want(interval_s=0.2)
+    told = supervised.home.root / "told"
+    supervised.want(interval_s=0.2, command=f'echo "$TURNKEEPER_TEXT" >> {told}', announce=True)
     supervised.supervise()
     before, runner = supervised.until_up(RUNTIME), supervised.until_up(RUNNER)
     id_ = request(supervised.home)
@@ -108,6 +109,9 @@ def test_a_planned_restart_from_the_request_to_the_verified_start(supervised: Su
     assert supervised.pid(RUNTIME) != before
     assert supervised.pid(RUNNER) == runner, "the runner is never stopped"
     assert handoffs(supervised.home) == {key_of(id_): 1}
+    lines = supervised.until(lambda: told.exists() and told.read_text().splitlines())
+    assert "agent-runtime is up, verified at " in lines[-1]
+    assert not [line for line in lines if "task-runner" in line]
     assert archived(supervised.home) == {id_}
     assert list(drafts(supervised.home)) == []
     phases = [event["phase"] for event in supervised.events("restart.phase")]

@@ -110,6 +110,18 @@ async def test_a_handoff_is_shown_to_agent0s_next_turn_and_to_no_other(bench: Br
     assert [line.text for line in second.messages] == ["go", "done"]
 
 
+async def test_what_a_planned_restart_leaves_waits_for_a_turn_with_the_author(bench: Briefed) -> None:
+    await put(bench, meta={"restart": "r1", "reason": "planned"})
+    await put(bench, key="handoff:two", meta={"restart": "r2", "reason": "crash"}, text="it died")
+    await bench.run(1)
+    assert ["it died" in told for told in bench.told] == [True], "a crash is told to whichever turn comes first"
+    assert bench.handed() == [0]
+    await bench.crash()
+    await bench.stopped((await bench.send("hello")).turn_id)
+    await bench.run(3)
+    assert bench.handed() == [0, 1, 0]
+
+
 async def test_one_that_lies_there_again_after_a_crash_is_shown_once(bench: Briefed) -> None:
     await put(bench)
     await bench.run(1)

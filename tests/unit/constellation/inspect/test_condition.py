@@ -4,11 +4,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from constellation.inspect.condition import examine
+from constellation.inspect.condition import examine, findings
 from constellation.supervisor import markers
 from constellation.supervisor.markers import write_marker
 from constellation.supervisor.watchdog import Orders, write_orders
+from tests.support.inboxes import message, open_inbox
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
 
 def broken(home: Home) -> dict[str, str]:
@@ -52,3 +55,22 @@ def test_a_crash_loop(home: Home):
     says = {"at": 1.0, "reason": "it ended 11 times", "escalated": True}
     write_marker(markers.CRASH_LOOP.at(home, process="task-runner"), says)
     assert list(broken(home)) == ["crash loop suspected: it ended 11 times"]
+
+
+def unread(home: Home) -> list[str]:
+    now = SystemClock().now().timestamp() + 61
+    return [str(finding) for finding in findings(home, now) if "nobody reads" in finding.what]
+
+
+def test_mail_that_waits_where_nobody_reads(home: Home):
+    open_inbox(home.inbox("codex")).put(message("hello"))
+    open_inbox(home.inbox("agent0")).put(message("hello"))
+    open_inbox(home.inbox("gemini"))
+    (line,) = unread(home)
+    assert line.startswith("1 envelope waits for codex since ")
+    assert line.endswith("agent-runtime inbox watch codex --tmux SESSION, or: agent-runtime inbox drain codex")
+    assert not findings(home, SystemClock().now().timestamp()), "it has just come"
+    with ReaderLock(home.inbox("codex"), "inbox watch"):
+        assert unread(home) == []
+    with ProcessLock(home, "agent-runtime"):
+        assert len(unread(home)) == 2, "the runtime runs and does not read agent0's"
