@@ -14,6 +14,7 @@ from agent_runtime.mailbox.outbox import send as put_out
 from agent_runtime.mailbox.pane import Pane
 from agent_runtime.model.trigger import FIRST_AGENT, RESERVED
 from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -110,7 +111,7 @@ def watch(
     said = ""
 
     def deliver(envelope: Envelope) -> None:
-        pane.paste(mailbox.as_read(envelope), buffer=buffer)
+        pane.paste(wrapped(envelope), buffer=buffer)
         note(f"pasted {envelope.kind} from {envelope.sender}: {clipped(envelope.text, 60)}")
 
     with (
@@ -241,7 +242,7 @@ def _printer(item: Claimed, output: Output) -> Callable[[Envelope], None]:
         if output in {Output.JSONL, Output.NAME}:
             show_rows([mailbox.envelope_row(item.name, envelope)], (), output, name_key="name")
         else:
-            print(plain(mailbox.as_read(envelope)), flush=True)
+            print(plain(wrapped(envelope)), flush=True)
 
     return deliver
 

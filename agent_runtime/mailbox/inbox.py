@@ -8,15 +8,14 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agent_runtime.mailbox.outbox import send
-from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, WAKES, hosted_on
+from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger, acknowledge
 from turnkeeper.bus.durable_writes import GroupingFiles, ns_of
-from turnkeeper.bus.envelope import Envelope, decode, shown
+from turnkeeper.bus.envelope import Envelope, decode
 from turnkeeper.bus.folders import REASON
 from turnkeeper.bus.inbox import Claimed, Inbox, Put, Quarantine
 from turnkeeper.bus.inbox import open_inbox as open_folders
@@ -33,7 +32,6 @@ from turnkeeper.times import from_us, rfc3339
 MOST_AT_ONCE = 100
 Row = dict[str, Any]
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
-_TASK = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 
 
 def agents_with_inboxes(home: Home) -> list[str]:
@@ -93,15 +91,6 @@ def envelope_row(name: str, envelope: Envelope) -> Row:
     names = ("id", "sender", "to", "kind", "thread", "swarm", "idempotency_key", "requires_ack", "at", "text", "meta")
     row = {"from" if field == "sender" else field: getattr(envelope, field) for field in names}
     return {"name": name, **row, "at": rfc3339(envelope.at)}
-
-
-def as_read(envelope: Envelope) -> str:
-    """Return what an agent in a terminal reads: a wake of a self-paced loop says how to go on and how to end."""
-    loop = envelope.meta.get("task_id")
-    if envelope.meta.get("kind") not in WAKES or not isinstance(loop, str) or not _TASK.fullmatch(loop):
-        return shown(envelope)
-    again, end = f"task-runner loop reschedule {loop} SECONDS", f"task-runner loop delete {loop}"
-    return shown(replace(envelope, text=f"{envelope.text}\n\n(To be woken again: {again}. To end the loop: {end})"))
 
 
 def _inbox_row(folder: Path, *, of_runtime: bool) -> Row:

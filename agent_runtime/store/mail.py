@@ -28,7 +28,7 @@ from turnkeeper.bus.envelope import wrapped
 from turnkeeper.storage.statements import Statement, among, listed, storable, upsert
 from turnkeeper.times import to_us
 
-FOR_AUTHOR = "with-author/"  # begins the key of a handoff that waits for a turn with the author
+FOR_AUTHOR = "with-author:"  # begins the key of a handoff that waits for a turn with the author
 LONGEST_SHOWN = 24_000  # characters that one turn is shown, all handoffs together
 LARGEST = 4 * LONGEST_SHOWN + 16  # bytes that so many characters can have
 CUT = " […]"
@@ -229,7 +229,7 @@ _DELIVERIES_BY_KEY = Statement(select(*_DELIVERY).where(among(deliveries.c.key, 
 _WAITING = (handoffs.c.agent == bindparam("of")) & text("handoffs.turn_id = ''")
 _GIVE_ALL = Statement(update(handoffs).where(_WAITING).values(turn_id=bindparam("to")))
 _GIVE = Statement(
-    update(handoffs).where(_WAITING, text(f"handoffs.key NOT LIKE '{FOR_AUTHOR}%'")).values(turn_id=bindparam("to"))
+    update(handoffs).where(_WAITING, ~handoffs.c.key.startswith(FOR_AUTHOR)).values(turn_id=bindparam("to"))
 )
 _HANDOFFS_OF = Statement(
     select(*(handoffs.c[name] for name in Handoff.__dataclass_fields__))

@@ -10,7 +10,6 @@ for its author is left alone.
 """
 
 import asyncio
-import re
 from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +20,7 @@ from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
-from task_runner.model.task import Fire, Outcome
+from task_runner.model.task import HOSTED, Fire, Outcome
 from task_runner.planner import ledger, log_records, overlap, planner
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
@@ -38,8 +37,6 @@ LONGEST_WAIT_S = 30.0
 _RECEIPTS_WAIT_S = 0.25
 _CONNECT_S = 5.0
 STOPPED_REASON = "its task was stopped before the agent read it"
-# Whoever has another name lives in a terminal. One that has this name, and does too, keeps what lies in its inbox.
-_HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
 CANCEL_REASON = f"the next fire of its task is due (overlap {overlap.CANCELS})"
 _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
@@ -369,5 +366,5 @@ def _left_in_terminals(session: Session) -> list[Fire]:
     """Return the fires of stopped tasks that lie in terminals' inboxes; a turn that has begun goes on."""
     found = session.fires.of_stopped_tasks(_MOST_CANCELLED)
     stopped = session.tasks.snapshots(list({fire.task_id for fire in found}))
-    elsewhere = {each.task.id for each in stopped if not _HOSTED.fullmatch(each.task.definition.agent)}
+    elsewhere = {each.task.id for each in stopped if not HOSTED.fullmatch(each.task.definition.agent)}
     return [fire for fire in found if fire.task_id in elsewhere]

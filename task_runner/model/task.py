@@ -18,6 +18,8 @@ from turnkeeper.errors import InvalidInput
 T = TypeVar("T")
 TaskId = NewType("TaskId", str)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+# Whoever has another name lives in a terminal. One that has this name, and does too, keeps what lies in its inbox.
+HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
 _ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 LONGEST_REASON = 300

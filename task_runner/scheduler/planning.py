@@ -43,6 +43,9 @@ def frozen_request(task: Task) -> bytes:
     for name in _ON_APPROVALS:
         if (after := getattr(definition, name)) is not None:
             setattr(request, f"{name}_s", int(after.total_seconds()))
+    if self_paced.is_self_paced(definition) and not model.HOSTED.fullmatch(definition.agent):
+        again, end = f"task-runner loop reschedule {task.id} SECONDS", f"task-runner loop delete {task.id}"
+        request.prompt += f"\n\n(To be woken again: {again}. To end the loop: {end})"
     return request.SerializeToString()
 
 

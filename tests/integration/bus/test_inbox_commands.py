@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,19 +65,6 @@ def test_drain_prints_what_waits_as_it_is_to_be_read_and_archives_it(inbox: Comm
         "agent": "codex", "waiting": 0, "claimed": 0, "delivered": 2, "quarantined": 0, "oldest_at": None,
         "hosted": False, "reader": None,
     }  # fmt: skip
-
-
-def test_a_wake_of_a_self_paced_loop_says_how_to_go_on_and_how_to_end(inbox: Commands) -> None:
-    tick = replace(message("look at CI"), kind="loop-tick", sender="agentloop", thread="loop-7f3c2a10")
-    for number, meta in enumerate(
-        ({"kind": "wake", "task_id": "loop-7f3c2a10"}, {"kind": "wake", "task_id": "x; rm -r ~"}, {"kind": "scheduled"})
-    ):
-        inbox.open("codex").put(replace(tick, meta=meta, id=f"m{number}"))
-    out = inbox("drain", "codex")[0]
-    first, rest = out.split("</channel>", 1)
-    assert "task-runner loop reschedule loop-7f3c2a10 SECONDS" in first
-    assert "task-runner loop delete loop-7f3c2a10" in first
-    assert "task-runner" not in rest, "only a wake says so, and only of what can be a loop"
 
 
 def test_drain_adopts_what_a_reader_that_died_had_claimed(inbox: Commands) -> None:

@@ -135,6 +135,16 @@ def test_no_iteration_is_lost_or_doubled_whichever_commit_the_runner_dies_before
         assert (task.state, task.pacing and task.pacing.iteration) == ("done", 3), dies_at
 
 
+@pytest.mark.parametrize("agent", ["codex", "agent0"])
+async def test_an_agent_in_a_terminal_is_told_how_to_go_on_and_how_to_end(rig: Rig, peer: Peer, agent: str) -> None:
+    made = await loop(rig, agent=agent)
+    async with rig.running():
+        await iterate(rig, peer)
+    request = peer.received[0]
+    told = [f"task-runner loop {how}" in request.prompt for how in (f"reschedule {made.id} ", f"delete {made.id}")]
+    assert told == [agent == "codex"] * 2, "one that the runtime hosts has a tool for it"
+
+
 async def test_hearing_of_the_same_end_twice_arms_once(rig: Rig, peer: Peer) -> None:
     made = await loop(rig)
     async with rig.running():
