@@ -18,6 +18,11 @@ from turnkeeper.times import format_rough
 
 _REFRESH_S = 2.0
 _LONGEST_PROMPT = 60
+# What a person looks for in a task stands before how it was declared.
+_FIRST = (
+    *("name", "id", "state", "paused_note", "paused_until", "reason", "waits_for"),
+    *("schedule", "next_fire_at", "last_fire_at", "last_outcome", "missed"),
+)
 
 
 def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float) -> None:
@@ -70,9 +75,10 @@ def show(
 
 def show_task(task: Any, output: console.Output) -> None:
     row = task_row(task)
-    times = {"next_fire_at", "due_at", "last_fire_at", "created_at"}
+    times = {"next_fire_at", "due_at", "last_fire_at", "created_at", "paused_until", "armed_at", "wakes_from"}
     times |= {field.written_as for field in FIELDS if field.kind is INSTANT}
-    lines = [(key.replace("_", "-"), local(value) if key in times else text_of(value)) for key, value in row.items()]
+    keys = [*_FIRST, *(key for key in row if key not in _FIRST)]
+    lines = [(key.replace("_", "-"), local(row[key]) if key in times else text_of(row[key])) for key in keys]
     console.show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
 
 
@@ -176,21 +182,34 @@ def next_(
 
 
 def history(
-    name: NameArgument,
+    name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
+    outcome: Annotated[str, typer.Option("--outcome", help="Only fires that ended, or stand, so.")] = "",
     all_: Annotated[
         bool, typer.Option("--all", help="In the table too: fires that went unsent into another, which counts them.")
     ] = False,
+    follow: Annotated[bool, typer.Option("-w", "--follow", help="Show it again every two seconds.")] = False,
+    cursor: Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")] = "",
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Show what fired, what did not, and why; newest first.
+    """Show what fired, what did not, and why, of one task or of all; newest first.
 
     Example: task-runner history digest -o json
     """
     shortened = output in {console.Output.TABLE, console.Output.WIDE} and not all_
-    answer = runner().call("ListFires", wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened))
+    request = wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened, outcome=outcome, cursor=cursor)
+    show_again(lambda _now: _show_history(request, output), watch=follow, every_s=_REFRESH_S)
+
+
+def _show_history(request: wire.ListFiresRequest, output: console.Output) -> None:
+    answer = runner().call("ListFires", request)
     rows = [fire_row(fire) for fire in answer.fires]
-    console.show_rows(rows, _COLUMNS, output, name_key="fire_id")
+    named = {fire.task_id: fire.task_name for fire in answer.fires}
+    of_task = [] if request.name else [console.Column("TASK", lambda row: named[row["task_id"]])]
+    footer = f"{answer.total} fire{'' if answer.total == 1 else 's'}"
+    if answer.next_cursor and answer.total > len(rows):
+        footer += f", of which {len(rows)} are shown; the next: --cursor {answer.next_cursor}"
+    console.show_rows(rows, [*of_task, *_COLUMNS], output, name_key="fire_id", footer=footer)
 
 
 _COLUMNS = [

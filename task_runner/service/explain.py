@@ -164,11 +164,14 @@ def _time_in_question(session: Session, task: Task, text: str, now: datetime) ->
     if is_self_paced(task.definition):
         at = this_second
     elif task.definition.on is not None and not task.definition.is_hybrid:
-        newest = session.events.newest(task.id)
-        at = this_second if newest is None else newest.last_at
+        event = session.events.newest(task.id)
+        at = this_second if event is None else event.last_at
     else:
         timetable = timetable_of(task.definition)
         at = timetable.last_at_or_before(min(now, task.cursor_at)) or timetable.next_after(now) or now
+        newest = next(iter(session.fires.history(task.id, 1)), None)
+        if newest is not None and newest.kind is FireKind.MANUAL and (newest.nominal_at >= at or at > now):
+            at = newest.nominal_at
     return max(at, task.created_at.replace(microsecond=0))
 
 
@@ -199,6 +202,11 @@ def explained(asked: Question) -> Explanation:
     others = tuple(line for each in asked.entries if each is not covering for line in _also_fired(each))
     if events := _of_events(asked.entries):
         others += _events(asked.definition, events, asked.notes).lines
+    by_hand = next((each for each in reversed(asked.entries) if each.kind is FireKind.MANUAL), None)
+    if covering is None and by_hand is not None and not asked.is_before_creation and not _is_scheduled(asked):
+        verdict, lines = _entry(by_hand, by_hand.nominal_at, asked.definition)
+        said = Explanation(verdict, (f"{by_hand.fire_id} was asked for by hand.", *lines), by_hand)
+        return said._replace(lines=(_head(asked), *said.lines))
     said = _of_entry(asked, covering) if covering is not None else _of_nothing(asked)
     return said._replace(lines=(_head(asked), *said.lines, *_unanswered(asked, covering), *others))
 

@@ -12,7 +12,7 @@ from typing import Any
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.fields import parse_instant
-from task_runner.model.task import UNDER_WAY, Definition, Fire, Task, TaskState, check_request_id
+from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState, check_request_id
 from task_runner.model.words import read_line
 from task_runner.planner.budgets import HOURLY
 from task_runner.planner.log_records import LogRecord
@@ -32,6 +32,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, meant
 from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Rules, current
+from turnkeeper.storage.statements import cursor_at, number_of
 
 _PREVIEW = 3
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
@@ -239,12 +240,24 @@ class Service:
         return await self._store.run(lambda session: explain(session, request, now))
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
-        """Return a task's ledger, newest first."""
+        """Return the ledger of a task, or of all, newest first, page by page."""
+        before = number_of(request.cursor)
+        if request.outcome and request.outcome not in {outcome.value for outcome in Outcome}:
+            hint = f"one of {', '.join(sorted(Outcome))}"
+            raise InvalidInput(f"no fire has the outcome {request.outcome[:40]!r}", where="outcome", hint=hint)
 
         def read(session: Session) -> wire.ListFiresResponse:
-            task = changes.find(session, request.name)
-            entries = session.fires.history(task.id, request.limit or 50, without_folded=request.without_folded)
-            return wire.ListFiresResponse(fires=_fires_shown(session, task, entries))
+            task_id = changes.find(session, request.name).id if request.name else ""
+            entries, total = session.fires.page(
+                request.limit or 50,
+                task_id=task_id,
+                outcome=request.outcome,
+                before=before,
+                without_folded=request.without_folded,
+            )
+            more = len(entries) == (request.limit or 50)
+            following = cursor_at(entries[-1].entry_id) if more else ""
+            return wire.ListFiresResponse(fires=_fires_shown(session, entries), total=total, next_cursor=following)
 
         return await self._store.run(read)
 
@@ -254,7 +267,7 @@ class Service:
             fire = session.fires.by_ids([request.fire_id]).get(request.fire_id)
             if fire is None:
                 raise NotFound(f"no fire {request.fire_id[:100]!r}", where="fire_id")
-            return _fires_shown(session, changes.find(session, fire.task_id), [fire])[0]
+            return _fires_shown(session, [fire])[0]
 
         return await self._store.run(read)
 
@@ -393,9 +406,13 @@ def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
     return spec
 
 
-def _fires_shown(session: Session, task: Task, entries: Iterable[Fire]) -> list[wire.Fire]:
-    outages, definition = session.outages.listed(), task.definition
-    return [show_fire(fire, definition.name, cause_of(fire, definition.grace, outages)) for fire in entries]
+def _fires_shown(session: Session, entries: Iterable[Fire]) -> list[wire.Fire]:
+    outages, shown, tasks = session.outages.listed(), list[wire.Fire](), dict[str, Definition]()
+    for fire in entries:
+        definition = tasks.get(fire.task_id) or changes.find(session, fire.task_id).definition
+        tasks[fire.task_id] = definition
+        shown.append(show_fire(fire, definition.name, cause_of(fire, definition.grace, outages)))
+    return shown
 
 
 def _away(session: Session) -> str:

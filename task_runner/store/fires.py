@@ -149,13 +149,30 @@ class Fires:
         """Return at most `limit` open fires that have been sent, with a greater number, in order."""
         return [fire_of(row) for row in _OPEN.rows(self._connection, after=after_entry, limit=limit)]
 
-    def history(self, task_id: str, limit: int, *, without_folded: bool = False) -> list[Fire]:
-        """Return a task's newest entries, newest first; perhaps without fires that went unsent into another entry."""
-        query = select(fires).where(fires.c.task_id == task_id)
+    def history(self, task_id: str, limit: int) -> list[Fire]:
+        """Return a task's newest entries, newest first."""
+        return self.page(limit, task_id=task_id)[0]
+
+    def page(
+        self, limit: int, *, task_id: str = "", outcome: str = "", before: int = 0, without_folded: bool = False
+    ) -> tuple[list[Fire], int]:
+        """Return the newest entries, newest first, and how many there are.
+
+        Args:
+            limit: the most to return.
+            task_id: only those of this task.
+            outcome: only those with this outcome.
+            before: return only those with a smaller number; the count is of all.
+            without_folded: leave out fires that went unsent into another entry.
+        """
+        only = [fires.c.task_id == task_id] if task_id else []
+        only += [fires.c.outcome == outcome] if outcome else []
         if without_folded:
             folded = (fires.c.outcome == Outcome.COALESCED.value) & (fires.c.covers == 0) & fires.c.fired_us.is_(None)
-            query = query.where(~folded)
-        return self._found(query.order_by(fires.c.entry_id.desc()).limit(limit))
+            only.append(~folded)
+        newest = select(fires).where(*only, *([fires.c.entry_id < before] if before else []))
+        count = self._connection.execute(select(func.count()).select_from(fires).where(*only)).scalar_one()
+        return self._found(newest.order_by(fires.c.entry_id.desc()).limit(limit)), count
 
     def glances(self, ids: Collection[str]) -> dict[str, Glance]:
         """Return what a list shows of those tasks' fires."""

@@ -77,8 +77,8 @@ class Outage:
         """Say it in words."""
         began = rfc3339(self.since.replace(microsecond=0))
         if self.lasts:
-            return f"agent-runtime away since {began}"
-        return f"agent-runtime away from {began} to {rfc3339(self.to.replace(microsecond=0))}"
+            return f"agent runtime away since {began}"
+        return f"agent runtime away from {began} to {rfc3339(self.to.replace(microsecond=0))}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

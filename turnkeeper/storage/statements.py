@@ -8,7 +8,9 @@ import itertools
 import json
 import re
 import sqlite3
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import (
@@ -35,6 +37,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import Executable, Select
 from sqlalchemy.sql.functions import FunctionElement
+
+from turnkeeper.errors import InvalidInput
 
 Values = Mapping[str, Any]
 # Text of any length. A server has an order of its own for text; lists are in the order of bytes, as in SQLite.
@@ -225,6 +229,26 @@ def holds(column: ColumnElement[str], part: str) -> ColumnElement[bool]:
     """Return that a text holds another, whatever the case of ASCII letters."""
     escaped = part.replace("/", "//").replace("%", "/%").replace("_", "/_")
     return _Like(column, literal(f"%{escaped}%"))
+
+
+def cursor_at(number: int) -> str:
+    """Return a cursor for the page behind a row, opaque to whoever passes it on.
+
+    >>> number_of(cursor_at(42))
+    42
+    """
+    return urlsafe_b64encode(f"after {number}".encode()).decode()
+
+
+def number_of(cursor: str) -> int:
+    """Return the number of the row that a cursor was made at; 0 for an empty one. Raises InvalidInput."""
+    if not cursor:
+        return 0
+    with suppress(ValueError):
+        word, _, number = urlsafe_b64decode(cursor.encode()).decode().partition(" ")
+        if word == "after" and number.isascii() and number.isdecimal() and len(number) < 19:
+            return int(number)
+    raise InvalidInput(f"{cursor[:60]!r} is no cursor", where="cursor", hint="pass the one that the page before gave")
 
 
 def one_of(column: ColumnElement[Any], values: Iterable[str]) -> ColumnElement[bool]:

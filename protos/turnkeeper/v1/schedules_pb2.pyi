@@ -1154,21 +1154,30 @@ class ListFiresRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     WITHOUT_FOLDED_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """empty: those of all tasks"""
     limit: _builtins.int
     """newest first; 0 means 50"""
     without_folded: _builtins.bool
     """leave out fires that were never sent and went into another entry, which counts them"""
+    outcome: _builtins.str
+    """only entries with this outcome"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         limit: _builtins.int = ...,
         without_folded: _builtins.bool = ...,
+        outcome: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "without_folded", b"without_folded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "limit", b"limit", "name", b"name", "outcome", b"outcome", "without_folded", b"without_folded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1179,16 +1188,24 @@ class ListFiresResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FIRES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def fires(self) -> _containers.RepeatedCompositeFieldContainer[Global___Fire]: ...
     def __init__(
         self,
         *,
         fires: _abc.Iterable[Global___Fire] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fires", b"fires"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fires", b"fires", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

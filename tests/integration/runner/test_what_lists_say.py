@@ -7,7 +7,7 @@ import pytest
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
-from turnkeeper.errors import Unreachable
+from turnkeeper.errors import InvalidInput, Unreachable
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
@@ -81,7 +81,7 @@ async def test_an_outage_of_the_runtime_is_one_row_and_is_named_as_the_cause(
             await rig.dispatcher.serve_once()
         await rig.pass_time(60)
     await rig.pass_time(30)
-    since = "agent-runtime away since 2026-03-02T09:00:00Z"
+    since = "agent runtime away since 2026-03-02T09:00:00Z"
     asked = wire.ListFiresRequest(name="digest", without_folded=True)
     (row,) = (await rig.service.list_fires(asked)).fires
     assert (row.outcome, row.count, row.cause) == (outcome, 5, since)
@@ -98,6 +98,46 @@ async def test_an_outage_of_the_runtime_is_one_row_and_is_named_as_the_cause(
     async with rig.running("dispatcher"):
         await rig.trail.saw("fire.accepted")
     row = (await rig.service.list_fires(asked)).fires[-1]
-    assert row.cause == "agent-runtime away from 2026-03-02T09:00:00Z to 2026-03-02T09:04:00Z"
+    assert row.cause == "agent runtime away from 2026-03-02T09:00:00Z to 2026-03-02T09:04:00Z"
     assert (await rig.service.list_tasks(wire.ListTasksRequest())).runtime_away == ""
     await rig.close()
+
+
+async def test_without_a_time_explain_answers_for_the_newest_fire_there_was(rig: Rig, peer: Peer) -> None:
+    await rig.create(every="10m")
+    asked = wire.ExplainFireRequest(name="digest")
+    rig.clock.advance(30)
+    by_hand = await rig.service.run_task(wire.RunTaskRequest(name="digest"))
+    said = await rig.service.explain_fire(asked)
+    assert (said.fire.fire_id, said.verdict) == (by_hand.fire_id, "pending")
+    assert f"{by_hand.fire_id} was asked for by hand." in said.lines
+    await rig.pass_time(600)
+    said = await rig.service.explain_fire(asked)
+    assert said.at.ToDatetime(tzinfo=UTC) == T0 + timedelta(minutes=10)
+    await rig.service.run_task(wire.RunTaskRequest(name="digest"))
+    assert "~m" in (await rig.service.explain_fire(asked)).fire.fire_id
+
+
+async def test_the_history_of_all_tasks_has_pages_a_filter_and_a_total(rig: Rig, peer: Peer) -> None:
+    for name in ("one", "two"):
+        await rig.create(name)
+    for _ in range(3):
+        await rig.pass_time(60)
+    every = wire.ListFiresRequest(limit=4)
+    first = await rig.service.list_fires(every)
+    assert (len(first.fires), first.total) == (4, 6)
+    assert {fire.task_name for fire in first.fires} == {"one", "two"}
+    await rig.pass_time(60)  # what comes meanwhile is on no page behind the first
+    rest = await rig.service.list_fires(wire.ListFiresRequest(limit=4, cursor=first.next_cursor))
+    assert (len(rest.fires), rest.next_cursor) == (2, "")
+    assert not {fire.entry_id for fire in first.fires} & {fire.entry_id for fire in rest.fires}
+    waiting = await rig.service.list_fires(wire.ListFiresRequest(name="one", outcome="pending"))
+    assert [fire.outcome for fire in waiting.fires] == ["pending"]
+    assert waiting.total == 1
+    for wrong in (
+        wire.ListFiresRequest(outcome="late"),
+        wire.ListFiresRequest(cursor="12"),
+        wire.ListFiresRequest(cursor="é"),
+    ):
+        with pytest.raises(InvalidInput):
+            await rig.service.list_fires(wrong)
