@@ -25,7 +25,7 @@ from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
 from turnkeeper.commands import Panel
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import MOST_WORKERS, effective, load_settings, staffed
+from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, plain, show_rows, when
 from turnkeeper.console import status as spinner
@@ -114,7 +114,7 @@ def show(
 def _shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "(none)"
-    return str(value) if value != "" else "(empty)"
+    return str(as_written(value)) if value != "" else "(empty)"
 
 
 keys = typer.Typer(help="The home's own keys.", no_args_is_help=True, rich_markup_mode=None)

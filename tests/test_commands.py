@@ -1,6 +1,7 @@
 """Every command that a text of the programs or a document names exists, and one program reaches all of them."""
 
 import ast
+import difflib
 import io
 import re
 import subprocess
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 MENTION = re.compile(r"(?<![\w./@-])(turnkeeper|task-runner|agent-runtime)((?: (?!-)[a-z][a-z-]*)+)([^\n`]*)")
+TYPED = re.compile(r"(?:`|\$ |[a-z]: )$")  # before a command that a person is to type
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 ENDS = re.compile(r" (?:&&|\|\|?|>) |;|, |\$\(|…|(?<=[a-z]): ")
 COMMON = {"--home", "--utc", "--no-color", "--quiet", "--json", "--help", "--version"}
@@ -65,12 +67,15 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def mistakes(text: str) -> Iterator[str]:
-    for program, words, rest in MENTION.findall(text):
+    for found in MENTION.finditer(text):
+        program, words, rest = found.groups()
         path, *left = (program,), *words.split()
         while left and isinstance(COMMANDS[path], Group):
             command = COMMANDS[path].get_command(None, left[0])
             if command is None:
-                if len(path) > 1 or left[0] not in SENTENCE.split():
+                names = COMMANDS[path].list_commands(None)
+                meant = TYPED.search(text[: found.start()]) or difflib.get_close_matches(left[0], names, cutoff=0.7)
+                if len(path) > 1 or (meant and left[0] not in SENTENCE.split()):
                     yield " ".join((*path, left[0]))
                 break
             path, left = (*path, command.name), left[1:]

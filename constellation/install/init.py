@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.settings import Settings, as_written, load_settings
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, Conflict, InvalidInput, NotFound
 
 _ENVIRONMENT = """\
@@ -49,7 +49,7 @@ def config_text() -> str:
             continue
         lines += ["", f"[{section}]"]
         for key, field in type(value).model_fields.items():
-            shown = json.dumps(getattr(value, key), ensure_ascii=False)
+            shown = json.dumps(as_written(getattr(value, key)), ensure_ascii=False)
             stated = section == "categories" and key == "autonomous_allowed"
             lines += [f"# {field.description}", f"{'' if stated else '# '}{key} = {shown}"]
     return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ The keys and their defaults are documented by the models below; `turnkeeper conf
 
 import contextlib
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -13,7 +14,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.json_text import check_configurable
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, NotFound
-from turnkeeper.times import parse_duration
+from turnkeeper.times import format_duration, parse_duration
 
 FIRST_AGENT = "agent0"
 MOST_WORKERS = 64
@@ -25,6 +26,17 @@ def _seconds(value: object) -> object:
         return parse_duration(value).total_seconds() if isinstance(value, str) else value
     except InvalidInput as error:  # said again without the value, and with file, line and key by whoever reads the file
         raise ValueError(f"is not a duration; {error.hint}") from error
+
+
+def as_written(value: object) -> object:
+    """Return a setting as a person writes it: a duration of whole seconds with its units, anything else as it is.
+
+    >>> as_written(7776000.0), as_written(0.2), as_written(3)
+    ('90d', 0.2, 3)
+    """
+    if isinstance(value, float) and value.is_integer():  # every number with a point is a duration in seconds
+        return format_duration(timedelta(seconds=value))
+    return value
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]

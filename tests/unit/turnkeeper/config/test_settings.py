@@ -25,6 +25,12 @@ def test_the_config_that_init_writes_says_what_holds_anyway(home: Home) -> None:
     assert sources["scheduler.grace_s"] == "default"
 
 
+def test_init_writes_durations_with_their_units() -> None:
+    assert {'# keep_history = "90d"', '# grace_s = "1m"', "# catch_up_stagger_s = 0.2"} <= set(
+        config_text().splitlines()
+    )
+
+
 def test_every_documented_key_can_be_uncommented(home: Home) -> None:
     lines = config_text().splitlines()
     is_key = [line.startswith("# ") and " = " in line and line[2].islower() for line in lines]
