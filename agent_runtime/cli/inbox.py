@@ -123,6 +123,7 @@ def watch(
             note(f"adopted {len(adopted)} that an earlier reader left")
         note(f"watching the inbox of {agent} for {program.name}, pid {program.pid}")
         while not stopped():
+            reader.keep()
             # What is not claimed can be taken back: a task that is stopped withdraws its fire.
             count = len(adopted) + reader.waiting()
             obstacle = pane.obstacle() if count else ""

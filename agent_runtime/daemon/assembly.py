@@ -167,7 +167,11 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     watch = StoreWatch(
         home.agent_db, home.checkpoints_db, report=lambda error: log.emit("store.damaged", reason=str(error))
     )
-    async with _reading(home, settings), _entered(watch), assemble(home, settings, environ=os.environ) as runtime:
+    async with (
+        _reading(home, settings) as readers,
+        _entered(watch),
+        assemble(home, settings, environ=os.environ) as runtime,
+    ):
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
@@ -180,7 +184,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         await server.start()
         runtime.log.emit("process.started")
         kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
-            runtime.clock, lambda: keep_reachable(lock, server, runtime.log)
+            runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers)
         )
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
         try:
@@ -221,12 +225,10 @@ def use_threads() -> None:
 
 
 @asynccontextmanager
-async def _reading(home: Home, settings: Settings) -> AsyncIterator[None]:
+async def _reading(home: Home, settings: Settings) -> AsyncIterator[list[ReaderLock]]:
     """Be the one reader of every hosted agent's inbox. Raises Conflict, naming the other, where there is one."""
     with ExitStack() as locks:
-        for agent in hosted(settings):
-            locks.enter_context(ReaderLock(home.inbox(agent), PROCESS))
-        yield
+        yield [locks.enter_context(ReaderLock(home.inbox(agent), PROCESS)) for agent in hosted(settings)]
 
 
 @asynccontextmanager

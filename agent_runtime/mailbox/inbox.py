@@ -121,11 +121,11 @@ class Reader:
     """The one reader of an agent's inbox, whose lock the caller holds. See :func:`reading`."""
 
     def __init__(
-        self, home: Home, folder: Path, inbox: Inbox, ledger: AckLedger, clock: Clock, entropy: Entropy
+        self, home: Home, lock: ReaderLock, inbox: Inbox, ledger: AckLedger, clock: Clock, entropy: Entropy
     ) -> None:
         self._home = home
         self._inbox = inbox
-        self._folder = folder
+        self.keep = lock.keep
         self._ledger = ledger
         self._clock = clock
         self._entropy = entropy
@@ -141,7 +141,7 @@ class Reader:
 
     def waiting(self) -> int:
         """Return how many envelopes nobody has claimed."""
-        return len(_names(self._folder / "inbox"))
+        return len(_names(self._inbox.folder / "inbox"))
 
     def quarantined(self) -> int:
         """Return how many envelopes were set aside."""
@@ -179,9 +179,10 @@ def reading(home: Home, agent: str, reader: str, *, clock: Clock, entropy: Entro
         Conflict: the runtime hosts this agent, or another process reads its inbox.
     """
     folder = refuse_hosted(home, agent)
-    with ReaderLock(folder, reader):
+    with ReaderLock(folder, reader) as lock:
         inbox = open_inbox(home, agent, clock, entropy)
-        yield Reader(home, folder, inbox, AckLedger(home.logs, reader.replace(" ", "-"), clock), clock, entropy)
+        ledger = AckLedger(home.logs, reader.replace(" ", "-"), clock)
+        yield Reader(home, lock, inbox, ledger, clock, entropy)
 
 
 def refuse_hosted(home: Home, agent: str) -> Path:

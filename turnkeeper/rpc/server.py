@@ -16,7 +16,7 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
 from turnkeeper.storage.damage import StoreWatch
-from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
 OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", LARGEST_BYTES),
@@ -114,21 +114,25 @@ class UnixServer:
         return server
 
 
-async def keep_reachable(lock: ProcessLock, server: UnixServer, log: EventLog) -> None:
-    """Put back what others removed or changed of what makes a daemon found: lock, pid file, folder, socket.
+async def keep_reachable(
+    lock: ProcessLock, server: UnixServer, log: EventLog, readers: Sequence[ReaderLock] = ()
+) -> None:
+    """Put back what others removed or changed of what makes a daemon found: locks, pid file, folder, socket.
 
     A process whose store was removed ends instead.
 
     What was wrong is logged as `run.repaired`, and what cannot be put back, until it can, as `run.unreachable`.
 
     Raises:
-        Conflict: another process has taken the lock meanwhile: this one must end.
+        Conflict: another process has taken a lock meanwhile: this one must end.
     """
     repaired: list[str] = []
     try:
         if StoreWatch.active is not None:
             StoreWatch.active.keep()
         repaired += lock.keep()
+        for reader in readers:
+            repaired += reader.keep()
         repaired += await server.keep()
     except (OSError, RuntimeError) as error:
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])

@@ -174,6 +174,24 @@ class ReaderLock:
 
     def __enter__(self) -> Self:
         """Take the lock. Raises Conflict at once, naming the holder, if another process has it."""
+        self._descriptor = self._take()
+        return self
+
+    def keep(self) -> list[str]:
+        """Put the lock's file back where it was removed; return what was.
+
+        Raises:
+            Conflict: another process reads meanwhile; this one must claim no more.
+            OSError: it cannot be put back now.
+        """
+        path = self._folder / _READER
+        if self._descriptor is None or _is_file_of(path, self._descriptor):
+            return []
+        before, self._descriptor = self._descriptor, self._take()
+        os.close(before)
+        return [f"{path} was removed"]
+
+    def _take(self) -> int:
         make_private(self._folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._folder / _READER, flags, 0o600)
@@ -186,10 +204,10 @@ class ReaderLock:
             raise Conflict(
                 what, where=str(self._folder), hint="an inbox can have only one reader; stop the other one first"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{self._reader}, pid {os.getpid()}\n".encode(), 0)
-        self._descriptor = descriptor
-        return self
+        with contextlib.suppress(OSError):  # the lock holds without the name, as on a full disk
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{self._reader}, pid {os.getpid()}\n".encode(), 0)
+        return descriptor
 
     def __exit__(self, *_error: object) -> None:
         if self._descriptor is not None:

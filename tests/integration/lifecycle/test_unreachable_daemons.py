@@ -15,7 +15,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.rpc.channel import is_serving
-from turnkeeper.storage.locking import holder_pid
+from turnkeeper.storage.locking import holder_pid, reader_of
 
 pytestmark = pytest.mark.process
 DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
@@ -43,6 +43,7 @@ DAMAGES: dict[str, Callable[[Home], object]] = {
     ),
     "folder closed": lambda home: (home.run.chmod(0), home.run.chmod(0o755)),
     "folder removed": lambda home: shutil.rmtree(home.run),
+    "an inbox's lock removed": lambda home: (home.inbox("agent0") / ".reader").unlink(),
 }
 
 
@@ -55,6 +56,7 @@ def test_what_is_removed_of_the_run_folder_is_put_back_by_the_daemons(constellat
         return (
             home.run.is_dir()
             and home.run.stat().st_mode & 0o777 == 0o700
+            and reader_of(home.inbox("agent0")).startswith("agent-runtime, pid ")
             and all(holder_pid(home, name) == pid and is_serving(home.socket(name)) for name, pid in pids.items())
         )
 

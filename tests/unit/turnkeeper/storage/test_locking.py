@@ -11,7 +11,7 @@ import pytest
 
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
-from turnkeeper.storage.locking import ProcessLock, holder_pid, is_held
+from turnkeeper.storage.locking import ProcessLock, ReaderLock, holder_pid, is_held, reader_of
 
 
 def test_asking_who_holds_a_lock_keeps_nobody_from_taking_it(home: Home):
@@ -76,6 +76,21 @@ def test_what_others_remove_of_a_lock_is_put_back(home: Home) -> None:
         assert holder_pid(home, "task-runner") == os.getpid()
         assert home.run.stat().st_mode & 0o777 == 0o700
     assert not pid.exists()
+
+
+def test_the_lock_of_an_inbox_is_put_back_and_who_lost_it_to_another_reader_is_told(home: Home) -> None:
+    folder = home.inbox("codex")
+    with ReaderLock(folder, "inbox watch") as held:
+        assert held.keep() == []
+        (folder / ".reader").unlink()
+        assert held.keep() == [f"{folder}/.reader was removed"]
+        assert reader_of(folder).startswith("inbox watch, pid ")
+        shutil.rmtree(folder)
+        assert len(held.keep()) == 1
+        (folder / ".reader").unlink()
+        with ReaderLock(folder, "inbox drain"), pytest.raises(Conflict, match="is read by inbox drain"):
+            held.keep()
+    assert reader_of(folder) == ""
 
 
 def test_who_lost_its_lock_to_another_is_told_and_takes_nothing_from_it(home: Home) -> None:
