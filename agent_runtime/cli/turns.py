@@ -11,7 +11,8 @@ from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of, shown
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import LimitOption, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.clock import SystemClock
+from turnkeeper.console import LimitOption, Output, OutputOption, console, note, show_record, show_rows
 from turnkeeper.errors import NotFound
 
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
@@ -19,6 +20,7 @@ threads_app = typer.Typer(help="Threads: each is a sequence of turns that share 
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or the beginning of it.")]
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id, or the beginning of it.")]
 _MOST_LOOKED_AT = 1000
+_REFRESH_S = 2.0
 
 
 def _all_tokens(row: Mapping[str, Any]) -> str:
@@ -56,6 +58,8 @@ def list_(
     status: Annotated[
         str, typer.Option("--status", help="Only turns of this status: running, interrupted, failed, …")
     ] = "",
+    follow: Annotated[bool, typer.Option("-w", "--follow", help="Show it again every two seconds.")] = False,
+    cursor: Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")] = "",
     limit: LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -63,9 +67,21 @@ def list_(
 
     Example: agent-runtime turns list --status failed -n 10
     """
-    request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=status, limit=limit)
-    found = rows(read, "ListTurns", request)
-    show_rows(found, _TURNS, output, name_key="turn_id", footer="" if found else "no such turns")
+    request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=status, limit=limit, cursor=cursor)
+    _show_list(request, output)
+    while follow:
+        SystemClock().block(_REFRESH_S)
+        console().clear()
+        _show_list(request, output)
+
+
+def _show_list(request: wire.ListTurnsRequest, output: Output) -> None:
+    answer = read("ListTurns", request)
+    found = [to_json(turn) for turn in answer.turns]
+    footer = f"{answer.total} turn{'' if answer.total == 1 else 's'}" if answer.total else "no such turns"
+    if answer.next_cursor and answer.total > len(found):
+        footer += f", of which {len(found)} are shown; the next: --cursor {answer.next_cursor}"
+    show_rows(found, _TURNS, output, name_key="turn_id", footer=footer)
 
 
 @app.command("show")

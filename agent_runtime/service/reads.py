@@ -25,7 +25,7 @@ from agent_runtime.workspace.workspace import standing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, NotFound
-from turnkeeper.storage.statements import total
+from turnkeeper.storage.statements import cursor_at, number_of, total
 from turnkeeper.times import from_us
 
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
@@ -149,13 +149,19 @@ def get_turn(connection: Connection, request: wire.GetTurnRequest) -> wire.Turn:
 
 
 def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
-    """Return turns, newest first."""
+    """Return turns, newest first, page by page."""
     if request.status and request.status not in _STATUSES:
         hint = f"one of {', '.join(sorted(_STATUSES))}"
         raise InvalidInput(f"no turn has the status {request.status[:40]!r}", where="status", hint=hint)
     wanted = {"channel": request.channel, "thread_id": request.thread_id, "status": request.status}
-    found = turn_reads.list_turns(connection, **wanted, limit=request.limit)
-    return wire.ListTurnsResponse(turns=[turn_message(connection, turn) for turn in found])
+    before = number_of(request.cursor)
+    found, count = turn_reads.list_turns(connection, **wanted, limit=request.limit, before=before)
+    more = len(found) == min(request.limit or 50, LARGEST_PAGE)
+    return wire.ListTurnsResponse(
+        turns=[turn_message(connection, turn) for turn in found],
+        total=count,
+        next_cursor=cursor_at(found[-1].number) if more else "",
+    )
 
 
 def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:

@@ -38,13 +38,21 @@ def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
 
 
 def list_turns(
-    connection: Connection, *, channel: str = "", thread_id: str = "", status: str = "", limit: int = 50
-) -> list[TurnRecord]:
-    """Return turns, newest first."""
-    query = select(turns).order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
-    for column, wanted in ((turns.c.channel, channel), (turns.c.thread_id, thread_id), (turns.c.status, status)):
-        query = query.where(column == wanted) if wanted else query
-    return [_turn(row) for row in connection.execute(query).mappings()]
+    connection: Connection,
+    *,
+    channel: str = "",
+    thread_id: str = "",
+    status: str = "",
+    limit: int = 50,
+    before: int = 0,
+) -> tuple[list[TurnRecord], int]:
+    """Return turns, newest first, of them those with a smaller number than `before`; and how many there are."""
+    wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id), (turns.c.status, status))
+    only = [column == value for column, value in wanted if value]
+    query = select(turns).where(*only, *([turns.c.number < before] if before else []))
+    query = query.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
+    count = connection.execute(select(func.count()).select_from(turns).where(*only)).scalar_one()
+    return [_turn(row) for row in connection.execute(query).mappings()], count
 
 
 def unfinished_turns(connection: Connection) -> list[TurnRecord]:

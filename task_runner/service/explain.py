@@ -419,8 +419,9 @@ def _sending(entry: Fire) -> list[str]:
     if entry.due_at > entry.nominal_at:
         why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its scheduled time by its jitter"
         put_off = entry.due_at - entry.nominal_at
-        # An event is named by its second, and happens within it.
-        due += f", {_after(put_off)} {why}" if entry.kind is not FireKind.EVENT or put_off >= _ONE_SECOND else ""
+        # An event, and a fire by hand, is named by its second, and happens within it.
+        within = entry.kind in {FireKind.EVENT, FireKind.MANUAL} and put_off < _ONE_SECOND
+        due += "" if within else f", {_after(put_off)} {why}"
     lines = [f"{due}."]
     if entry.caught_up:
         how = "one fire for all" if entry.policy is CatchUp.RUN_ONCE else "each by itself"

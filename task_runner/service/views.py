@@ -120,7 +120,9 @@ def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage]) -> str:
     unsent = fire.outcome in {Outcome.PENDING, Outcome.SENT}
     late = fire.fired_at is not None and fire.fired_at > fire.due_at + grace
     missed = fire.outcome is Outcome.SKIPPED and fire.reason in {MISSED, TOO_OLD, CAPPED}
-    if not (unsent or late or missed or fire.caught_up) or not fire.count:
+    if not fire.count or not (unsent or late or missed or fire.caught_up):
+        return ""
+    if fire.outcome is Outcome.SKIPPED and not missed:
         return ""
     if unsent:
         return next((str(each) for each in outages[:1] if each.lasts), "")

@@ -640,11 +640,14 @@ class ListTurnsRequest(_message.Message):
     THREAD_ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     thread_id: _builtins.str
     status: _builtins.str
     limit: _builtins.int
     """newest first; 0 means 50"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
@@ -652,10 +655,11 @@ class ListTurnsRequest(_message.Message):
         thread_id: _builtins.str = ...,
         status: _builtins.str = ...,
         limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "limit", b"limit", "status", b"status", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -666,16 +670,24 @@ class ListTurnsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TURNS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]: ...
     def __init__(
         self,
         *,
         turns: _abc.Iterable[Global___Turn] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "total", b"total", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

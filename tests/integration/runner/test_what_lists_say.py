@@ -106,11 +106,12 @@ async def test_an_outage_of_the_runtime_is_one_row_and_is_named_as_the_cause(
 async def test_without_a_time_explain_answers_for_the_newest_fire_there_was(rig: Rig, peer: Peer) -> None:
     await rig.create(every="10m")
     asked = wire.ExplainFireRequest(name="digest")
-    rig.clock.advance(30)
+    rig.clock.advance(30.5)
     by_hand = await rig.service.run_task(wire.RunTaskRequest(name="digest"))
     said = await rig.service.explain_fire(asked)
     assert (said.fire.fire_id, said.verdict) == (by_hand.fire_id, "pending")
     assert f"{by_hand.fire_id} was asked for by hand." in said.lines
+    assert "jitter" not in " ".join(said.lines)
     await rig.pass_time(600)
     said = await rig.service.explain_fire(asked)
     assert said.at.ToDatetime(tzinfo=UTC) == T0 + timedelta(minutes=10)
@@ -141,3 +142,14 @@ async def test_the_history_of_all_tasks_has_pages_a_filter_and_a_total(rig: Rig,
     ):
         with pytest.raises(InvalidInput):
             await rig.service.list_fires(wrong)
+
+
+async def test_what_came_due_in_a_pause_is_not_laid_to_the_runtime(rig: Rig, peer: Peer) -> None:
+    await peer.stop()
+    await rig.create()
+    with pytest.raises(Unreachable):
+        await rig.dispatcher.serve_once()
+    await rig.pass_time(120)
+    await rig.service.pause_task(wire.PauseTaskRequest(name="digest"))
+    rows = (await rig.service.list_fires(wire.ListFiresRequest(name="digest", without_folded=True))).fires
+    assert [(row.reason, row.cause) for row in rows] == [("paused", "")]

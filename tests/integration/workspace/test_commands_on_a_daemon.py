@@ -233,6 +233,22 @@ def test_turns_are_listed_shown_by_prefix_and_cancelled(ar: Commands) -> None:
     assert "author" in ar("turns", "show", row["turn_id"])
 
 
+def test_turns_of_all_channels_come_page_by_page_with_their_total(ar: Commands) -> None:
+    for number in range(3):
+        ar("send", f"page-{number}", "hello", "--wait")
+    seen: list[str] = []
+    cursor: list[str] = []
+    for _ in range(99):
+        seen += [row["turn_id"] for row in ar.json("turns", "list", "-n", "2", *cursor)]
+        ar("turns", "list", "-n", "2", *cursor)
+        if "--cursor" not in ar.err:
+            break
+        cursor = ["--cursor", ar.err.rpartition(" ")[2].strip()]
+    every = [row["turn_id"] for row in ar.json("turns", "list", "-n", "999")]
+    assert seen == every
+    assert len(every) >= 3
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
