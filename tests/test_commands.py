@@ -132,7 +132,8 @@ def test_a_group_without_a_command_prints_its_help(path: tuple[str, ...], capsys
 @pytest.mark.parametrize("path", [path for path in shown(groups=False) if path[0] == "turnkeeper"], ids=" ".join)
 def test_the_help_of_a_command_is_printed_for_h_and_fits_the_screen(path: tuple[str, ...], capsys: Any) -> None:
     code, said, _ = outcome(*path[1:], "-h", program=path[0], capsys=capsys)
-    assert (code, "Example: " in said) == (0, True)
+    example = " ".join(said.split()).partition("Example: ")[2]
+    assert (code, " ".join(path) in example or path == ("turnkeeper", "quiet")) == (0, True), example[:100]
     assert max(map(len, said.splitlines())) <= 80
 
 
