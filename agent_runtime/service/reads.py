@@ -167,7 +167,10 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
 def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
     """Return a turn of the turn table, with its newest event."""
     trigger = "agent" if turn.kind in AGENT_KINDS.values() else turn.trigger
-    return to_message(wire.Turn, turn, trigger=trigger, **progress_fields(connection, turn.turn_id))
+    fields = progress_fields(connection, turn.turn_id)
+    if fields["state"] == wire.TurnEvent.PAUSED and turn.status == "succeeded":
+        fields["state"] = wire.TurnEvent.SUCCEEDED  # the thread went on with the fire that it waited for
+    return to_message(wire.Turn, turn, trigger=trigger, **fields)
 
 
 def progress_fields(connection: Connection, turn_id: str) -> dict[str, Any]:

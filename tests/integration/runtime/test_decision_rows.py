@@ -162,7 +162,8 @@ async def test_a_pause_met_by_its_fire_survives_a_crash(bench: Bench) -> None:
     assert [line.text for line in await messages(bench) if isinstance(line, ToolMessage)] == [
         "woken by task-0000000a@2"
     ]
-    assert (await bench.turn(first.turn_id)).status == "succeeded"
+    shown = await bench.service.GetTurn(wire.GetTurnRequest(turn_id=first.turn_id), None)
+    assert (shown.status, shown.state) == ("succeeded", STATES.SUCCEEDED), "it is no longer paused"
     assert await bench.history() == ["STARTED", "PAUSED", "STARTED", "SUCCEEDED"]
 
 
