@@ -14,6 +14,7 @@ from constellation.supervisor.daemons import stop
 from constellation.supervisor.escalation import escalate
 from constellation.supervisor.up_down import prepare
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
+from tests.support.faults import without_descriptors
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper.config.settings import load_settings
@@ -42,6 +43,22 @@ def test_it_is_killed_and_nothing_is_lost_and_the_next_one_doubles_nothing(super
     assert {daemon: supervised.pid(daemon) for daemon in STANDINS} == before
     supervised.kill(RUNTIME)
     supervised.until_up(RUNTIME, other_than=before[RUNTIME])  # one that it never started itself
+
+
+def test_one_that_runs_out_of_descriptors_goes_on_and_takes_nobody_for_dead(supervised: Supervised):
+    supervised.want(interval_s=0.1)
+    supervised.supervise()
+    before = {daemon: supervised.until_up(daemon) for daemon in STANDINS}
+    pid = supervised.pid(SUPERVISED)
+    assert pid is not None
+    with without_descriptors(pid):
+        supervised.kill(RUNNER)
+        (trouble,) = supervised.until(lambda: supervised.events("machine.trouble"))
+    assert "open files" in trouble["reason"]
+    supervised.until_up(RUNNER, other_than=before[RUNNER])
+    assert supervised.pid(SUPERVISED) == pid
+    assert supervised.pid(RUNTIME) == before[RUNTIME]
+    assert len(supervised.events("daemon.started")) == 3
 
 
 def test_ten_rounds_of_kill_9_for_everybody_in_turn(supervised: Supervised):
