@@ -396,6 +396,25 @@ class Revision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """The debounce window of a hybrid that its newest fire of an event opened: scheduled times in it go into that fire.
+
+    Attributes:
+        fire_id: the fire.
+        at: when the event happened.
+        debounce: how long before and after that.
+    """
+
+    fire_id: str
+    at: datetime
+    debounce: timedelta
+
+    def has(self, at: datetime) -> bool:
+        """Tell whether a time goes into the fire."""
+        return self.at - self.debounce <= at < self.at + self.debounce
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
     """All that planning one task depends on.
 
@@ -405,12 +424,14 @@ class Snapshot:
         tail: the newest of its skipped entries, which an adjacent one of the same reason extends. Where the scheduled
             times or the clock changed since, nothing extends it, and it has the negative of its number.
         taken: scheduled times after the cursor whose fires exist already, because the clock stepped back.
+        window: of a hybrid, the newest fire of an event, with which its clock is debounced; else None.
     """
 
     task: Task
     open: tuple[Fire, ...] = ()
     tail: Fire | None = None
     taken: frozenset[datetime] = field(default=frozenset())
+    window: Window | None = None
 
 
 def earliest(*instants: datetime | None) -> datetime | None:

@@ -26,6 +26,7 @@ from task_runner.model.task import (
     Snapshot,
     Task,
     TaskState,
+    Window,
     fire_id,
     replace,
 )
@@ -41,6 +42,7 @@ HOURLY = timedelta(hours=1)
 OUTSIDE = "outside_bounds"
 QUEUED = "queued"
 LIMIT = "max_fires"
+DEBOUNCED = "debounced: "
 OWN_CHAIN, TOO_LONG, TOO_MANY = "storm: own chain", f"storm: chain of {LONGEST_CHAIN}", f"storm: {MOST_AN_HOUR} in 1h"
 TAKEN = "same id"
 _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
@@ -69,6 +71,7 @@ class Standing:
         newest: its newest fire of an event, settled or not.
         opened_at: when the event happened that opened that fire's window.
         records: what was recorded of triggers since.
+        clock: of a hybrid, its newest fire of a scheduled time; events that come close to it go into it.
         hourly: when the event happened of its last fire but `MOST_AN_HOUR` - 1; None if there were not as many.
     """
 
@@ -77,6 +80,7 @@ class Standing:
     newest: Fire | None = None
     opened_at: datetime | None = None
     records: tuple[Fire, ...] = ()
+    clock: Fire | None = None
     hourly: tuple[datetime, ...] = ()
 
 
@@ -168,6 +172,18 @@ def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
     return entries.released(min(line, key=lambda row: row.entry_id), task, now) if line else None
 
 
+def debounced(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Fire | None:
+    """Return the record of the scheduled times that go into a hybrid's fire of an event; None if none has come due."""
+    window, task = snapshot.window, snapshot.task
+    if window is None:
+        return None
+    first = timetable.next_after(task.cursor_at)
+    if first is None or first > now or not window.has(first):
+        return None
+    run = entries.run_between(timetable, task.cursor_at, min(now, window.at + window.debounce - LEAST))
+    return entries.skipped_run(task, run, f"{DEBOUNCED}{window.fire_id}") if run else None
+
+
 def is_awaited(rows: Iterable[Fire]) -> bool:
     """Tell whether a fire of an event has yet to be sent: what falls due meanwhile is not wanted beside it."""
     return any(row.kind is FireKind.EVENT and row.outcome is Outcome.PENDING for row in rows)
@@ -238,11 +254,13 @@ class _Decision:
 
     def _goes_into(self, at: datetime) -> Fire | None:
         """Return the fire that a trigger at that time goes into, None if it needs one of its own."""
-        newest, debounce = self._newest, self._on.debounce
+        newest, debounce, clock = self._newest, self._on.debounce, self.standing.clock
+        if clock is not None and Window(fire_id=clock.fire_id, at=clock.due_at, debounce=debounce).has(at):
+            return clock
         if newest is None or newest.outcome is Outcome.SKIPPED:
             return None
         # Not long before it either: else a clock that was set back would leave every window open for long.
-        if self._opened_at is not None and self._opened_at - debounce <= at < self._opened_at + debounce:
+        if self._opened_at is not None and Window(fire_id="", at=self._opened_at, debounce=debounce).has(at):
             return newest
         lines_up = self._task.definition.overlap is Overlap.QUEUE
         unsent = newest.outcome in {Outcome.PENDING, Outcome.HELD}

@@ -213,6 +213,8 @@ def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_
     Beside the fire of an event that has yet to be sent, that is all; after a turn, what came due before its end.
     """
     awaited = event_triggers.is_awaited(snapshot.open)
+    if not awaited and (record := event_triggers.debounced(snapshot, timetable, now)):
+        return record
     if not awaited and ended_at is None:
         return None
     until, reason = (now, event_triggers.QUEUED) if awaited else (min(ended_at or now, now), OVERLAP)

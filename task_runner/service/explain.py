@@ -410,6 +410,9 @@ def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list
 
 def _skipped(entry: Fire, definition: Definition) -> str:
     text = _SKIPPED.get(entry.reason, f"It was skipped: {entry.reason}.")
+    if entry.reason.startswith(event_triggers.DEBOUNCED):
+        fire_id = entry.reason.removeprefix(event_triggers.DEBOUNCED)
+        text = f"It came within the debounce of {fire_id}, the fire of an event, which stands for it too."
     window = format_duration(definition.catch_up_window) if definition.catch_up_window is not None else "none"
     return text.format(grace=format_duration(definition.grace), window=window, most=definition.max_catch_up)
 

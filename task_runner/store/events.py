@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from task_runner.model.events import Event
-from task_runner.model.task import UNDER_WAY, Fire, Snapshot, Task, TaskState
+from task_runner.model.task import UNDER_WAY, Fire, FireKind, Outcome, Snapshot, Task, TaskState
 from task_runner.planner.event_triggers import MOST_AN_HOUR, Standing, Trigger
 from task_runner.store.rows import Note, fire_of, task_of
 from task_runner.store.schema import events, fires, tasks, triggers
@@ -102,12 +102,17 @@ class Events:
         newest = fired[0].entry_id if fired else 0
         after = self._connection.execute(_SINCE, {"task": task.id, "entry": newest})
         entries = [fire_of(row) for row in after]
+        clock = None
+        if task.definition.is_hybrid:
+            row = self._connection.execute(_NEWEST_OF_CLOCK, {"task": task.id}).first()
+            clock = None if row is None or row.outcome == Outcome.SKIPPED.value else fire_of(row)
         return Standing(
             task=task,
             open=snapshot.open,
             newest=next((entry for entry in entries if entry.entry_id == newest), None),
             opened_at=from_us(fired[0].at_us) if fired else None,
             records=tuple(entry for entry in entries if not entry.fire_id),
+            clock=clock,
             hourly=tuple(from_us(row.at_us) for row in reversed(fired)),
         )
 
@@ -148,5 +153,11 @@ _FIRED = (
 _OF_EVENTS = select(fires).join(triggers, triggers.c.entry_id == fires.c.entry_id)
 _SINCE = _OF_EVENTS.where(triggers.c.task_id == bindparam("task"), triggers.c.entry_id >= bindparam("entry")).order_by(
     triggers.c.entry_id
+)
+_NEWEST_OF_CLOCK = (
+    select(fires)
+    .where(fires.c.task_id == bindparam("task"), fires.c.kind == FireKind.SCHEDULED.value, fires.c.fire_id.is_not(None))
+    .order_by(fires.c.entry_id.desc())
+    .limit(1)
 )
 _NEWEST_ENTRY = _OF_EVENTS.where(triggers.c.task_id == bindparam("task")).order_by(triggers.c.entry_id.desc()).limit(1)

@@ -18,11 +18,12 @@ from task_runner.model.task import (
     Snapshot,
     Task,
     TaskState,
+    Window,
     is_task_id,
     replace,
 )
 from task_runner.store.rows import Totals, decode_definition, fire_of, row_of_task, signature_of, signed, task_of
-from task_runner.store.schema import fires, revisions, tasks
+from task_runner.store.schema import fires, revisions, tasks, triggers
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us, to_us
@@ -132,13 +133,24 @@ class Tasks:
         tails = {fire.entry_id: fire for fire in found}
         return [
             Snapshot(
-                task=task_of(row),
+                task=task,
                 open=tuple(opened.get(row.id, ())),
                 tail=None if row.tail_entry is None else _tail(tails.get(abs(row.tail_entry)), row.tail_entry),
                 taken=frozenset() if row.rewound_us is None else self._taken(row),
+                window=None if row.listens is None else self._window(task),
             )
-            for row in rows
+            for row, task in ((row, task_of(row)) for row in rows)
         ]
+
+    def _window(self, task: Task) -> Window | None:
+        """Return the window of a hybrid's newest fire of an event."""
+        on = task.definition.on
+        if on is None or not task.definition.is_hybrid or not on.debounce:
+            return None
+        row = self._connection.execute(_NEWEST_OF_EVENT, {"task": task.id}).first()
+        if row is None or row.outcome == Outcome.SKIPPED.value:
+            return None
+        return Window(fire_id=row.fire_id, at=from_us(row.at_us), debounce=on.debounce)
 
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan."""
@@ -239,4 +251,11 @@ _RECORD_ACCEPTED = Statement(
     update(tasks)
     .where(tasks.c.id == bindparam("task"))
     .values(fires=tasks.c.fires + bindparam("all"), accepted=tasks.c.accepted + bindparam("scheduled"))
+)
+_NEWEST_OF_EVENT = (
+    select(fires.c.fire_id, fires.c.outcome, triggers.c.at_us)
+    .join(triggers, triggers.c.entry_id == fires.c.entry_id)
+    .where(triggers.c.task_id == bindparam("task"), triggers.c.fired)
+    .order_by(triggers.c.entry_id.desc())
+    .limit(1)
 )

@@ -165,6 +165,48 @@ async def test_a_recurring_fire_is_a_recorded_skip_while_an_event_waits_to_be_se
     assert (await ledger(rig, "both"))[-1][0] != "skipped", "its schedule goes on"
 
 
+async def test_the_clock_and_the_events_of_a_hybrid_are_debounced_together(rig: Rig, peer: Peer) -> None:
+    await create(rig, "both", on="demo", every="60s")
+    await rig.pass_time(60)
+    async with rig.running():
+        await settle(rig, peer, "both")
+        await rig.pass_time(20)
+        await emit(rig)
+        await rig.pass_time(20)
+        await emit(rig)
+        rig.dispatcher.wake()  # as the daemon does after each command
+        await settle(rig, peer, "both", count=2)
+        await rig.pass_time(20)
+        first, second = await fires(rig, "both")
+        history = await rig.history("both")
+        assert history == [
+            ("succeeded", "", 1),
+            ("coalesced", first.fire_id, 1),
+            ("succeeded", "", 1),
+            ("skipped", f"debounced: {second.fire_id}", 1),
+        ], "20 s after the clock's fire, and 20 s before its next: one fire for both"
+        told = await rig.service.explain_fire(wire.ExplainFireRequest(name="both"))
+        assert any(f"It came within the debounce of {second.fire_id}" in line for line in told.lines), told.lines
+        await rig.pass_time(60)
+        await settle(rig, peer, "both", count=3)
+    assert [fire.kind for fire in await fires(rig, "both")] == ["scheduled", "event", "scheduled"]
+
+
+async def test_an_event_and_a_time_of_one_second_are_one_fire_whichever_comes_first(rig: Rig) -> None:
+    for name in ("event-first", "clock-first"):
+        await create(rig, name, on=name, every="60s", debounce="8s")
+    rig.clock.advance(60)
+    await emit(rig, "event-first")
+    await rig.service.tick(wire.TickRequest())
+    await emit(rig, "clock-first")
+    assert [len(await fires(rig, name)) for name in ("event-first", "clock-first")] == [1, 1]
+    await create(rig, "apart", on="demo", every="60s", debounce="0s")
+    rig.clock.advance(60)
+    await rig.service.tick(wire.TickRequest())
+    await emit(rig)
+    assert [fire.kind for fire in await fires(rig, "apart")] == ["scheduled", "event"], "without a debounce, two"
+
+
 async def test_a_chained_event_cancels_the_turn_before_it_at_once(rig: Rig, peer: Peer) -> None:
     await create(rig, "one", on="task.succeeded", filters=["task~=^s"], overlap="cancel-running")
     for name in ("s1", "s2"):
