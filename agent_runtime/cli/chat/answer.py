@@ -211,10 +211,9 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
 def would_end(channel: str, change: Callable[[str, Any], Any]) -> str:
     """Return the self-paced loop that a message into a channel would end; empty for none, or where nobody answers."""
     try:
-        look = change("SendMessage", wire.SendMessageRequest(channel=channel, look=True))
+        return str(change("SendMessage", wire.SendMessageRequest(channel=channel, look=True)).takes_over)
     except TurnkeeperError:
         return ""
-    return str(look.takes_over)
 
 
 def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) -> str:

@@ -292,11 +292,9 @@ class Dialogue:
     def _order(self, loops: Any, order: Any) -> None:
         self._unsent = None
         try:
-            said = loops.carry_out(order, self._channel, surface="conversation")
+            self._screen.print("\n".join(loops.carry_out(order, self._channel, surface="conversation")))
         except TurnkeeperError as error:
             self._screen.tell(f"{REFUSED}{error}")
-            return
-        self._screen.print("\n".join(said))
 
     def _ends(self, command: Command) -> str:
         loop = would_end(self._channel, change_in_conversation)

@@ -112,8 +112,7 @@ def _stop(caller: Any, loops: list[Any], wanted: str, channel: str) -> list[str]
         raise NotFound(f"no loop {wanted[:80]!r} in {channel}", hint="see: /loop list")
     for one in named:
         caller.DisableTask(runner_wire.DisableTaskRequest(name=one.id))
-    undo = "task-runner loop resume ID undoes it"
-    return [f"{one.id} is stopped; {undo}" for one in named] or [f"no loop in {channel}"]
+    return [f"{one.id} is stopped; task-runner loop resume ID undoes it" for one in named] or [f"no loop in {channel}"]
 
 
 def loops_of(caller: Any, channel: str, **how: Any) -> list[Any]:
