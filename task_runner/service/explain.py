@@ -88,6 +88,7 @@ class Question:
         newest: the task's newest entries, newest first, where it was self-paced.
         notes: what triggered those entries that an event did, by their numbers.
         unanswered: the fire under way at that time whose turn ended after nobody had answered it; None for none.
+        newest_meant: no time was named, so the newest fire is meant, also one asked for by hand.
     """
 
     task: Task
@@ -99,6 +100,7 @@ class Question:
     newest: Sequence[Fire] = ()
     notes: Mapping[int, Note] = field(default_factory=dict)
     unanswered: Fire | None = None
+    newest_meant: bool = False
 
     @property
     def revision(self) -> Revision:
@@ -132,6 +134,7 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
         newest=session.fires.history(task.id, _NEWEST) if is_self_paced(in_force(revisions, at).definition) else (),
         open=snapshot.open,
         unanswered=session.fires.unanswered_at(task.id, at),
+        newest_meant=not request.at,
     )
     said = explained(asked)
     said = said._replace(lines=(*said.lines, *_runtime(said, asked, session.outages.listed())))
@@ -203,7 +206,7 @@ def explained(asked: Question) -> Explanation:
     if events := _of_events(asked.entries):
         others += _events(asked.definition, events, asked.notes).lines
     by_hand = next((each for each in reversed(asked.entries) if each.kind is FireKind.MANUAL), None)
-    if covering is None and by_hand is not None and not asked.is_before_creation and not _is_scheduled(asked):
+    if covering is None and by_hand is not None and asked.newest_meant and not _is_scheduled(asked):
         verdict, lines = _entry(by_hand, by_hand.nominal_at, asked.definition)
         said = Explanation(verdict, (f"{by_hand.fire_id} was asked for by hand.", *lines), by_hand)
         return said._replace(lines=(_head(asked), *said.lines))

@@ -373,8 +373,10 @@ def continue_ids(connection: Connection, path: str) -> None:
         return
     # The name is private, so its effect is checked.
     module: Any = drawing
-    module._last_v6_timestamp = max(module._last_v6_timestamp or 0, _time_of(newest))  # noqa: SLF001
+    before = module._last_v6_timestamp  # noqa: SLF001
+    module._last_v6_timestamp = max(before or 0, _time_of(newest))  # noqa: SLF001
     if str(uuid6()) <= newest:
+        module._last_v6_timestamp = before  # noqa: SLF001  a file that is refused moves no other file's ids
         what = f"checkpoint {newest} is of a time that is still to come"
         raise Corrupt(what, where=path, hint="set the machine's clock right, then start again")
 

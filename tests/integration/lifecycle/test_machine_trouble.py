@@ -84,12 +84,13 @@ def test_a_full_disk_lets_everything_be_stopped(constellation: Constellation) ->
     assert (done.returncode, done.stderr) == (1, f"error: {backup}: cannot be read or written: {FULL}\n")
     constellation.command("turnkeeper", "down")
     assert pids(constellation.home) == []
+    faults.fill(constellation.home.root)  # what `down` has freed
     done = constellation.attempt("turnkeeper", "up")
     assert (done.returncode, done.stderr) == (
         1,
         f"error: {constellation.home.run}: cannot be read or written: {FULL}\n",
     )
-    faults.fill(constellation.home.root)  # what `down` has freed
+    faults.fill(constellation.home.root)  # what `up` has freed
     done = constellation.attempt("agent-runtime", "inbox", "send", "--from", "codex", "--to", "agent0", "x")
     outbox = constellation.home.inbox("codex") / "outbox"
     assert (done.returncode, done.stderr) == (1, f"error: {outbox}: cannot be read or written: {FULL}\n")

@@ -74,3 +74,16 @@ async def test_a_file_whose_order_cannot_be_kept_is_not_opened(
     monkeypatch.setattr(rows, "uuid6", lambda: behind)
     with pytest.raises(Corrupt, match="still to come"):
         GroupedSaver(place)
+
+
+async def test_a_file_that_is_refused_moves_no_ids_of_other_files(tmp_path: Path, place_of: Places) -> None:
+    place = place_of(tmp_path / "checkpoints.db")
+    saver = GroupedSaver(place)
+    await saver.aput(at(), checkpoint("ffffffff-ffff-6fff-8000-000000000000"), META, {})
+    saver.close()
+    drawn = [empty_checkpoint()["id"]]
+    with pytest.raises(Corrupt, match="still to come"):
+        GroupedSaver(place)
+    drawn += [empty_checkpoint()["id"] for _ in range(2)]
+    assert drawn == sorted(drawn)
+    assert drawn[-1] < "2"

@@ -88,7 +88,7 @@ async def test_calls_that_would_ask_are_listed_with_what_is_missing(
     assert [line.split()[-2:] for line in shown[1:4]] == [
         ["asks", "tool:note"], ["asks", "memory.put"], ["once", "autonomous"],
     ]  # fmt: skip
-    assert shown[1].split()[2:4] == [ran[1], "digest-b"]
+    assert shown[1].split()[3:5] == [ran[1], "digest-b"]
     assert "4 calls of 2 turns: 1 would pass, 3 would not" in ar.err
     found = ar.json("rehearse", draft(tmp_path, NARROW))
     assert [(call["tool"], call["would"], call["missing"]) for call in found["calls"]] == [
