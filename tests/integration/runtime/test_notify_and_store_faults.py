@@ -91,7 +91,7 @@ async def test_a_long_thread_keeps_one_checkpoint(bench: Bench) -> None:
 async def test_the_store_is_read_beside_the_daemon(bench: Bench) -> None:
     event = await bench.run()
     beside = open_database(bench.place, read_only=True)
-    assert [turn.turn_id for turn in await beside.run(list_turns)] == [event.turn_id]
+    assert [turn.turn_id for turn in (await beside.run(list_turns))[0]] == [event.turn_id]
     beside.close()
 
 

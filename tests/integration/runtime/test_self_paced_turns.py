@@ -11,9 +11,10 @@ from agent_runtime.graph.agent.default import system_prompt
 from agent_runtime.model.trigger import MISASKED, from_envelope, identify, to_envelope
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.store.idempotency import Call
+from agent_runtime.store.turn_reads import list_turns
 from agent_runtime.tools.loops import Loops
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench
+from tests.integration.runtime.harness import STATES, Bench, look_again
 from tests.support.scripted import calls
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
@@ -68,6 +69,8 @@ async def test_a_crash_neither_loses_nor_doubles_it(paced: Bench) -> None:
     paced.script["go"] = [calls(wake(7), ("block", {})), AIMessage("done")]
     receipt = await paced.service.Fire(paced.fire(**of_loop()), None)
     await paced.blocked.wait()
+    while (await paced.runtime.store.read(list_turns))[0][0].wake_after_s is None:
+        await look_again()
     await paced.crash()
     await paced.blocked.wait()
     await paced.crash()
