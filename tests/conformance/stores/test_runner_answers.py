@@ -71,8 +71,10 @@ async def answer(rig: Rig, method: str, given: Any) -> Any:
         said = await getattr(rig.service, method)(given)
     except TurnkeeperError as error:
         return str(error)
-    for fire in said.fires if isinstance(said, wire.ListFiresResponse) else ():
-        fire.ClearField("entry_id")  # tasks that are due at one instant are planned in any order
+    if isinstance(said, wire.ListFiresResponse):
+        for fire in said.fires:
+            fire.ClearField("entry_id")  # tasks that are due at one instant are planned in any order
+        said.next_cursor = said.next_cursor and "there is more"  # it holds such a number
     return said
 
 
