@@ -21,7 +21,7 @@ from constellation.supervisor.watchdog import RESTARTER, Watchdog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import exit_code_of, machine_trouble
+from turnkeeper.errors import exit_code_of
 from turnkeeper.storage.locking import ProcessLock
 
 _SHORTEST_S = 0.05
@@ -64,7 +64,7 @@ class Supervisor:
                 if not self._look():
                     return
             except OSError as error:  # no descriptor is left, or a disk fails: the next look tries again
-                if machine_trouble(error, ours=True) is None:
+                if not self._watchdog.alert_to(error):
                     raise
                 self._wait({}, _TROUBLE_WAIT_S)
 

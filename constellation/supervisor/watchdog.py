@@ -86,11 +86,16 @@ class Watchdog:
         except Conflict:
             return 0.5  # another process is at it
         except (OSError, MachineTrouble) as error:
-            trouble = machine_trouble(error, ours=True)
-            if trouble is None:
+            if not self.alert_to(error):
                 raise
-            self._troubles.look({"watchdog": str(trouble)}, self._orders, self._environ)
             return min(self._orders.limits.interval_s, _TROUBLE_WAIT_S)
+
+    def alert_to(self, error: BaseException) -> bool:
+        """Alert the author to trouble of the machine; False, and nothing done, for any other error."""
+        trouble = machine_trouble(error, ours=True)
+        if trouble is not None:
+            self._troubles.look({"watchdog": str(trouble)}, self._orders, self._environ)
+        return trouble is not None
 
     def _tick(self) -> float | None:
         orders = read_orders(self._home)
