@@ -390,7 +390,7 @@ def _same(one: BaseTool, other: BaseTool) -> bool:
 
 
 _PLAIN = (str, bytes, int, float, bool, type(None), types.CodeType)
-_MACHINERY = ("threading", "_thread", "concurrent.futures.", "asyncio.", "_queue", "queue", "weakref")
+_MACHINERY = frozenset({"threading", "_thread", "concurrent", "asyncio"})  # packages of locks and threads
 _MOST_COMPARED = 10_000  # pairs of values
 
 
@@ -405,7 +405,7 @@ def _alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
         return False
     if isinstance(one, _PLAIN):
         return bool(one == other)
-    if type(one).__module__.startswith(_MACHINERY):
+    if type(one).__module__.partition(".")[0] in _MACHINERY:
         return True
     seen.add((id(one), id(other)))
     parts = [_parts(one), _parts(other)]
@@ -421,7 +421,8 @@ def _parts(value: Any) -> Sequence[Any] | None:
 
 def _of_function(value: types.FunctionType) -> Sequence[Any]:
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    return [value.__code__, value.__module__, value.__defaults__, value.__kwdefaults__, *cells]
+    # The same code over the globals of another module, or of none, may do another thing.
+    return [value.__code__, id(value.__globals__), value.__defaults__, value.__kwdefaults__, *cells]
 
 
 def _of_class(value: type) -> Sequence[Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, tool
 
 from agent_runtime.graph.guard import shared_names
 
@@ -75,3 +75,18 @@ def test_tools_that_differ_in_anything_do_not(one: Files, other: Files) -> None:
 
 def test_a_partial_differs_by_what_it_holds() -> None:
     assert shared_names([bound("/notes"), bound("/")]) == {"write"}
+
+
+def test_the_same_code_over_other_globals_is_another_tool() -> None:
+    def made(root: str) -> BaseTool:
+        space: dict[str, Any] = {"__name__": "made", "root": root}
+        exec("def write(path: str) -> str:\n    'Write.'\n    return root + path", space)
+        return tool(space["write"])
+
+    assert shared_names([made("/notes"), made("/")]) == {"write"}
+
+
+@pytest.mark.parametrize("module", ["queued_files", "threading_of_mine", "weakrefs.files"])
+def test_a_class_of_a_module_that_is_named_nearly_as_one_of_locks_counts_with_its_content(module: str) -> None:
+    kind = type("Root", (), {"__module__": module, "__init__": lambda self, path: setattr(self, "path", path)})
+    assert shared_names([Files(kind("/notes")).tools[0], Files(kind("/")).tools[0]]) == {"write"}
