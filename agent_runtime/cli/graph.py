@@ -31,13 +31,13 @@ assistants_app = typer.Typer(help="Graphs with a configuration, by name.", rich_
 _ENTRIES = columns("NAME KIND GRAPH DESCRIPTION REFERENCE=reference")
 _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
-_SERVER = "it asks a LangGraph server, which Turnkeeper is not: that fails unless one runs and it is given its URL"
+_SERVER = "it calls a LangGraph server: that fails unless you run one and give the project its URL"
 _CATCHES = "a call there that would ask you fails the turn: grant its tool, or let langgraph.errors.GraphBubbleUp pass"
 _ONCE = "a factory is called when the runtime starts, with an empty config: no --config of a task reaches it"
 _NOTES = (
     ("made_once", "made once", _ONCE),
     ("makes_tools", "makes tools", "they are listed only where the code names them; each is judged when it is called"),
-    ("shared_names", "shared", "two tools have this name, so no category grants either; rename one"),
+    ("shared_names", "shared", "two different tools have this name, so no category grants either; rename one"),
     ("calls_inside", "tools in tools", "each such call is judged by itself, whatever was approved around it"),
     ("asks", "asks you", "questions of the graph's own, whatever a category grants"),
     ("catches", "catches", _CATCHES),
@@ -69,8 +69,8 @@ def check(
 ) -> None:
     """Load LangGraph graphs and show their tools, the scope that each needs, who grants it, and what is not guarded.
 
-    Without REF, these are all graphs of the home. Loading runs the project's own code, as the daemon does. Exits with 2
-    when the daemon would refuse the graph; of several, the first, which is the default one.
+    Without REF, all graphs of the home are checked. Loading runs the project's own code, as the daemon does. The exit
+    code is 2 if the daemon would refuse the graph; of several graphs, the first, which is the default one.
 
     Example: agent-runtime graph check ./langgraph.json:agent
     """

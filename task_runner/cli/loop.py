@@ -79,7 +79,7 @@ def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a loop; `restore` undoes it for a day. Its history stays, and a running turn finishes.
+    """Delete a loop; for a day, `restore` brings it back. Its history stays, and a running turn finishes.
 
     On a terminal it asks first.
 

@@ -81,7 +81,7 @@ YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask, as a t
 
 
 def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a task; `restore` undoes it for a day. Its history stays, and a running turn finishes.
+    """Delete a task; for a day, `restore` brings it back. Its history stays, and a running turn finishes.
 
     On a terminal it asks first.
 

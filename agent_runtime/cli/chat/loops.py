@@ -22,7 +22,7 @@ from turnkeeper.times import format_rough, shown_in
 
 HELP = (
     '/loop 15m PROMPT · /loop PROMPT every 2 hours · /loop "0 9 * * 1-5" PROMPT · /loop PROMPT paces itself · '
-    "/loop list · /loop stop [ID] · //loop … is said as it is"
+    "/loop list · /loop stop [ID] · //loop … sends the line as a message"
 )
 REFRESH_S = 1.0
 MOST_SHOWN = 3
@@ -112,7 +112,9 @@ def _stop(caller: Any, loops: list[Any], wanted: str, channel: str) -> list[str]
         raise NotFound(f"no loop {wanted[:80]!r} in {channel}", hint="see: /loop list")
     for one in named:
         caller.DisableTask(runner_wire.DisableTaskRequest(name=one.id))
-    return [f"{one.id} is stopped; task-runner loop resume ID undoes it" for one in named] or [f"no loop in {channel}"]
+    return [f"{one.id} is stopped; to undo it, run: task-runner loop resume {one.id}" for one in named] or [
+        f"no loop in {channel}"
+    ]
 
 
 def loops_of(caller: Any, channel: str, **how: Any) -> list[Any]:

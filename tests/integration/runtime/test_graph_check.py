@@ -256,7 +256,7 @@ def test_it_names_nodes_that_make_tools_and_tools_that_share_a_name(shell: Shell
     assert found["tools"] == [{"name": "look", "scope": "tool:look", "effect": "write", "granted_by": []}]
     shown = shell(app, "graph", "check", reference)
     assert "model: they are listed only where the code names them" in shown
-    assert "look: two tools have this name" in shown
+    assert "look: two different tools have this name" in shown
 
 
 SURVEY = """
