@@ -90,6 +90,10 @@ def test_a_module_fits_in_a_head(path: Path) -> None:
     assert lines(path) <= LONGEST_MODULE, "split it"
 
 
+def test_so_does_a_module_of_tests() -> None:
+    assert not {name(path): lines(path) for path in tracked("tests/*.py") if lines(path) > LONGEST_MODULE}
+
+
 @pytest.mark.parametrize("path", own_modules(), ids=name)
 def test_a_function_fits_on_a_screen(path: Path) -> None:
     assert not {key: length for key, length in functions(path) if length > LONGEST_FUNCTION}

@@ -12,7 +12,7 @@ import pytest
 from agent_runtime.cli import app
 from constellation.cli import app as turnkeeper
 from constellation.install.init import Project, check_room, take_on
-from tests.integration.runtime.test_foreign_graphs import BYPASS, TALKER, WAITER
+from tests.integration.runtime.authors_graphs import BYPASS, TALKER, WAITER
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run

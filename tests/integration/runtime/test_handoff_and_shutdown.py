@@ -21,8 +21,8 @@ from agent_runtime.store.idempotency import Call
 from agent_runtime.store.mail import LONGEST_SHOWN, Handoff, shown
 from agent_runtime.store.schema import effects
 from agent_runtime.tools.restart import Lifecycle
+from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again, soon
-from tests.integration.runtime.test_foreign_graphs import AuthorsBench
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.config.home import Home

@@ -19,11 +19,14 @@ from langgraph.types import interrupt
 
 from agent_runtime.graph.checkpointer import threads_file
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.attacks import Field
+from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.harness import STATES, Bench
-from tests.integration.runtime.test_foreign_graphs import AuthorsBench, bench  # noqa: F401  a fixture
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+
+bench = authors_graphs.bench
 
 
 def node(state: Any) -> Any:
@@ -159,7 +162,7 @@ graph = builder.compile(interrupt_before=["model"])
 """
 
 
-async def test_a_thread_that_stopped_before_a_step_waits_for_its_author(bench: AuthorsBench, file: Path) -> None:  # noqa: F811
+async def test_a_thread_that_stopped_before_a_step_waits_for_its_author(bench: AuthorsBench, file: Path) -> None:
     bench.bring(PROJECT)
     with closing(sqlite3.connect(file, check_same_thread=False)) as connection:
         config: Any = {"configurable": {"thread_id": "stopped"}}

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.authors_graphs import TALKER, AuthorsBench
 from tests.integration.runtime.harness import STATES
-from tests.integration.runtime.test_foreign_graphs import TALKER, AuthorsBench
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings, AssistantSettings, CategorySettings, Settings
 from turnkeeper.errors import Conflict, InvalidInput

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from tests.integration.runtime import authors_graphs
+from tests.integration.runtime.authors_graphs import MEMORY, AuthorsBench
 from tests.integration.runtime.harness import STATES
-from tests.integration.runtime.test_foreign_graphs import MEMORY, AuthorsBench, bench  # noqa: F401  a fixture
+
+bench = authors_graphs.bench
 
 STATE = """
 from __future__ import annotations
@@ -83,7 +86,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_graph_of_any_form_takes_a_turn_and_goes_on_after_a_crash(bench: AuthorsBench, form: str) -> None:  # noqa: F811
+async def test_a_graph_of_any_form_takes_a_turn_and_goes_on_after_a_crash(bench: AuthorsBench, form: str) -> None:
     bench.bring(STATE + FORMS[form])
     await bench.open()
     event = await bench.run(prompt="paint")
@@ -98,7 +101,7 @@ async def test_a_graph_of_any_form_takes_a_turn_and_goes_on_after_a_crash(bench:
     assert bench.module.done.count("paint") == 1, "what had finished ran once"
 
 
-async def test_a_factory_is_given_what_it_asks_for_and_its_context_manager_stays_open(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_factory_is_given_what_it_asks_for_and_its_context_manager_stays_open(bench: AuthorsBench) -> None:
     bench.bring(STATE + FORMS["factory with both"] + KEEPS)
     (bench.home.categories / "work.toml").write_text(MEMORY)
     await bench.open()
@@ -175,7 +178,7 @@ def nothing(value: str): return None
     ],
 )
 async def test_a_workflow_of_functions_takes_and_gives_values_of_any_type(
-    bench: AuthorsBench,  # noqa: F811
+    bench: AuthorsBench,
     workflow: str,
     payload: str,
     said: str,
@@ -188,7 +191,7 @@ async def test_a_workflow_of_functions_takes_and_gives_values_of_any_type(
     assert [line.text for line in turn.messages if line.role == "agent"] == [said]
 
 
-async def test_an_object_that_a_workflow_takes_is_one_after_a_crash(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_an_object_that_a_workflow_takes_is_one_after_a_crash(bench: AuthorsBench) -> None:
     bench.bring(f"{STATE}{TAKES}graph = place")
     await bench.open()
     assert "the graph's input lacks 'name'" in (await bench.run(1)).error
@@ -231,7 +234,7 @@ def saved(prompt: str, *, previous: int | None = None) -> entrypoint.final[str, 
 """
 
 
-async def test_a_fire_sees_what_an_earlier_one_left_in_state_store_and_subgraph(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_fire_sees_what_an_earlier_one_left_in_state_store_and_subgraph(bench: AuthorsBench) -> None:
     bench.bring(f"{STATE}{STATEFUL}graph = outer".replace("async def count(state, runtime)", RUNTIME))
     (bench.home.categories / "work.toml").write_text(MEMORY)
     await bench.open()
@@ -241,7 +244,7 @@ async def test_a_fire_sees_what_an_earlier_one_left_in_state_store_and_subgraph(
     assert json.loads(event.summary or event.error) == {"count": 2, "inner": 2, "kept": 2}
 
 
-async def test_a_workflow_of_functions_sees_what_it_saved_the_turn_before(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_workflow_of_functions_sees_what_it_saved_the_turn_before(bench: AuthorsBench) -> None:
     bench.bring(f"{STATE}{STATEFUL}graph = saved")
     await bench.open()
     assert (await bench.run(1)).summary == "turn 0"
@@ -264,7 +267,7 @@ graph.add_edge(START, "measure")
 """
 
 
-async def test_a_context_that_is_a_typed_dict_may_be_left_out(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_context_that_is_a_typed_dict_may_be_left_out(bench: AuthorsBench) -> None:
     bench.bring(STATE + CONFIGURED)
     await bench.open()
     assert json.loads((event := await bench.run(1)).summary or event.error)["text"] == "in None"
@@ -311,7 +314,7 @@ def graph(messages: list[BaseMessage], *, previous: list[BaseMessage] | None = N
 """
 
 
-async def test_an_agent_of_functions_is_guarded_and_shows_each_turns_own_messages(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_an_agent_of_functions_is_guarded_and_shows_each_turns_own_messages(bench: AuthorsBench) -> None:
     bench.bring(AGENT)
     await bench.open()
     event = await bench.run(1, prompt="door pond")

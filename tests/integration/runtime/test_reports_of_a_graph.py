@@ -12,8 +12,11 @@ from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.graph.engine.reports import Reports
 from agent_runtime.model.turn import Category, TurnContext
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime import authors_graphs
+from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Call, look_again, soon
-from tests.integration.runtime.test_foreign_graphs import AuthorsBench, bench  # noqa: F401  a fixture
+
+bench = authors_graphs.bench
 
 TELLS = """
 import asyncio
@@ -53,7 +56,7 @@ graph.add_edge("inner", "answer")
 """
 
 
-async def follow(bench: AuthorsBench, views: list[View], heard: asyncio.Event) -> None:  # noqa: F811
+async def follow(bench: AuthorsBench, views: list[View], heard: asyncio.Event) -> None:
     """Show the conversation until its turn is over."""
     request = wire.WatchConversationRequest(channel="main", live=True)
     async with aclosing(bench.service.WatchConversation(request, Call())) as stream:
@@ -66,7 +69,7 @@ async def follow(bench: AuthorsBench, views: list[View], heard: asyncio.Event) -
                 return
 
 
-async def test_events_and_subgraphs_are_told_while_they_run_each_once(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_events_and_subgraphs_are_told_while_they_run_each_once(bench: AuthorsBench) -> None:
     bench.bring(TELLS)
     await bench.open()
     lines = Console(file=io.StringIO(), width=200)
@@ -153,7 +156,7 @@ graph = create_agent(Teller(), [], response_format=ToolStrategy(Weather))
 
 
 @pytest.mark.parametrize("wide", [False, True])
-async def test_a_structured_result_is_shown_a_field_to_a_line(bench: AuthorsBench, wide: bool) -> None:  # noqa: F811
+async def test_a_structured_result_is_shown_a_field_to_a_line(bench: AuthorsBench, wide: bool) -> None:
     bench.bring(AGENT)
     await bench.open()
     event = await bench.run(prompt="the weather?")

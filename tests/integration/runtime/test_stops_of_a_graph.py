@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime import authors_graphs
+from tests.integration.runtime.authors_graphs import TALKER, AuthorsBench
 from tests.integration.runtime.harness import STATES
-from tests.integration.runtime.test_foreign_graphs import TALKER, AuthorsBench, bench  # noqa: F401  a fixture
 from turnkeeper.errors import InvalidInput
+
+bench = authors_graphs.bench
 
 STEPS = """
 from typing import TypedDict
@@ -73,7 +76,7 @@ STOPS = {
 }
 
 
-async def stopped(bench: AuthorsBench, graph: str, **fire: Any) -> tuple[wire.TurnEvent, wire.Interrupt]:  # noqa: F811
+async def stopped(bench: AuthorsBench, graph: str, **fire: Any) -> tuple[wire.TurnEvent, wire.Interrupt]:
     bench.bring(f"{STEPS}\ngraph = {graph}")
     await bench.open()
     event = await bench.run(**({"prompt": "pond"} | fire))
@@ -82,14 +85,14 @@ async def stopped(bench: AuthorsBench, graph: str, **fire: Any) -> tuple[wire.Tu
     return event, asked
 
 
-async def decide(bench: AuthorsBench, event: wire.TurnEvent, decision: str, **how: str) -> wire.TurnEvent:  # noqa: F811
+async def decide(bench: AuthorsBench, event: wire.TurnEvent, decision: str, **how: str) -> wire.TurnEvent:
     (asked,) = await bench.pending()
     await bench.resolve(asked.interrupt_id, decision, args_hash=asked.args_hash, **how)
     return await bench.stopped(event.turn_id, after=event.sequence)
 
 
 @pytest.mark.parametrize("place", STOPS)
-async def test_a_stop_asks_and_outlives_a_crash_and_other_fires(bench: AuthorsBench, place: str) -> None:  # noqa: F811
+async def test_a_stop_asks_and_outlives_a_crash_and_other_fires(bench: AuthorsBench, place: str) -> None:
     graph, why = STOPS[place]
     event, asked = await stopped(bench, graph)
     assert asked.question == "act"
@@ -103,7 +106,7 @@ async def test_a_stop_asks_and_outlives_a_crash_and_other_fires(bench: AuthorsBe
     assert bench.module.done[:2] == ["plan", "act"]
 
 
-async def test_a_stop_at_every_step_asks_at_every_step(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_stop_at_every_step_asks_at_every_step(bench: AuthorsBench) -> None:
     event, asked = await stopped(bench, 'steps().compile(interrupt_before="*")')
     assert asked.question == "plan"
     event = await decide(bench, event, "approve")
@@ -112,13 +115,13 @@ async def test_a_stop_at_every_step_asks_at_every_step(bench: AuthorsBench) -> N
     assert (event.state, bench.module.done) == (STATES.SUCCEEDED, ["plan", "act"])
 
 
-async def test_a_stop_after_the_last_step_is_the_end(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_stop_after_the_last_step_is_the_end(bench: AuthorsBench) -> None:
     bench.bring(f'{STEPS}\ngraph = steps().compile(interrupt_after=["act"])')
     await bench.open()
     assert [(await bench.run(number)).state for number in (1, 2)] == [STATES.SUCCEEDED] * 2
 
 
-async def test_a_rejected_stop_ends_the_turn_with_what_was_done(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_rejected_stop_ends_the_turn_with_what_was_done(bench: AuthorsBench) -> None:
     event, _ = await stopped(bench, STOPS["before"][0])
     event = await decide(bench, event, "reject", message="not now")
     assert (event.state, json.loads(event.summary)) == (STATES.SUCCEEDED, {"prompt": "pond", "plan": "of pond"})
@@ -127,7 +130,7 @@ async def test_a_rejected_stop_ends_the_turn_with_what_was_done(bench: AuthorsBe
 
 
 @pytest.mark.parametrize("place", ["before", "after", "in a subgraph"])
-async def test_an_edit_changes_the_state_before_the_step_runs(bench: AuthorsBench, place: str) -> None:  # noqa: F811
+async def test_an_edit_changes_the_state_before_the_step_runs(bench: AuthorsBench, place: str) -> None:
     event, _ = await stopped(bench, STOPS[place][0])
     event = await decide(bench, event, "edit", args_json='{"plan": "another"}')
     assert (event.state, json.loads(event.summary)["report"]) == (STATES.SUCCEEDED, "did another"), event.error
@@ -152,7 +155,7 @@ builder.add_edge("tell", "act")
 """
 
 
-async def test_an_edit_leaves_a_turn_the_messages_that_are_its_own(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_an_edit_leaves_a_turn_the_messages_that_are_its_own(bench: AuthorsBench) -> None:
     bench.bring(f'{STEPS}{TALKS}graph = builder.compile(interrupt_before=["act"])')
     await bench.open()
     for number in (1, 2):
@@ -164,7 +167,7 @@ async def test_an_edit_leaves_a_turn_the_messages_that_are_its_own(bench: Author
 
 
 @pytest.mark.parametrize("wrong", ['{"plann": "x"}', '{"type": "go"}', "[1]"])
-async def test_a_wrong_answer_to_a_stop_costs_no_turn(bench: AuthorsBench, wrong: str) -> None:  # noqa: F811
+async def test_a_wrong_answer_to_a_stop_costs_no_turn(bench: AuthorsBench, wrong: str) -> None:
     event, asked = await stopped(bench, STOPS["before"][0])
     if "plann" in wrong:
         event = await decide(bench, event, "edit", args_json=wrong)
@@ -176,7 +179,7 @@ async def test_a_wrong_answer_to_a_stop_costs_no_turn(bench: AuthorsBench, wrong
     assert (await decide(bench, event, "approve")).state == STATES.SUCCEEDED
 
 
-async def test_a_step_that_was_let_go_on_and_was_cut_runs_again_without_a_question(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_step_that_was_let_go_on_and_was_cut_runs_again_without_a_question(bench: AuthorsBench) -> None:
     event, asked = await stopped(bench, STOPS["before"][0])
     bench.module.gate.append(asyncio.Event())
     await bench.resolve(asked.interrupt_id, "approve", args_hash=asked.args_hash)
@@ -186,7 +189,7 @@ async def test_a_step_that_was_let_go_on_and_was_cut_runs_again_without_a_questi
     assert (event.state, bench.module.done.count("plan")) == (STATES.SUCCEEDED, 1), event.error
 
 
-async def test_an_edited_step_that_was_cut_keeps_the_edit_and_its_input_is_not_given_again(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_an_edited_step_that_was_cut_keeps_the_edit_and_its_input_is_not_given_again(bench: AuthorsBench) -> None:
     event, asked = await stopped(bench, STOPS["before"][0])
     bench.module.gate.append(asyncio.Event())
     await bench.resolve(asked.interrupt_id, "edit", args_hash=asked.args_hash, args_json='{"plan": "another"}')
@@ -201,7 +204,7 @@ async def test_an_edited_step_that_was_cut_keeps_the_edit_and_its_input_is_not_g
 
 @pytest.mark.parametrize("place", ["before", "after, in a subgraph"])
 async def test_a_process_that_dies_before_it_asks_passes_no_stop_by(
-    bench: AuthorsBench,  # noqa: F811
+    bench: AuthorsBench,
     place: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,7 +225,7 @@ async def test_a_process_that_dies_before_it_asks_passes_no_stop_by(
     assert (await decide(bench, event, "approve")).state == STATES.SUCCEEDED
 
 
-async def test_a_question_in_a_step_that_was_let_go_on_is_answered_too(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_a_question_in_a_step_that_was_let_go_on_is_answered_too(bench: AuthorsBench) -> None:
     event, _ = await stopped(bench, STOPS["before"][0], prompt="ask")
     event = await decide(bench, event, "approve")
     assert (event.state, [one.question for one in await bench.pending()]) == (STATES.INTERRUPTED, ["sure?"])
@@ -231,7 +234,7 @@ async def test_a_question_in_a_step_that_was_let_go_on_is_answered_too(bench: Au
     assert event.state == STATES.SUCCEEDED, event.error
 
 
-async def test_an_agent_that_stops_before_its_tools_shows_the_calls(bench: AuthorsBench) -> None:  # noqa: F811
+async def test_an_agent_that_stops_before_its_tools_shows_the_calls(bench: AuthorsBench) -> None:
     bench.bring(TALKER + '\ngraph = graph.compile(interrupt_before=["tools"])')
     bench.category("work", tools=["tool:look"])
     await bench.open()
