@@ -167,7 +167,7 @@ def rotate(
     note(f"key {made.id} is in use for {purpose}")
     if lost and purpose == ENVELOPES:
         note("what waits was sealed with the lost key; after the start, read it and put it back:")
-        note("  agent-runtime inbox quarantine && agent-runtime inbox requeue AGENT NAME --seal")
+        note("  turnkeeper inbox quarantine && turnkeeper inbox requeue AGENT NAME --seal")
 
 
 _Folder = Annotated[Path, typer.Argument(help="A directory.", metavar="DIR")]

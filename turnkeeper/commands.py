@@ -5,7 +5,6 @@ command, and names a Typer that has it. The package is imported when the command
 """
 
 import importlib
-import re
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import cached_property
@@ -101,11 +100,6 @@ class Program(Group):
         added = build(self._added[name].load()).commands
         names = (known for known in added if known in self._added or added[known].hidden)
         self.commands.update({known: added[known] for known in names})
-        for known in added:
-            for path, command in every_command(added[known], ("turnkeeper", known)):
-                # The example names the command as the package's own program has it.
-                own = rf"Example: \S+ (?:[a-z-]+ )*?{re.escape(path[-1])}\b"
-                command.help = re.sub(own, f"Example: {' '.join(path)}", command.help or "", count=1)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, loading the packages that add them."""

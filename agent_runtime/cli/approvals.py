@@ -1,4 +1,4 @@
-"""`agent-runtime approvals`: what waits for your decision. `interrupts` is a hidden alias."""
+"""`turnkeeper approvals`: what waits for your decision. `interrupts` is a hidden alias."""
 
 import importlib
 import json
@@ -43,7 +43,7 @@ def list_(
 ) -> None:
     """List what waits for your decision: tool calls that a category does not grant, proposals, questions.
 
-    Example: agent-runtime approvals list
+    Example: turnkeeper approvals list
     """
     found = rows(read, "ListInterrupts", wire.ListInterruptsRequest(channel=channel, all=everything))
     pending = [row for row in found if row["status"] == "pending"]
@@ -55,7 +55,7 @@ def list_(
 def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
     """Show one approval with its arguments in full.
 
-    Example: agent-runtime approvals show 3f2a9c01
+    Example: turnkeeper approvals show 3f2a9c01
     """
     row = _find(approval, read)
     asks, waits = texts.request_in(row), row["status"] == "pending"
@@ -117,14 +117,14 @@ def resolve(
 
     A graph may ask about several calls at once: --approve, --reject and --respond decide all of them, and --call one.
 
-    Example: agent-runtime approvals resolve 3f2a9c01 --reject "not today"
+    Example: turnkeeper approvals resolve 3f2a9c01 --reject "not today"
     """
     given = _decision(approve=approve, reject=reject, edit=edit, respond=respond, answer=answer, why=why, calls=call)
     row = _find(approval, change)
     # The service takes the same decision twice, for callers whose answer was lost; of what expired it says what to do.
     if row["status"] != "pending" and row["decision"] != EXPIRED:
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
-        raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: agent-runtime approvals list")
+        raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")
     decision, message, args_json = given if not call else _call_by_call(row, given, call)
     done = to_json(change("ResolveInterrupt", _request(row, decision, message, args_json)))
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
@@ -134,7 +134,7 @@ def resolve(
     asks = texts.request_in(row)
     if asks is not None and asks.form == "inbox" and why:
         note("this graph takes no reason with a rejection: it is on record, and the graph does not read it")
-    note(f"the turn goes on: agent-runtime turns show {done['turn_id']}")
+    note(f"the turn goes on: turnkeeper turns show {done['turn_id']}")
 
 
 @app.command("decide")
@@ -163,7 +163,7 @@ def decide(
 ) -> None:
     """Decide several approvals at once: all of them, or none if one cannot be decided so. A turn goes on once.
 
-    Example: agent-runtime approvals decide --approve 3f2a9c01 --reject "77b0e2d4 not today"
+    Example: turnkeeper approvals decide --approve 3f2a9c01 --reject "77b0e2d4 not today"
     """
     given = [
         *((id_, "approve", "", "") for id_ in approve or ()),

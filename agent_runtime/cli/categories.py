@@ -1,4 +1,4 @@
-"""`agent-runtime categories`: read from their files, which the daemon reads too.
+"""`turnkeeper categories`: read from their files, which the daemon reads too.
 
 Reading them needs pydantic, which takes as long to import as all the rest of a command: it is loaded only here.
 """
@@ -43,7 +43,7 @@ _FINDINGS = columns("LEVEL WHERE WHAT")
 def list_(output: OutputOption = Output.TABLE) -> None:
     """List every category. For one that cannot be used, show what is wrong.
 
-    Example: agent-runtime categories list -o wide
+    Example: turnkeeper categories list -o wide
     """
     show_rows([_row(entry) for entry in _load().all()], _COLUMNS, output, name_key="name")
 
@@ -54,7 +54,7 @@ def show(
 ) -> None:
     """Show what a category grants, where it is defined, and whether it overrides a shipped one.
 
-    Example: agent-runtime categories show catch-up-summary
+    Example: turnkeeper categories show catch-up-summary
     """
     entries = {entry.name: entry for entry in _load().all()}
     if name not in entries:
@@ -85,7 +85,7 @@ def check(
 ) -> None:
     """Check category files: unknown scopes, contradictions, scopes that no tool needs. Exits with 2 on an error.
 
-    Example: agent-runtime categories check ~/.turnkeeper/categories/research.toml
+    Example: turnkeeper categories check ~/.turnkeeper/categories/research.toml
     """
     place = home()
     if file is None:
@@ -118,7 +118,7 @@ def rehearse(
 
     No tool runs and nothing changes. The command reads the store directly, whether or not the daemon runs.
 
-    Example: agent-runtime categories rehearse draft.toml --task digest --since 30d
+    Example: turnkeeper categories rehearse draft.toml --task digest --since 30d
     """
     place = home()
     place.check()

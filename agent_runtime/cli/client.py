@@ -113,7 +113,7 @@ def channel_named(given: str) -> str:
     try:
         return str(find([row for row in channels if row["channel"] != given], "channel", given, "channel")["channel"])
     except NotFound as error:
-        known = error.hint if error.hint.startswith("did you mean") else "see: agent-runtime conversation list"
+        known = error.hint if error.hint.startswith("did you mean") else "see: turnkeeper conversation list"
         raise NotFound(f"no conversation in channel {given[:80]!r}", hint=known) from None
 
 

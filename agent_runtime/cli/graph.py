@@ -1,4 +1,4 @@
-"""`agent-runtime graph`: check an author's graph as the daemon would load it. Needs no daemon and no home.
+"""`turnkeeper graph`: check an author's graph as the daemon would load it. Needs no daemon and no home.
 
 Loading a graph takes LangGraph, which takes a second to import: it is loaded only here.
 """
@@ -72,7 +72,7 @@ def check(
     Without REF, all graphs of the home are checked. Loading runs the project's own code, as the daemon does. The exit
     code is 2 if the daemon would refuse the graph; of several graphs, the first, which is the default one.
 
-    Example: agent-runtime graph check ./langgraph.json:agent
+    Example: turnkeeper graph check ./langgraph.json:agent
     """
     if reference and graph:
         raise InvalidInput("give only one of REF and --graph", where="graph")
@@ -107,7 +107,7 @@ def install(
 
     What is installed already stays at its version. The project's own code is not installed: it runs from its folder.
 
-    Example: agent-runtime graph install ./langgraph.json:agent
+    Example: turnkeeper graph install ./langgraph.json:agent
     """
     packages: Any = import_module("agent_runtime.graph.foreign.packages")
     project: Any = import_module("agent_runtime.graph.foreign.project")
@@ -234,7 +234,7 @@ def assistants() -> None:
 def list_(output: OutputOption = Output.TABLE) -> None:
     """List what --graph may name: the graphs of config.toml, and its assistants, which are graphs with a configuration.
 
-    Example: agent-runtime assistants list
+    Example: turnkeeper assistants list
     """
     rows = [_row(one) for one in _entries()]
     show_rows(rows, _ENTRIES, output, name_key="name", footer="define one in config.toml: [assistants.NAME]")
@@ -247,7 +247,7 @@ def show(
 ) -> None:
     """Show what a name stands for: its graph, and the context, config and input that it gives it.
 
-    Example: agent-runtime assistants show weekly
+    Example: turnkeeper assistants show weekly
     """
     found = next((one for one in _entries() if one.name == name), None)
     if found is None:

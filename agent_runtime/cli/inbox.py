@@ -1,4 +1,4 @@
-"""`agent-runtime inbox`."""
+"""`turnkeeper inbox`."""
 
 import signal
 import sys
@@ -42,7 +42,7 @@ _SET_ASIDE = columns("AGENT PLACE NAME AT REASON", reason=lambda row: clipped(st
 def list_(agent: AnyAgent = "", limit: LimitOption = 50, output: OutputOption = Output.TABLE) -> None:
     """List the inboxes and their readers; with AGENT, list the envelopes that wait for it.
 
-    Example: agent-runtime inbox list codex
+    Example: turnkeeper inbox list codex
     """
     place = _home()
     if agent:
@@ -51,7 +51,7 @@ def list_(agent: AnyAgent = "", limit: LimitOption = 50, output: OutputOption = 
         return
     inboxes = mailbox.inbox_rows(place)
     aside = sum(row["quarantined"] for row in inboxes)
-    footer = f"{aside} in quarantine: agent-runtime inbox quarantine" if aside else ""
+    footer = f"{aside} in quarantine: turnkeeper inbox quarantine" if aside else ""
     show_rows(inboxes, _INBOXES, output, name_key="agent", footer=footer or ("" if inboxes else "no inbox yet"))
 
 
@@ -65,7 +65,7 @@ def drain(
 
     An envelope is archived after it was printed. If the reader is killed in between, the next one prints it again.
 
-    Example: agent-runtime inbox drain codex
+    Example: turnkeeper inbox drain codex
     """
     place, clock = _home(), SystemClock()
     mailbox.refuse_hosted(place, agent)
@@ -98,7 +98,7 @@ def watch(
     command runs until SIGTERM or Ctrl-C, or until another program runs in the pane. After a watcher was killed, the
     next one pastes at most one envelope again.
 
-    Example: agent-runtime inbox watch codex --tmux codex
+    Example: turnkeeper inbox watch codex --tmux codex
     """
     from turnkeeper.config.settings import load_settings  # noqa: PLC0415  takes time to load
 
@@ -153,7 +153,7 @@ def send(
 
     Whoever can write to the outbox speaks as its agent, and as nobody else. The answer comes to the agent's inbox.
 
-    Example: agent-runtime inbox send --from codex --to agent0 "CI is green"
+    Example: turnkeeper inbox send --from codex --to agent0 "CI is green"
     """
     place, clock, entropy = _home(), SystemClock(), SystemEntropy()
     mailbox.refuse_hosted(place, sender)
@@ -173,17 +173,17 @@ def send(
     name = put_out(place, message, clock=clock, entropy=entropy)
     record_act(place.logs, "agent-runtime", "inbox send", f"{sender} {name}", clock)
     note(f"{name} lies in the outbox of {sender}; agent-runtime takes it as soon as it runs")
-    note(f"read the answer with: agent-runtime inbox drain {sender}")
+    note(f"read the answer with: turnkeeper inbox drain {sender}")
 
 
 @app.command("quarantine")
 def quarantine(agent: AnyAgent = "", output: OutputOption = Output.TABLE) -> None:
     """List what was set aside, with the reason: envelopes for an agent, and what an agent in a terminal sent in vain.
 
-    Example: agent-runtime inbox quarantine agent0
+    Example: turnkeeper inbox quarantine agent0
     """
     rows = mailbox.quarantine_rows(_home(), agent, refused=True)
-    footer = "put one back with: agent-runtime inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
+    footer = "put one back with: turnkeeper inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
     show_rows(rows, _SET_ASIDE, output, name_key="name", footer=footer)
 
 
@@ -202,7 +202,7 @@ def requeue(
     A fire that is recorded as failed stays failed and goes back to quarantine: run its task again instead. Read an
     envelope before you seal it: agent0 takes it for what it says it is.
 
-    Example: agent-runtime inbox requeue agent0 0177
+    Example: turnkeeper inbox requeue agent0 0177
     """
     place = _home()
     if bool(name) == everything:
@@ -227,7 +227,7 @@ def requeue(
     show_rows(done, _SET_ASIDE, output, name_key="name", footer=f"{len(done)} waiting again")
     if refused:
         left = f"{len(refused)} still malformed, the first: {refused[0]}"
-        raise InvalidInput(left, where=agent, hint=f"see: agent-runtime inbox quarantine {agent}")
+        raise InvalidInput(left, where=agent, hint=f"see: turnkeeper inbox quarantine {agent}")
 
 
 def _drain_each(reader: mailbox.Reader, limit: int, output: Output) -> int:
@@ -262,13 +262,13 @@ def _waiting(reader: mailbox.Reader, limit: int) -> Iterator[Claimed]:
 def _say_what_was_set_aside(agent: str, reader: mailbox.Reader) -> None:
     aside = reader.quarantined()
     if aside:
-        note(f"{aside} in quarantine: agent-runtime inbox quarantine {agent}")
+        note(f"{aside} in quarantine: turnkeeper inbox quarantine {agent}")
 
 
 def _pick(rows: list[dict[str, Any]], given: str) -> dict[str, Any]:
     found = [row for row in rows if row["name"] == given] or [row for row in rows if row["name"].startswith(given)]
     if not found:
-        raise NotFound(f"no quarantined envelope {given[:80]!r}", hint="see: agent-runtime inbox quarantine")
+        raise NotFound(f"no quarantined envelope {given[:80]!r}", hint="see: turnkeeper inbox quarantine")
     if len(found) > 1:
         raise Conflict(f"{given!r} begins {len(found)} names", hint="give more of it")
     return found[0]

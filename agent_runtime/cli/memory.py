@@ -1,4 +1,4 @@
-"""`agent-runtime memory`."""
+"""`turnkeeper memory`."""
 
 import sys
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ def list_(
 ) -> None:
     """List memory entries, newest first: all, or those of one tier, channel or thread.
 
-    Example: agent-runtime memory list --channel general
+    Example: turnkeeper memory list --channel general
     """
     tier, owner = _tier_and_owner(tier, channel, thread)
     answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit))
@@ -50,7 +50,7 @@ def get(
 ) -> None:
     """Show one entry: what it says, who wrote it, in which turn, and when.
 
-    Example: agent-runtime memory get bucket --channel general
+    Example: turnkeeper memory get bucket --channel general
     """
     tier, owner = _place_of(tier, channel, thread)
     _show(to_json(read("GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
@@ -67,7 +67,7 @@ def put(
 ) -> None:
     """Store a text as its author. Agents read it and cannot change it. The same key replaces the text.
 
-    Example: agent-runtime memory put tone "Write in British English." --tier workspace
+    Example: turnkeeper memory put tone "Write in British English." --tier workspace
     """
     _write("PutMemory", key, text, _place_of(tier, channel, thread), output)
 
@@ -83,7 +83,7 @@ def update(
 ) -> None:
     """Change the text of an existing entry. From then on it is yours, and agents cannot change it.
 
-    Example: agent-runtime memory update tone "Write in American English." --tier workspace
+    Example: turnkeeper memory update tone "Write in American English." --tier workspace
     """
     _write("UpdateMemory", key, text, _place_of(tier, channel, thread), output)
 
@@ -99,7 +99,7 @@ def search(
 ) -> None:
     """Find entries by their words, the best match first.
 
-    Example: agent-runtime memory search "release date"
+    Example: turnkeeper memory search "release date"
     """
     tier, owner = _place_of(tier, channel, thread) if tier or channel or thread else ("", "")
     answer = read("SearchMemory", wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit))
@@ -114,7 +114,7 @@ def forget(
 ) -> None:
     """Delete an entry, whoever wrote it, and show what it said.
 
-    Example: agent-runtime memory forget bucket --channel general
+    Example: turnkeeper memory forget bucket --channel general
     """
     tier, owner = _place_of(tier, channel, thread)
     row = to_json(change("ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))

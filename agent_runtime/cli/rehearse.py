@@ -1,4 +1,4 @@
-"""`agent-runtime categories rehearse`: past turns under a proposed category. Loaded only by that command."""
+"""`turnkeeper categories rehearse`: past turns under a proposed category. Loaded only by that command."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

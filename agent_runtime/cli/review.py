@@ -1,4 +1,4 @@
-"""`agent-runtime candidates`, `deviations` and `revalidation`: what agents found and proposed, for you to decide."""
+"""`turnkeeper candidates`, `deviations` and `revalidation`: what agents found and proposed, for you to decide."""
 
 from collections.abc import Mapping, Sequence
 from difflib import unified_diff
@@ -67,10 +67,10 @@ def list_candidates(
 ) -> None:
     """List the candidates that you have not decided, newest first.
 
-    Example: agent-runtime candidates list --channel general
+    Example: turnkeeper candidates list --channel general
     """
     found = rows(read, "ListCandidates", wire.ListCandidatesRequest(channel=channel, all=everything))
-    footer = "decide with: agent-runtime candidates accept|reject ID" if found else "nothing is proposed"
+    footer = "decide with: turnkeeper candidates accept|reject ID" if found else "nothing is proposed"
     show_rows(found, _CANDIDATES, output, name_key="candidate_id", footer=footer)
 
 
@@ -78,7 +78,7 @@ def list_candidates(
 def show_candidate(candidate: CandidateId, output: OutputOption = Output.TABLE) -> None:
     """Show a candidate in full, with the turn that proposed it.
 
-    Example: agent-runtime candidates show c-3f2a
+    Example: turnkeeper candidates show c-3f2a
     """
     row = _candidate(candidate, read)
     about = rows(read, "ListDeviations", wire.ListDeviationsRequest())
@@ -89,7 +89,7 @@ def show_candidate(candidate: CandidateId, output: OutputOption = Output.TABLE) 
 def diff(candidate: CandidateId) -> None:
     """Show what a proposed page would change in the current page; of a new page, everything is new.
 
-    Example: agent-runtime candidates diff c-3f2a
+    Example: turnkeeper candidates diff c-3f2a
     """
     row = _candidate(candidate, read)
     if not row["page_id"]:
@@ -112,7 +112,7 @@ def accept(candidate: CandidateId, note: Note = "", output: OutputOption = Outpu
 
     The command fails with exit code 4 if the page has changed since the candidate was proposed.
 
-    Example: agent-runtime candidates accept c-3f2a
+    Example: turnkeeper candidates accept c-3f2a
     """
     _decide(candidate, accept=True, note=note, output=output)
 
@@ -121,7 +121,7 @@ def accept(candidate: CandidateId, note: Note = "", output: OutputOption = Outpu
 def reject(candidate: CandidateId, note: Note = "", output: OutputOption = Output.TABLE) -> None:
     """Reject a candidate. It stays on record and never becomes part of the workspace.
 
-    Example: agent-runtime candidates reject c-3f2a --note "too long"
+    Example: turnkeeper candidates reject c-3f2a --note "too long"
     """
     _decide(candidate, accept=False, note=note, output=output)
 
@@ -155,11 +155,11 @@ def list_deviations(
 ) -> None:
     """List the contradictions of canonical pages that you have not decided, newest first.
 
-    Example: agent-runtime deviations list --channel general
+    Example: turnkeeper deviations list --channel general
     """
     found = rows(read, "ListDeviations", wire.ListDeviationsRequest(channel=channel, all=everything))
     undecided = sum(row["lifecycle"] == "open" for row in found)
-    decide = "agent-runtime deviations resolve ID --keep-canonical|--accept"
+    decide = "turnkeeper deviations resolve ID --keep-canonical|--accept"
     footer = f"{undecided} open; decide with: {decide}" if undecided else "no deviation is open"
     show_rows(found, _DEVIATIONS, output, name_key="deviation_id", footer=footer)
 
@@ -168,7 +168,7 @@ def list_deviations(
 def show_deviation(deviation: DeviationId, output: OutputOption = Output.TABLE) -> None:
     """Show a deviation in full: what the page says, what contradicts it, and where that was found.
 
-    Example: agent-runtime deviations show d-3f2a
+    Example: turnkeeper deviations show d-3f2a
     """
     _show_deviation(_deviation(deviation, read), output)
 
@@ -187,7 +187,7 @@ def resolve(
 
     If no candidate belongs to the deviation, accepting it changes no page: write the page yourself.
 
-    Example: agent-runtime deviations resolve d-3f2a --keep-canonical --note "the source is out of date"
+    Example: turnkeeper deviations resolve d-3f2a --keep-canonical --note "the source is out of date"
     """
     if keep_canonical == accept:
         raise InvalidInput("give exactly one of --keep-canonical and --accept", where="deviations resolve")
@@ -196,7 +196,7 @@ def resolve(
     row = to_json(change("ResolveDeviation", request))
     _show_deviation(row, output)
     if accept and not row["candidate_id"] and output in FOR_PEOPLE:
-        note(f"this changes no page; to write it: agent-runtime workspace put {row['page_id']} --file FILE")
+        note(f"this changes no page; to write it: turnkeeper workspace put {row['page_id']} --file FILE")
 
 
 def _deviation(given: str, ask: Ask) -> Row:
@@ -225,7 +225,7 @@ def list_revalidation(
 
     A task of the category re-validation-walk works through this queue.
 
-    Example: agent-runtime revalidation list
+    Example: turnkeeper revalidation list
     """
     answer = read("ListRevalidation", wire.ListRevalidationRequest(page_id=page, all=everything, limit=limit))
     footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"

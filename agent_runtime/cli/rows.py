@@ -175,7 +175,7 @@ def _field(value: object) -> str:
 
 def resolve_command(interrupt: Mapping[str, Any]) -> str:
     """Return the command that answers what an author is asked."""
-    command = f"agent-runtime approvals resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
+    command = f"turnkeeper approvals resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
     return f"{command} {ways(interrupt)[0]}"
 
 
@@ -217,11 +217,11 @@ def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
     """Return in one line what waits for the author, and where to decide it; empty when nothing does.
 
     >>> waiting_line(waiting=2, proposed=1, deviations=0)
-    '2 decisions waiting: agent-runtime approvals list; 1 proposal: agent-runtime triage'
+    '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
     """
-    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime approvals list"] if waiting else []
+    parts = [f"{_many(waiting, 'decision')} waiting: turnkeeper approvals list"] if waiting else []
     open_ = [_many(number, name) for number, name in ((proposed, "proposal"), (deviations, "deviation")) if number]
-    return "; ".join(parts + ([f"{' and '.join(open_)}: agent-runtime triage"] if open_ else []))
+    return "; ".join(parts + ([f"{' and '.join(open_)}: turnkeeper triage"] if open_ else []))
 
 
 def _many(number: int, name: str) -> str:

@@ -1,4 +1,4 @@
-"""`agent-runtime turns` and `agent-runtime threads`."""
+"""`turnkeeper turns` and `turnkeeper threads`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +65,7 @@ def list_(
 ) -> None:
     """List turns, newest first.
 
-    Example: agent-runtime turns list --status failed -n 10
+    Example: turnkeeper turns list --status failed -n 10
     """
     request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=status, limit=limit, cursor=cursor)
     _show_list(request, output)
@@ -88,7 +88,7 @@ def _show_list(request: wire.ListTurnsRequest, output: Output) -> None:
 def show(turn: TurnId, output: OutputOption = Output.TABLE) -> None:
     """Show one turn: what started it, how it stands, and how it ended.
 
-    Example: agent-runtime turns show turn-8ddc61
+    Example: turnkeeper turns show turn-8ddc61
     """
     row = _turn(turn, read)
     show_record(row, output, name_key="turn_id", lines=_lines(row))
@@ -104,7 +104,7 @@ def cancel(
 
     The cancel is on disk when this command returns, even if the turn needs a moment to stop.
 
-    Example: agent-runtime turns cancel turn-8ddc61 --reason "wrong prompt"
+    Example: turnkeeper turns cancel turn-8ddc61 --reason "wrong prompt"
     """
     turn_id = _turn(turn, change)["turn_id"]
     answer = change("CancelTurn", wire.CancelTurnRequest(turn_id=turn_id, reason=reason))
@@ -157,12 +157,12 @@ def list_threads(
 ) -> None:
     """List threads, the one with the newest turn first.
 
-    Example: agent-runtime threads list --channel general
+    Example: turnkeeper threads list --channel general
     """
     found = rows(read, "ListThreads", wire.ListThreadsRequest(channel=channel, limit=limit))
     waiting = sum(row["waiting"] for row in found)
     plural = "s" if waiting > 1 else ""
-    footer = f"{waiting} decision{plural} waiting: agent-runtime approvals list" if waiting else ""
+    footer = f"{waiting} decision{plural} waiting: turnkeeper approvals list" if waiting else ""
     show_rows(found, _THREADS, output, name_key="thread_id", footer=footer if found else "no threads yet")
 
 
@@ -170,14 +170,14 @@ def list_threads(
 def show_thread(thread: ThreadId, limit: LimitOption = 20, output: OutputOption = Output.TABLE) -> None:
     """Show a thread: where it stands, and its newest turns.
 
-    Example: agent-runtime threads show task-5877fe71
+    Example: turnkeeper threads show task-5877fe71
     """
     row = _thread(thread)
     lines = lines_of(
         row,
         "thread=thread_id state=status waiting channel agent graph task=task_name category turns tokens "
         "first_turn=first_at last_turn=last_at",
-        waiting=f"{row['waiting']}: agent-runtime approvals list" if row["waiting"] else "",
+        waiting=f"{row['waiting']}: turnkeeper approvals list" if row["waiting"] else "",
         tokens=_tokens(row),
     )
     found = rows(read, "ListTurns", wire.ListTurnsRequest(thread_id=row["thread_id"], limit=limit))
@@ -186,7 +186,7 @@ def show_thread(thread: ThreadId, limit: LimitOption = 20, output: OutputOption 
         typer.echo()
         show_rows(found, _TURNS, output, name_key="turn_id")
         if row["turns"] > len(found):
-            more = f"agent-runtime turns list --thread {row['thread_id']}"
+            more = f"turnkeeper turns list --thread {row['thread_id']}"
             note(f"the newest {len(found)} of {row['turns']} turns: {more}")
 
 
@@ -208,7 +208,7 @@ def import_(
 
     The file is only read. A second import changes nothing; it is refused where a thread went on in the file since.
 
-    Example: agent-runtime threads import ./checkpoints.sqlite
+    Example: turnkeeper threads import ./checkpoints.sqlite
     """
     path = str(file.expanduser().absolute())
     request = wire.ImportThreadsRequest(
@@ -218,11 +218,11 @@ def import_(
     waiting = [row["channel"] for row in found if row["waits"] and row["state"] == "imported"]
     footer = "" if found else "the file has no threads"
     if found:
-        see = f"see: agent-runtime conversation show {found[0]['channel']}"
+        see = f"see: turnkeeper conversation show {found[0]['channel']}"
         footer = "nothing was written: this is a dry run" if dry_run else see
     show_rows(found, _IMPORTED, output, name_key="thread_id", footer=footer)
     if waiting and not dry_run:
-        note(f"waiting for you: {len(waiting)}; see: agent-runtime approvals list")
+        note(f"waiting for you: {len(waiting)}; see: turnkeeper approvals list")
 
 
 def _thread(given: str) -> Row:

@@ -1,4 +1,4 @@
-"""`agent-runtime workspace`: pages, their attachments, and the import of a folder of Markdown.
+"""`turnkeeper workspace`: pages, their attachments, and the import of a folder of Markdown.
 
 A second import of the same folder changes nothing.
 """
@@ -43,7 +43,7 @@ def attach(
 ) -> None:
     """Attach a file to a page, as its author. An attachment of the same name is replaced.
 
-    Example: agent-runtime workspace attach garden plots.csv
+    Example: turnkeeper workspace attach garden plots.csv
     """
     row = to_json(change("PutAttachment", read_file(page, file, name=name, content_type=content_type)))
     if output in FOR_PEOPLE:
@@ -55,11 +55,11 @@ def attach(
 def attachments(page: OfPage, output: OutputOption = Output.TABLE) -> None:
     """List the attachments of a page.
 
-    Example: agent-runtime workspace attachments garden
+    Example: turnkeeper workspace attachments garden
     """
     found = read("ListAttachments", wire.ListAttachmentsRequest(page_id=page)).attachments
     rows = [to_json(one) for one in found]
-    footer = "" if rows else f"it has no attachments; to add one: agent-runtime workspace attach {page} FILE"
+    footer = "" if rows else f"it has no attachments; to add one: turnkeeper workspace attach {page} FILE"
     show_rows(rows, _ATTACHMENTS, output, name_key="name", footer=footer)
 
 
@@ -74,7 +74,7 @@ def attachment(
 
     On a terminal only text is printed, with its control characters escaped.
 
-    Example: agent-runtime workspace attachment garden plots.csv --to plots.csv
+    Example: turnkeeper workspace attachment garden plots.csv --to plots.csv
     """
     found = read("GetAttachment", wire.GetAttachmentRequest(page_id=page, name=name))
     if to is not None:
@@ -169,7 +169,7 @@ def read_folder(root: Path) -> Reading:
     if not root.exists():
         raise NotFound("no such folder", where=str(root))
     if not root.is_dir():
-        raise InvalidInput("is not a folder", where=str(root), hint="for one file: agent-runtime workspace put")
+        raise InvalidInput("is not a folder", where=str(root), hint="for one file: turnkeeper workspace put")
     found, problems, left_out = list[Found](), list[str](), 0
     for path, problem in _walk(root):
         if problem:
@@ -324,7 +324,7 @@ def import_(
     Front matter between two lines of --- may give title, tags and sources. If one file cannot be imported, nothing is
     written. An import that is interrupted later continues when you run it again.
 
-    Example: agent-runtime workspace import notes --dry-run
+    Example: turnkeeper workspace import notes --dry-run
     """
     found = read_folder(folder)
     _refuse(found, folder)
@@ -431,7 +431,7 @@ def list_(
 ) -> None:
     """List the pages of the workspace.
 
-    Example: agent-runtime workspace list --tag release --origin imported
+    Example: turnkeeper workspace list --tag release --origin imported
     """
     rows, request = list[Row](), wire.ListPagesRequest(tag=tag, lifecycle=lifecycle, origin=origin)
     while pages := read("ListPages", request).pages:
@@ -440,7 +440,7 @@ def list_(
     none = (
         "no such pages"
         if tag or lifecycle or origin
-        else "no pages; put one: agent-runtime workspace put NAME --file FILE"
+        else "no pages; put one: turnkeeper workspace put NAME --file FILE"
     )
     show_rows(rows, _PAGES, output, name_key="page_id", footer="" if rows else none)
 
@@ -449,7 +449,7 @@ def list_(
 def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
     """Show a page: its origin, lifecycle, sources, attachments and body.
 
-    Example: agent-runtime workspace show garden
+    Example: turnkeeper workspace show garden
     """
     _show(to_json(read("GetPage", wire.GetPageRequest(page_id=page))), output)
 
@@ -478,7 +478,7 @@ def put(
     A file may begin with front matter, as for `workspace import`. Pages derived from a page that changed are queued
     for re-validation.
 
-    Example: agent-runtime workspace put garden --file garden.md --tag outdoors
+    Example: turnkeeper workspace put garden --file garden.md --tag outdoors
     """
     if bool(file) == bool(body):
         raise InvalidInput("give exactly one of --file and --body", where="workspace put")

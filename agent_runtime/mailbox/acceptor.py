@@ -116,7 +116,7 @@ class TerminalDeliveries:
         if where is EnvelopeState.DELIVERED:
             await self._settle(item, "delivered")
         elif where is EnvelopeState.QUARANTINED:
-            await self._settle(item, "failed", f"{item.agent} could not read it: agent-runtime inbox quarantine")
+            await self._settle(item, "failed", f"{item.agent} could not read it: turnkeeper inbox quarantine")
         elif (
             where is EnvelopeState.WAITING
             and cancelled is not None

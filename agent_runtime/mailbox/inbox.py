@@ -45,7 +45,7 @@ def existing(home: Home, agent: str) -> Path:
     """Return an agent's folder. Raises NotFound where nothing was ever put for it, InvalidInput for no name."""
     folder = home.inbox(agent)
     if not folder.is_dir():
-        raise NotFound(f"{agent} has no inbox", where=str(folder), hint="see: agent-runtime inbox list")
+        raise NotFound(f"{agent} has no inbox", where=str(folder), hint="see: turnkeeper inbox list")
     return folder
 
 
@@ -188,12 +188,12 @@ def reading(home: Home, agent: str, reader: str, *, clock: Clock, entropy: Entro
 def refuse_hosted(home: Home, agent: str) -> Path:
     """Return the folder of an agent that lives in a terminal. Raises Conflict for one that the runtime hosts."""
     if agent in NOT_AGENTS:
-        raise InvalidInput(f"{agent} has no inbox", where="agent", hint="see: agent-runtime inbox list")
+        raise InvalidInput(f"{agent} has no inbox", where="agent", hint="see: turnkeeper inbox list")
     folder = home.inbox(agent)
     if agent in hosted_on(home):
         holder = reader_of(folder) or "agent-runtime, which does not run now"
         what = f"the inbox of {agent} is read by {holder}"
-        raise Conflict(what, where=str(folder), hint="what it holds becomes turns: agent-runtime turns list")
+        raise Conflict(what, where=str(folder), hint="what it holds becomes turns: turnkeeper turns list")
     return folder
 
 

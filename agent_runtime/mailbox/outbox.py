@@ -160,7 +160,7 @@ class Outbox:
         """
         with self._opened() as places:
             if len(os.listdir(places["refused"])) >= 2 * MOST_REFUSED:
-                hint = "look at them: agent-runtime inbox quarantine; then remove them"
+                hint = "look at them: turnkeeper inbox quarantine; then remove them"
                 raise Exhausted(f"holds {MOST_REFUSED} refused messages", where=str(self.folder / "refused"), hint=hint)
             lying = sorted(name for name in os.listdir(places["taken"]) if not name.startswith("."))
             ready = self._ready(places["outbox"], most - len(lying))

@@ -411,7 +411,9 @@ def too_late(asked: InterruptRecord) -> Conflict:
     """Return what an author is told whose answer came too late."""
     at = f" at {rfc3339(asked.resolved_at.replace(microsecond=0))}" if asked.resolved_at else ""
     what = f"approval {asked.interrupt_id} expired{at}: {asked.message}; its call was refused, and its turn went on"
-    again = f"run the task again: task-runner run {asked.task_name}" if asked.task_name else "write to the agent again"
+    again = (
+        f"run the task again: turnkeeper task run {asked.task_name}" if asked.task_name else "write to the agent again"
+    )
     return Conflict(what, where="interrupt_id", hint=again)
 
 

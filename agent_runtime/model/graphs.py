@@ -80,7 +80,7 @@ class Catalog:
             what = f"no graph or assistant {name[:80]!r}"
             raise Conflict(what, where="graph", hint=meant(name, [*self.references, *self.assistants]))
         if problem := self.problems.get(graph, ""):
-            hint = f"see: agent-runtime graph check --graph {graph!r}"
+            hint = f"see: turnkeeper graph check --graph {graph!r}"
             raise Conflict(f"the graph {graph} cannot run: {problem}", where="graph", hint=hint)
 
     def entries(self) -> list[Entry]:

@@ -138,7 +138,7 @@ class Categories:
             known = ", ".join(one.name for one in self.all())
             raise NotFound(f"no category {name[:80]!r}", where="category", hint=f"there are {known}")
         if entry.category is None:
-            hint = "run: agent-runtime categories check"
+            hint = "run: turnkeeper categories check"
             raise InvalidInput(f"category {name} cannot be used: {entry.problem}", where="category", hint=hint)
         return entry.category
 

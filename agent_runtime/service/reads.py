@@ -144,7 +144,7 @@ def get_turn(connection: Connection, request: wire.GetTurnRequest) -> wire.Turn:
     """Return one turn. Raises NotFound."""
     turn = turn_reads.get_turn(connection, request.turn_id)
     if turn is None:
-        raise NotFound(f"no turn {request.turn_id[:80]!r}", hint="see: agent-runtime turns list")
+        raise NotFound(f"no turn {request.turn_id[:80]!r}", hint="see: turnkeeper turns list")
     return turn_message(connection, turn)
 
 
@@ -237,7 +237,7 @@ def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.L
     """Return the workspace's pages without their bodies. Raises InvalidInput for an unknown lifecycle or origin."""
     for field, value, known in (("lifecycle", request.lifecycle, LIFECYCLES), ("origin", request.origin, ORIGINS)):
         if value and value not in known:
-            seen = " (candidates: agent-runtime candidates list)" if value == "candidate" else ""
+            seen = " (candidates: turnkeeper candidates list)" if value == "candidate" else ""
             hint = f"there are {', '.join(known)}{seen}"
             raise InvalidInput(f"no page has the {field} {value[:40]!r}", where=field, hint=hint)
     found = pages.list_pages(

@@ -123,7 +123,7 @@ class TurnLookup:
         found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
         if found is None:
             if waiting is None:
-                raise NotFound(f"no turn {wanted[:80]!r}", where="turn_id", hint="see: agent-runtime turns list")
+                raise NotFound(f"no turn {wanted[:80]!r}", where="turn_id", hint="see: turnkeeper turns list")
             found = waiting
             found.cancel_requested = await self._runtime.store.read(turn_reads.is_cancelled, wanted)
         if found.status in _UNFINISHED and (waits := self._runtime.worker.waits.get(found.thread_id)):
@@ -423,7 +423,7 @@ class Servicer(WorkspaceService):
         asked = await self._store.read(lambda connection: get_interrupt(connection, request.interrupt_id))
         if asked is None or asked.kind == "pause":
             what = f"no such approval: {request.interrupt_id[:64]}" if request.interrupt_id else "no such approval"
-            raise NotFound(what, where="interrupt_id", hint="see: agent-runtime approvals list")
+            raise NotFound(what, where="interrupt_id", hint="see: turnkeeper approvals list")
         return read_decision(request, asked)
 
     async def ListCategories(  # noqa: N802

@@ -553,7 +553,7 @@ def _of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
 def _turn(connection: Connection, turn_id: str) -> TurnRecord:
     turn = turn_reads.get_turn(connection, turn_id)
     if turn is None:
-        raise NotFound(f"no turn {turn_id}", where="turn_id", hint="see: agent-runtime turns list")
+        raise NotFound(f"no turn {turn_id}", where="turn_id", hint="see: turnkeeper turns list")
     return turn
 
 
@@ -567,7 +567,7 @@ def _unanswered(connection: Connection, turn: TurnRecord) -> str:
 def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
     item = turn_reads.get_interrupt(connection, interrupt_id)
     if item is None or item.kind == "pause":
-        raise NotFound("no such interrupt", where="interrupt_id", hint="see: agent-runtime approvals list")
+        raise NotFound("no such interrupt", where="interrupt_id", hint="see: turnkeeper approvals list")
     return item
 
 

@@ -89,7 +89,7 @@ class Deadlines:
             return
         about, of = item.tool or "a question", item.task_name or f"channel {item.channel}"
         since = rfc3339(item.created_at.replace(microsecond=0))
-        text = f"{about} of {of} has waited for your decision since {since}; see: agent-runtime approvals list"
+        text = f"{about} of {of} has waited for your decision since {since}; see: turnkeeper approvals list"
         says = {"text": f"turnkeeper: approvals: {text} ({self._home.root})", "tried_at": None}
         fresh = place.with_name(f".{place.name}.new-{os.getpid()}")
         self._files.unlink(fresh)

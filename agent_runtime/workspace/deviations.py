@@ -294,7 +294,7 @@ def get_deviation(connection: Connection, deviation_id: str) -> Deviation:
     query = select(deviations).where(deviations.c.deviation_id == deviation_id)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
-        raise NotFound(f"no deviation {deviation_id[:64]!r}", hint="see: agent-runtime deviations list")
+        raise NotFound(f"no deviation {deviation_id[:64]!r}", hint="see: turnkeeper deviations list")
     return from_row(Deviation, row)
 
 

@@ -164,7 +164,7 @@ def get(connection: sa.Connection, shelf: Shelf, key: str) -> MemoryEntry:
     """Return one entry. Raises NotFound."""
     found = find(connection, shelf, key)
     if found is None:
-        raise NotFound(f"no entry {key[:80]!r} in the {shelf.tier} memory", hint="see: agent-runtime memory list")
+        raise NotFound(f"no entry {key[:80]!r} in the {shelf.tier} memory", hint="see: turnkeeper memory list")
     return found
 
 

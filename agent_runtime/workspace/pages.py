@@ -47,7 +47,7 @@ def get_page(connection: Connection, page_id: str) -> Page:
     """Return a page. Raises NotFound."""
     row = connection.execute(select(pages).where(pages.c.page_id == page_id)).mappings().one_or_none()
     if row is None:
-        raise NotFound(f"no page {page_id[:100]!r}", hint="see: agent-runtime workspace list")
+        raise NotFound(f"no page {page_id[:100]!r}", hint="see: turnkeeper workspace list")
     return to_page(row)
 
 
@@ -101,7 +101,7 @@ def get_candidate(connection: Connection, candidate_id: str) -> Candidate:
     """Return a candidate. Raises NotFound."""
     found = _candidates(connection, select(candidates).where(candidates.c.candidate_id == candidate_id))
     if not found:
-        raise NotFound(f"no candidate {candidate_id[:64]!r}", hint="see: agent-runtime candidates list")
+        raise NotFound(f"no candidate {candidate_id[:64]!r}", hint="see: turnkeeper candidates list")
     return found[0]
 
 

@@ -160,7 +160,7 @@ def get_item(connection: Connection, item_id: str) -> Item:
     query = select(revalidations).where(revalidations.c.number == number_of(item_id))
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
-        raise NotFound(f"no item {item_id[:40]!r}", hint="see: agent-runtime revalidation list")
+        raise NotFound(f"no item {item_id[:40]!r}", hint="see: turnkeeper revalidation list")
     return _item(row)
 
 

@@ -281,7 +281,7 @@ def _accept_page(connection: Connection, proposed: model.Candidate, mark: Stamp,
     now = _version_of(connection, proposed.page_id)
     if now != proposed.base_version:
         what = f"page {proposed.page_id} is at version {now}, the proposal was made at version {proposed.base_version}"
-        raise Conflict(what, hint="reject it, or put the page yourself: agent-runtime workspace put")
+        raise Conflict(what, hint="reject it, or put the page yourself: turnkeeper workspace put")
     draft = model.PageDraft(page_id=proposed.page_id, title=proposed.title, body=proposed.body, tags=proposed.tags)
     _put_page(connection, draft, mark, at)
     revalidation.keep_versions(connection, proposed.page_id, proposed.turn_id)

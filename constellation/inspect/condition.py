@@ -74,7 +74,7 @@ def _unread(home: Home, now: float) -> Iterator[Finding]:
             since = rfc3339(datetime.fromtimestamp(int(min(times)), UTC))
             count = f"{len(times)} {'envelope waits' if len(times) == 1 else 'envelopes wait'}"
             what = f"{count} for {agent.name} since {since}, and nobody reads its inbox"
-            fix = f"agent-runtime inbox watch {agent.name} --tmux SESSION, or: agent-runtime inbox drain {agent.name}"
+            fix = f"turnkeeper inbox watch {agent.name} --tmux SESSION, or: turnkeeper inbox drain {agent.name}"
             yield Finding(process="", what=what, fix=fix, degraded=False)
 
 
@@ -231,7 +231,7 @@ def _inboxes(home: Home) -> Iterator[Finding]:
         aside = [path for path in (agent / "quarantine").glob("*.json") if not path.name.startswith(".")]
         if aside:
             what = f"{len(aside)} envelopes of {agent.name} are quarantined"
-            yield Finding(process="", what=what, fix=f"agent-runtime inbox list {agent.name}", degraded=False)
+            yield Finding(process="", what=what, fix=f"turnkeeper inbox list {agent.name}", degraded=False)
 
 
 LEAST_FREE_BYTES = 64 << 20

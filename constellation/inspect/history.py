@@ -1,7 +1,7 @@
 """Checks a history of any run: does what happened keep the promises?
 
 A history is the event log of all processes, the runner's ledger and the runtime's turns, each in the form in which
-users get them (`logs/events-*.jsonl`, `task-runner history -o json`, `agent-runtime turns list -o json`). The log
+users get them (`logs/events-*.jsonl`, `turnkeeper task history -o json`, `turnkeeper turns list -o json`). The log
 may lack the last lines before a crash, and those for which a full disk had no room (`events.lost`). So what must hold
 is read from the ledger and the turns; the log adds what only it knows: when something left, which process ran a turn,
 and for how long.
@@ -37,8 +37,8 @@ class History:
 
     Attributes:
         events: records of the event log, by time.
-        ledger: entries of every task, as `task-runner history -o json` prints them.
-        turns: as `agent-runtime turns list -o json` prints them.
+        ledger: entries of every task, as `turnkeeper task history -o json` prints them.
+        turns: as `turnkeeper turns list -o json` prints them.
     """
 
     events: Sequence[Record]

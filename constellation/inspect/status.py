@@ -87,19 +87,19 @@ def decisions(place: Home) -> str:
         caller.close()
     proposed, deviations = sum(one.proposed for one in channels), sum(one.deviations for one in channels)
     line = decisions_line(sum(one.waiting for one in channels), proposed=proposed, deviations=deviations)
-    return "; ".join(filter(None, [line, f"cannot run: {', '.join(broken)}: agent-runtime graph check" * bool(broken)]))
+    return "; ".join(filter(None, [line, f"cannot run: {', '.join(broken)}: turnkeeper graph check" * bool(broken)]))
 
 
 def decisions_line(waiting: int, *, proposed: int = 0, deviations: int = 0) -> str:
     """Return the line that keeps what waits for the author from going unseen; empty when nothing does.
 
     >>> decisions_line(2, proposed=1)
-    '2 decisions waiting: agent-runtime approvals list; 1 proposal: agent-runtime triage'
+    '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
     """
-    parts = [f"{_many(waiting, 'decision')} waiting: agent-runtime approvals list"] if waiting else []
+    parts = [f"{_many(waiting, 'decision')} waiting: turnkeeper approvals list"] if waiting else []
     named = ((proposed, "proposal"), (deviations, "deviation"))
     undecided = " and ".join(_many(number, name) for number, name in named if number)
-    return "; ".join(parts + ([f"{undecided}: agent-runtime triage"] if undecided else []))
+    return "; ".join(parts + ([f"{undecided}: turnkeeper triage"] if undecided else []))
 
 
 def _many(number: int, name: str) -> str:

@@ -78,7 +78,7 @@ AGENT = "agent0"
 LONGEST_LOOK_S = 120.0
 _CATEGORY = """\
 # What a task of this project may do. A tool that is not granted asks you at each call.
-# `agent-runtime graph check` shows the tools and who grants them; `agent-runtime categories check` looks at this file.
+# `turnkeeper graph check` shows the tools and who grants them; `turnkeeper categories check` looks at this file.
 name = "{name}"
 description = "Runs the graph {graph}"
 autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for nobody
@@ -120,12 +120,12 @@ def look_at(home: Home, reference: str) -> Project:
 def next_steps(home: Home, project: Project | None, *, example: bool) -> list[str]:
     """Return what to do after `init`, a line each."""
     if project is None:
-        steps = [f"then:  agent-runtime workspace import {home.root}/workspace", "       task-runner apply"]
+        steps = [f"then:  turnkeeper workspace import {home.root}/workspace", "       turnkeeper task apply"]
         return ["next: turnkeeper up", *(steps if example else [])]
     grant = f"      grant the tools that may run without asking: {home.categories / project.name}.toml"
-    create = f"task-runner create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\"
+    create = f"turnkeeper task create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\"
     return [
-        "next: agent-runtime graph check",
+        "next: turnkeeper graph check",
         *([grant] if project.tools else []),
         "then: turnkeeper up",
         f"      {create}",
@@ -159,7 +159,7 @@ def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
     fresh = [one for one in found if one["state"] == "imported"]
     waiting = sum(bool(one["waits"]) for one in fresh)
     asks = f", waiting for you: {waiting}" if waiting else ""
-    return f"imported {len(fresh)} of {len(found)} threads{asks}: agent-runtime threads list"
+    return f"imported {len(fresh)} of {len(found)} threads{asks}: turnkeeper threads list"
 
 
 def _asked(home: Home, *argv: str, where: str) -> Any:

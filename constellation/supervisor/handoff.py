@@ -64,7 +64,7 @@ def crash_text(at: datetime, process: str, error: str) -> str:
         f"{process} ended unplanned; noticed at {rfc3339(at)}{how}. "
         "Unknown: what was under way inside a step that had not ended. "
         "Turns that were running go on from their last checkpoint by themselves, and waiting decisions still wait: "
-        "agent-runtime turns list, agent-runtime approvals list."
+        "turnkeeper turns list, turnkeeper approvals list."
     )
 
 

@@ -71,7 +71,7 @@ RESTORED = Kind(
     path="state/restored",
     meaning="the home was restored from a backup, and its original may still run: no daemon starts",
     writer="`turnkeeper restore`",
-    consumer="both daemons, `up`, `status`, `doctor`, `task-runner list`",
+    consumer="both daemons, `up`, `status`, `doctor`, `turnkeeper task list`",
     ends="cleared by `turnkeeper up --takeover`",
 )
 ATTEMPTS = Kind(

@@ -35,7 +35,7 @@ def apply(
 
     Without an argument: reads the home's tasks folder. A mistake anywhere changes nothing.
 
-    Example: task-runner apply tasks.toml --diff
+    Example: turnkeeper task apply tasks.toml --diff
     """
     chosen = runner()
     declared = _declarations().read_declarations(paths or [console.home().tasks])
@@ -124,7 +124,7 @@ def export(
     task, one that you remove deletes it, and what changes elsewhere is written. If both changed, the task stands, and
     your file is kept with the suffix .rejected.
 
-    Example: task-runner export > tasks.toml
+    Example: turnkeeper task export > tasks.toml
     """
     if watch is not None:
         if names or split:
@@ -228,7 +228,7 @@ def import_(
 
     Each command becomes a prompt to run it; the category decides whether the turn may.
 
-    Example: task-runner import --crontab my.cron --category loop --channel general --dry-run
+    Example: turnkeeper task import --crontab my.cron --category loop --channel general --dry-run
     """
     carried = read_crontab(read_file(str(crontab)))
     for spec in carried.specs:

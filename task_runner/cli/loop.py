@@ -55,7 +55,7 @@ def create(
     Nothing is rounded: "7m" is every 7 minutes, exactly. A self-paced loop starts at once; each of its turns asks for
     the next, and it ends when one does not.
 
-    Example: task-runner loop create 15m "check the build and report what changed"
+    Example: turnkeeper loop create 15m "check the build and report what changed"
     """
     spec = wire.TaskSpec(name=name, category=category, channel=channel, paused=paused)
     fill(spec, given | _understood(words or [], given))
@@ -83,7 +83,7 @@ def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOptio
 
     On a terminal it asks first.
 
-    Example: task-runner loop delete loop-7f3c2a10
+    Example: turnkeeper loop delete loop-7f3c2a10
     """
     chosen = runner()
     delete_task(chosen, _loop(chosen, loop), output, yes=yes)
@@ -97,7 +97,7 @@ def pause(
 ) -> None:
     """Keep a loop without firing it, until it is resumed.
 
-    Example: task-runner loop pause loop-7f3c2a10
+    Example: turnkeeper loop pause loop-7f3c2a10
     """
     chosen = runner()
     request = wire.PauseTaskRequest(name=_loop(chosen, loop).id, note=note, until=console.time_given(until))
@@ -107,7 +107,7 @@ def pause(
 def resume(loop: IdArgument, output: console.OutputOption = console.Output.TABLE) -> None:
     """Let a paused or stopped loop continue on its thread.
 
-    Example: task-runner loop resume loop-7f3c2a10
+    Example: turnkeeper loop resume loop-7f3c2a10
     """
     chosen = runner()
     task = _loop(chosen, loop)
@@ -124,7 +124,7 @@ def reschedule(
 ) -> None:
     """Set when a self-paced loop wakes next. Loops of other kinds keep their times.
 
-    Example: task-runner loop reschedule loop-7f3c2a10 300
+    Example: turnkeeper loop reschedule loop-7f3c2a10 300
     """
     text = f"{seconds}s" if seconds.isascii() and seconds.isdigit() else seconds
     delay = int(parse_duration(text, field="seconds").total_seconds())
@@ -143,7 +143,7 @@ def stop(
 ) -> None:
     """Stop a loop, or all loops, from firing; `loop resume` undoes it. A running turn finishes.
 
-    Example: task-runner loop stop loop-7f3c2a10
+    Example: turnkeeper loop stop loop-7f3c2a10
     """
     chosen = runner()
     found = [_loop(chosen, loop)] if loop else _going()
@@ -177,7 +177,7 @@ def list_(
 ) -> None:
     """List loops, next to fire first.
 
-    Example: task-runner loop list --watch
+    Example: turnkeeper loop list --watch
     """
     show_again(lambda now: _show(now, output, ended=all_), watch=watch, every_s=_REFRESH_S)
 

@@ -54,7 +54,7 @@ def list_(
 ) -> None:
     """List tasks, next to fire first.
 
-    Example: task-runner list --state active -o wide
+    Example: turnkeeper task list --state active -o wide
     """
     request = wire.ListTasksRequest(
         category=category, channel=channel, state=state, tags=tags_of(tag or []), limit=limit
@@ -68,7 +68,7 @@ def show(
 ) -> None:
     """Show one task in full.
 
-    Example: task-runner show digest -o json
+    Example: turnkeeper task show digest -o json
     """
     show_task(runner().call("GetTask", wire.GetTaskRequest(name=name)), output)
 
@@ -133,7 +133,7 @@ def _footer(answer: wire.ListTasksResponse) -> str:
         notes.append(f"{answer.runtime_away}: turnkeeper status")
     if answer.HasField("decisions_waiting") and answer.decisions_waiting:
         count = answer.decisions_waiting
-        notes.append(f"{count} decision{'' if count == 1 else 's'} waiting: agent-runtime approvals list")
+        notes.append(f"{count} decision{'' if count == 1 else 's'} waiting: turnkeeper approvals list")
     return " · ".join(notes)
 
 
@@ -155,7 +155,7 @@ def next_(
 ) -> None:
     """Preview the next times of a task, or of a schedule, without creating anything.
 
-    Example: task-runner next --cron "30 2 * * *" --tz Europe/Riga -n 3
+    Example: turnkeeper task next --cron "30 2 * * *" --tz Europe/Riga -n 3
     """
     if sum(given is not None for given in (name, cron, every, rrule)) != 1:
         raise InvalidInput("give exactly one of a task's name, --cron, --every and --rrule", where="next")
@@ -194,7 +194,7 @@ def history(
 ) -> None:
     """Show what fired, what did not, and why, of one task or of all; newest first.
 
-    Example: task-runner history digest -o json
+    Example: turnkeeper task history digest -o json
     """
     shortened = output in {console.Output.TABLE, console.Output.WIDE} and not all_
     request = wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened, outcome=outcome, cursor=cursor)
@@ -236,7 +236,7 @@ def explain(
 ) -> None:
     """Explain in plain sentences what happened, or will happen, at a time, and which rule decided.
 
-    Example: task-runner explain digest --at 2026-11-20T09:00
+    Example: turnkeeper task explain digest --at 2026-11-20T09:00
     """
     answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
     if output in {console.Output.TABLE, console.Output.WIDE}:

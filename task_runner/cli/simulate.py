@@ -38,7 +38,7 @@ def simulate(
 
     Paused and disabled tasks are simulated as if they were active; every turn succeeds.
 
-    Example: task-runner simulate digest --from 2026-03-28 --to 2026-04-01 --down 2026-03-29T00:00..2026-03-29T06:00
+    Example: turnkeeper task simulate digest --from 2026-03-28 --to 2026-04-01 --down 2026-03-29T00:00..2026-03-29T06:00
     """
     span = Span(
         start=_instant(from_, "--from"),

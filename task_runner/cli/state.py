@@ -29,7 +29,7 @@ def pause(
 ) -> None:
     """Pause a task; what comes due in the meantime is skipped.
 
-    Example: task-runner pause digest --note holidays --until 2026-12-27T09:00
+    Example: turnkeeper task pause digest --note holidays --until 2026-12-27T09:00
     """
     _change("PauseTask", wire.PauseTaskRequest(name=name, note=note, until=console.time_given(until)), output, "paused")
 
@@ -43,7 +43,7 @@ def resume(
 
     What came due in the meantime is recorded as one skip; with --replay it counts as missed.
 
-    Example: task-runner resume digest --replay
+    Example: turnkeeper task resume digest --replay
     """
     _change("ResumeTask", wire.ResumeTaskRequest(name=name, replay=replay), output, "resumed")
 
@@ -55,7 +55,7 @@ def disable(
 ) -> None:
     """Stop a task from firing until it is enabled. Its thread, channel and history stay.
 
-    Example: task-runner disable digest
+    Example: turnkeeper task disable digest
     """
     request = wire.DisableTaskRequest(name=name, cancel_running=cancel_running)
     _change("DisableTask", request, output, "disabled")
@@ -64,7 +64,7 @@ def disable(
 def cancel(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
     """Stop a task from firing and cancel its running turn at its next await.
 
-    Example: task-runner cancel digest
+    Example: turnkeeper task cancel digest
     """
     _change("DisableTask", wire.DisableTaskRequest(name=name, cancel_running=True), output, "cancelled")
 
@@ -72,7 +72,7 @@ def cancel(name: NameArgument, output: console.OutputOption = console.Output.TAB
 def enable(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
     """Let a disabled task fire again, on the same thread.
 
-    Example: task-runner enable digest
+    Example: turnkeeper task enable digest
     """
     _change("EnableTask", wire.EnableTaskRequest(name=name), output, "enabled")
 
@@ -85,7 +85,7 @@ def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOpt
 
     On a terminal it asks first.
 
-    Example: task-runner delete digest
+    Example: turnkeeper task delete digest
     """
     chosen = runner()
     delete_task(chosen, chosen.call("GetTask", wire.GetTaskRequest(name=name)), output, yes=yes)
@@ -96,7 +96,7 @@ def restore(name: NameArgument, output: console.OutputOption = console.Output.TA
 
     What came due in the meantime is recorded as one skip.
 
-    Example: task-runner restore digest
+    Example: turnkeeper task restore digest
     """
     _change("RestoreTask", wire.RestoreTaskRequest(name=name), output, "restored")
 
@@ -117,7 +117,7 @@ def run(
 
     With --wait, the exit code is 0 if it succeeded, 1 if it failed, and 7 if it waits for you.
 
-    Example: task-runner run digest --wait
+    Example: turnkeeper task run digest --wait
     """
     chosen = runner()
     if wait and not chosen.serving:
@@ -160,7 +160,7 @@ def emit(
 ) -> None:
     """Emit an event: every task that waits for it fires, as its filters and debounce say.
 
-    Example: task-runner emit deploy --data '{"branch": "main"}' --id build-4711
+    Example: turnkeeper emit deploy --data '{"branch": "main"}' --id build-4711
     """
     if id_ == "":
         raise InvalidInput("must not be empty", where="--id", hint="leave it out for a new one")
@@ -193,7 +193,7 @@ def tick() -> None:
     While no daemon runs, it also sends what is due to agent-runtime, and takes in what became of earlier fires: called
     again and again, it does the daemon's work.
 
-    Example: task-runner tick
+    Example: turnkeeper task tick
     """
     chosen = runner()
     done = chosen.call("Tick", wire.TickRequest())

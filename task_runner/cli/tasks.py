@@ -149,7 +149,7 @@ def create(
     Prints the task as it was understood, and when it fires next. A schedule (--cron, --every, --at, --in, --rrule or
     --dynamic) or an event (--on), and a prompt are required.
 
-    Example: task-runner create digest --cron "0 9 * * 1-5" --category catch-up-summary --channel general
+    Example: turnkeeper task create digest --cron "0 9 * * 1-5" --category catch-up-summary --channel general
     --prompt "Catch me up."
     """
     spec = wire.TaskSpec(name=name, category=category, channel=channel, paused=paused)
@@ -204,7 +204,7 @@ def edit(
 
     An edit makes nothing in the past due: up to now the old schedule applies.
 
-    Example: task-runner edit digest --cron "0 8 * * 1-5" --dry-run
+    Example: turnkeeper task edit digest --cron "0 8 * * 1-5" --dry-run
     """
     given |= {"category": category, "channel": channel}
     if all(value is None for value in given.values()):
@@ -255,7 +255,7 @@ def backfill(
 ) -> None:
     """Fire for past times that never had a fire: skipped ones, and those before the task was created.
 
-    Example: task-runner backfill digest --from 2026-11-01 --to 2026-11-08 --dry-run
+    Example: turnkeeper task backfill digest --from 2026-11-01 --to 2026-11-08 --dry-run
     """
     chosen = runner()
     from_, to = (console.time_given(text, past=True) for text in (from_, to))

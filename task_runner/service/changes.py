@@ -58,7 +58,7 @@ def find(session: Session, name: str) -> Task:
     """Return the task of a name or id. Raises NotFound."""
     task = session.tasks.find(name) if name else None
     if task is None:
-        raise NotFound(f"no task named {name[:70]!r}", where="name", hint="see: task-runner list")
+        raise NotFound(f"no task named {name[:70]!r}", where="name", hint="see: turnkeeper task list")
     return task
 
 
@@ -111,7 +111,7 @@ def update(
     task = find_living(session, name)
     if revision not in {0, task.revision}:
         what = f"{task.definition.name!r} was edited in the meantime"
-        raise Conflict(what, hint="look at it again: task-runner show")
+        raise Conflict(what, hint="look at it again: turnkeeper task show")
     definition = parse_spec(spec, defaults, now, previous=task.definition, own_id=task.id)
     if definition == task.definition:
         return Changed(task=task, action="unchanged")
@@ -206,9 +206,9 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
     if task.state is TaskState.ACTIVE:
         return Changed(task=task)
     if task.state not in states:
-        hint = "enable it with: task-runner enable" if task.state is TaskState.DISABLED else ""
+        hint = "enable it with: turnkeeper task enable" if task.state is TaskState.DISABLED else ""
         if self_paced.is_self_paced(task.definition) and task.state not in _STOPPED:
-            hint = "set when it wakes: task-runner loop reschedule"
+            hint = "set when it wakes: turnkeeper loop reschedule"
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     return _go_on(session, task, now, replay=replay)
 
@@ -441,7 +441,7 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
     called, definition = task.definition.name, task.definition
     if not self_paced.is_self_paced(definition):
         what = f"{called!r} is not self-paced: its schedule decides when it fires next"
-        raise Conflict(what, hint="change that with: task-runner edit")
+        raise Conflict(what, hint="change that with: turnkeeper task edit")
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
         raise Conflict(f"{called!r} is {task.state}", hint="enable it first")
     if definition.max_fires is not None and task.accepted >= definition.max_fires:
@@ -481,7 +481,7 @@ def backfill(
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="resume or enable it first")
     if task.definition.schedule.kind in _WITHOUT_TIMES:
         what = f"{task.definition.name!r} is {describe(task.definition)}: its schedule names no times"
-        raise InvalidInput(what, where="backfill", hint="fire it by hand: task-runner run")
+        raise InvalidInput(what, where="backfill", hint="fire it by hand: turnkeeper task run")
     zone = task.definition.timezone
     start, end = (parse_instant(getattr(asked, name), zone, field=name) for name in ("from", "to"))
     if end <= start:

@@ -446,12 +446,12 @@ def _sending(entry: Fire) -> list[str]:
 
 def _turn(entry: Fire) -> list[str]:
     turn = f" {entry.turn_id}" if entry.turn_id else ""
-    waits = f"{entry.reason} (agent-runtime approvals list)" if entry.reason else "waits for its author"
+    waits = f"{entry.reason} (turnkeeper approvals list)" if entry.reason else "waits for its author"
     under_way = {
         Outcome.SENT: "The runtime has not answered: it is sent again, under the same id, until it does.",
         Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",
         Outcome.RUNNING: f"Its turn{turn} is running.",
-        Outcome.INTERRUPTED: f"Its turn{turn} is interrupted, for its author to decide: agent-runtime approvals list.",
+        Outcome.INTERRUPTED: f"Its turn{turn} is interrupted, for its author to decide: turnkeeper approvals list.",
         Outcome.HELD: f"Its thread {waits}: the fire is held, and sent again once that is decided.",
     }
     if entry.outcome not in _ENDS:
@@ -557,7 +557,7 @@ def _next_wake(task: Task, wakes: Sequence[Fire]) -> Explanation:
 def _if_silent(definition: Definition) -> str:
     what = {
         "end": "the task ends",
-        "wait": "it waits for: task-runner loop reschedule",
+        "wait": "it waits for: turnkeeper loop reschedule",
     }.get(definition.if_silent, f"the next comes {definition.if_silent} later")
     delay = format_duration(definition.first) if definition.first is not None else ""
     first = f" It woke first {delay} after its creation." if delay not in {"", "0s"} else ""

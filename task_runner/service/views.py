@@ -16,7 +16,7 @@ from task_runner.store.rows import Glance, Outage
 from task_runner.timetable import zone
 from turnkeeper.times import shown_in
 
-_APPROVALS = "agent-runtime approvals list"
+_APPROVALS = "turnkeeper approvals list"
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})
 # What a task's fires do says more than that it is active; the first that holds is shown.
 _SHOWN = (

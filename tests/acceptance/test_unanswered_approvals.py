@@ -55,7 +55,7 @@ def test_an_approval_ends_and_the_fire_behind_it_goes_on(constellation: Constell
     late = constellation.attempt("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve")
     assert late.returncode == 4
     assert "expired at" in late.stderr
-    assert "task-runner run errand" in late.stderr
+    assert "turnkeeper task run errand" in late.stderr
     (settled,) = constellation.ask("agent-runtime", "approvals", "list", "--all")
     assert (settled["decision"], settled["message"]) == ("expired", "nobody answered within 10s")
     assert settled["reminded_at"]

@@ -28,7 +28,7 @@ _CONTEXT = b"turnkeeper envelope 1\0"  # what this key signs apart from anything
 _EMPTY = b'"meta":{}}'
 _SEAL = re.compile(rb',?"seal":"([0-9a-f]{1,32}):([0-9a-f]{64})"\}\}\Z')
 _LONGEST = 128  # bytes of a seal in its file
-REQUEUE = "if you trust it: agent-runtime inbox requeue AGENT NAME --seal"
+REQUEUE = "if you trust it: turnkeeper inbox requeue AGENT NAME --seal"
 
 
 def seal(data: bytes, key: Key) -> bytes:

@@ -53,7 +53,7 @@ class Home:
 
     @property
     def tasks(self) -> Path:
-        """Task files that `task-runner apply` reads when it is given none."""
+        """Task files that `turnkeeper task apply` reads when it is given none."""
         return self.root / "tasks"
 
     @property

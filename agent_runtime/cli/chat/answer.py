@@ -1,4 +1,4 @@
-"""An author's answers to what waits: the lines typed while a conversation goes by, and `agent-runtime triage`."""
+"""An author's answers to what waits: the lines typed while a conversation goes by, and `turnkeeper triage`."""
 
 import json
 import sys
@@ -156,7 +156,7 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
     if does == "approve" and text and not question:
         problem = "not approved: nothing may follow an approval"
     elif does == "approve" and proposed is not None and proposed.cut:
-        problem = f"only its beginning was shown; all of it: agent-runtime candidates show {proposed.id}, or triage"
+        problem = f"only its beginning was shown; all of it: turnkeeper candidates show {proposed.id}, or triage"
     elif does == "edit":
         problem = _edit_problem(item, text, question=question)
     elif does == "answer" and not question and asks is None:
@@ -244,7 +244,7 @@ def triage(
 ) -> None:
     """Go through what waits for you, one by one: questions, tool calls, proposals and contradictions.
 
-    Example: agent-runtime triage general
+    Example: turnkeeper triage general
     """
     done = left = 0
     for turn in _waiting(channel):

@@ -1,4 +1,4 @@
-"""`agent-runtime conversation` and `agent-runtime send`."""
+"""`turnkeeper conversation` and `turnkeeper send`."""
 
 import sys
 from importlib import import_module
@@ -39,7 +39,7 @@ _COLUMNS = columns(
 def list_(output: OutputOption = Output.TABLE) -> None:
     """List the channels that have a conversation, and how many decisions wait in each.
 
-    Example: agent-runtime conversation list
+    Example: turnkeeper conversation list
     """
     channels = read("ListChannels", wire.ListChannelsRequest()).channels
     rows = [to_json(channel) for channel in channels]
@@ -56,7 +56,7 @@ def show(
 
     Where a turn waits for you, the command that answers it is shown. `-o wide` shows the answers of tools in full.
 
-    Example: agent-runtime conversation show general --follow
+    Example: turnkeeper conversation show general --follow
     """
     if follow:
         follow_channel(channel, limit, output)
@@ -145,7 +145,7 @@ def send(
     With --wait the exit code is 0 when the turn ended well, 1 when it failed or was cancelled, and 7 when it waits for
     your decision.
 
-    Example: agent-runtime send general "When was the pump replaced?" --wait
+    Example: turnkeeper send general "When was the pump replaced?" --wait
     """
     if thread and new:
         raise InvalidInput("give only one of --thread and --new", where="thread")
@@ -179,7 +179,7 @@ def send(
         note(f"{sent.beside} goes on; to take it over, write into its own thread: --thread {sent.beside}")
     if sent.pending_interrupts:
         count = len(sent.pending_interrupts)
-        note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: agent-runtime approvals list")
+        note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: turnkeeper approvals list")
     if wait:
         with status("waiting for the answer"):
             turn = _await(sent.turn_id, patience_s)
@@ -220,11 +220,9 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
         if turn.status in _ENDED | _WAITING:
             return turn
         if turn.status == _KEPT:
-            raise Denied(
-                turn.summary, hint="see: agent-runtime approvals list, or agent-runtime turns list --status paused"
-            )
+            raise Denied(turn.summary, hint="see: turnkeeper approvals list, or turnkeeper turns list --status paused")
         clock.block(_POLL_S)
-    hint = f"see: agent-runtime turns show {turn_id}"
+    hint = f"see: turnkeeper turns show {turn_id}"
     raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn goes on", hint=hint)
 
 
@@ -239,5 +237,5 @@ def _print_answer(channel: str, turn: wire.Turn) -> None:
     if turn.status in _WAITING:
         pending = [one for row in rows for one in row["interrupts"] if one["status"] == "pending"]
         what = "; ".join(asked(one) for one in pending) or turn.status
-        hint = f"answer with: {resolve_command(pending[0])}" if pending else "see: agent-runtime approvals list"
+        hint = f"answer with: {resolve_command(pending[0])}" if pending else "see: turnkeeper approvals list"
         raise Denied(f"the turn waits for you: {what}", hint=hint)

@@ -112,7 +112,7 @@ def _stop(caller: Any, loops: list[Any], wanted: str, channel: str) -> list[str]
         raise NotFound(f"no loop {wanted[:80]!r} in {channel}", hint="see: /loop list")
     for one in named:
         caller.DisableTask(runner_wire.DisableTaskRequest(name=one.id))
-    return [f"{one.id} is stopped; to undo it, run: task-runner loop resume {one.id}" for one in named] or [
+    return [f"{one.id} is stopped; to undo it, run: turnkeeper loop resume {one.id}" for one in named] or [
         f"no loop in {channel}"
     ]
 

@@ -274,9 +274,9 @@ def _candidate(row: Row, numbers: Numbers) -> Card | Decided:
         return "proposed", f"{kind} “{row['title']}”  [{row['lifecycle']}]{note}", row["lifecycle"]
     number = numbers.get(short)
     commands = [
-        ("read", f"agent-runtime candidates show {short}"),
-        ("accept", f"agent-runtime candidates accept {short}"),
-        ("reject", f'agent-runtime candidates reject {short} --note "why"'),
+        ("read", f"turnkeeper candidates show {short}"),
+        ("accept", f"turnkeeper candidates accept {short}"),
+        ("reject", f'turnkeeper candidates reject {short} --note "why"'),
     ]
     return Card(
         does="proposes",
@@ -294,7 +294,7 @@ def _deviation(row: Row, numbers: Numbers) -> Card | Decided:
     short, page = str(row["deviation_id"]), f"{row['page_id']}@{row['page_version']}"
     if row["lifecycle"] != "open":
         return "found", f"{page}: {rows.clipped(row['says'], 120)}  [{row['lifecycle']}]", row["lifecycle"]
-    number, stem = numbers.get(short), f"agent-runtime deviations resolve {short}"
+    number, stem = numbers.get(short), f"turnkeeper deviations resolve {short}"
     more = [(name, row[key]) for name, key in (("source", "source"), ("why", "why"), ("candidate", "candidate_id"))]
     keys = _here(number, f"a {number} accept · r {number} keep the page")
     return Card(
@@ -354,7 +354,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
 def _calls_asked_about(row: Row, asks: Request, number: int | None) -> Card:
     """Return the card of a question in which a graph asks about calls of its own."""
     id_ = str(row["interrupt_id"])[: rows.ID_DIGITS]
-    stem, ways = f"agent-runtime approvals resolve {id_}", rows.ways(row)
+    stem, ways = f"turnkeeper approvals resolve {id_}", rows.ways(row)
     takes = [key for key in _KEYS if any(way.startswith(f"--{key}") for way in ways)]
     commands = [(option.partition(" ")[0].strip("-"), f"{stem} {option}") for option in ways]
     return Card(

@@ -4,7 +4,7 @@ Where it is, `project` finds without importing anything. What goes wrong in the 
 that says where in it.
 
 An opened graph is inspected, refused or guarded, and bound to our checkpoints. `report` is what
-`agent-runtime graph check` shows of it.
+`turnkeeper graph check` shows of it.
 """
 
 import importlib
@@ -290,7 +290,7 @@ class Opened:
         if self.inspection.unguardable and not self.trusted:
             first, *others = self.inspection.unguardable
             more = f", and {len(others)} more" if others else ""
-            hint = f"see: agent-runtime graph check; or add {reference.text!r} to trusted_graphs in [categories]"
+            hint = f"see: turnkeeper graph check; or add {reference.text!r} to trusted_graphs in [categories]"
             return InvalidInput(f"{first.where} cannot be guarded: {first.why}{more}", where=reference.text, hint=hint)
         return None
 

@@ -94,7 +94,7 @@ def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -
     if isinstance(error, Unusable):
         return Fault(reason=error.reason, what=str(error), again=error.again)
     if isinstance(error, ContextOverflowError):
-        hint = "go on in a new thread: agent-runtime send CHANNEL TEXT --new"
+        hint = "go on in a new thread: turnkeeper send CHANNEL TEXT --new"
         return Fault(reason="overflow", what="takes no conversation as long as this one", hint=hint)
     status = getattr(error, "status_code", None)
     quote = _quote(error, secrets)

@@ -1,4 +1,4 @@
-"""`agent-runtime inbox` on real folders: what a person and a script see, and who is refused."""
+"""`turnkeeper inbox` on real folders: what a person and a script see, and who is refused."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from turnkeeper.storage.locking import ReaderLock
 
 
 class Commands:
-    """Runs `agent-runtime inbox` in this process, as `main` does."""
+    """Runs `turnkeeper inbox` in this process, as `main` does."""
 
     def __init__(self, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
         self.home = home

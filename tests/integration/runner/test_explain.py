@@ -56,7 +56,7 @@ async def test_a_fire_says_how_it_was_sent_and_how_it_ended(rig: Rig, peer: Peer
     assert (found, says in text) == (verdict, True), text
     assert "revision 1 of digest was in force" in text
     if verdict == "held":
-        assert "Its thread waits for approval ask-1 (agent-runtime approvals list): the fire is held" in text
+        assert "Its thread waits for approval ask-1 (turnkeeper approvals list): the fire is held" in text
     if verdict in {"interrupted", "held"}:
         await rig.pass_time(60)
         found, text = await asked(rig, 120)

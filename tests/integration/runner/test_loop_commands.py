@@ -1,4 +1,4 @@
-"""`task-runner loop` on a home without a daemon: what its words mean, what it prints, and how it exits."""
+"""`turnkeeper loop` on a home without a daemon: what its words mean, what it prints, and how it exits."""
 
 import json
 from pathlib import Path

@@ -42,7 +42,7 @@ async def test_while_a_task_waits_for_its_author_its_next_time_lies_ahead_and_wh
             assert task.state == "interrupted"
             assert task.next_fire_at.ToDatetime(tzinfo=UTC) == T0 + timedelta(seconds=360)
             assert task.missed == 4  # 09:02 to 09:05, none of them within the grace any more
-            assert task.waits_for == "its author: agent-runtime approvals list"
+            assert task.waits_for == "its author: turnkeeper approvals list"
         await peer.play(peer.received[-1].fire_id, State.RESUMED)
         await peer.play(peer.received[-1].fire_id, State.SUCCEEDED)
         await rig.trail.saw("fire.settled")

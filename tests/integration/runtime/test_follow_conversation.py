@@ -348,7 +348,7 @@ async def test_triage_goes_through_what_waits(
         assert await asyncio.to_thread(run, app, ["triage", "main"]) == 0
         await desk.stopped((await desk.conversation())[0].turn_id, after=2)
     said = capsys.readouterr()
-    assert "agent-runtime approvals resolve" in said.out
+    assert "turnkeeper approvals resolve" in said.out
     assert "1 decided, 0 left" in said.err
     assert long in said.out, "an approval binds to all of it, and so all of it is shown"
     assert desk.noted == []

@@ -1,4 +1,4 @@
-"""`agent-runtime graph check` tells what the daemon would run or refuse; `turnkeeper init --graph` listens to it."""
+"""`turnkeeper graph check` tells what the daemon would run or refuse; `turnkeeper init --graph` listens to it."""
 
 import json
 import os

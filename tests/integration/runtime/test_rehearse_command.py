@@ -1,4 +1,4 @@
-"""`agent-runtime categories rehearse` on turns that a runtime has really run."""
+"""`turnkeeper categories rehearse` on turns that a runtime has really run."""
 
 import asyncio
 import json

@@ -160,7 +160,7 @@ async def test_a_late_answer_is_refused_and_says_what_to_do(timed: Bench, decisi
     given = {"args_json": '{"text": "y"}'} if decision == "edit" else {}
     with pytest.raises(Conflict, match="expired at 2026-03-03T09:.*nobody answered within 1d") as refused:
         await timed.resolve(asked.interrupt_id, decision, **given)
-    assert refused.value.hint == "run the task again: task-runner run digest-a"
+    assert refused.value.hint == "run the task again: turnkeeper task run digest-a"
     assert timed.noted == []
 
 

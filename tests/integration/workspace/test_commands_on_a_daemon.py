@@ -132,7 +132,7 @@ def test_a_fire_is_shown_with_its_mark_and_its_proposal_can_be_accepted(ar: Comm
     assert mark in shown
     assert "stands for 3 missed fires" in shown
     (candidate,) = ar.json("candidates", "list", "--channel", "daily")
-    assert f"agent-runtime candidates accept {candidate['candidate_id']}" in shown
+    assert f"turnkeeper candidates accept {candidate['candidate_id']}" in shown
     (turn,) = ar.json("conversation", "show", "daily")
     assert (turn["turn_id"], turn["trigger"]["stands_for"]) == (turn_id, 3)
     assert candidate["turn_id"] == turn_id
@@ -152,7 +152,7 @@ def test_what_waits_for_the_author_is_shown_with_the_command_that_answers_it(ar:
     assert ar.json("interrupts", "list", "--channel", "desk") == [pending], "the command's earlier name is an alias"
     assert "interrupts" not in ar("--help")
     prefix = pending["interrupt_id"][:10]
-    command = f"agent-runtime approvals resolve {prefix} --approve"
+    command = f"turnkeeper approvals resolve {prefix} --approve"
     assert command in ar("conversation", "show", "desk")
     assert command in ar("approvals", "show", prefix)
     assert "1 decision waiting" in (ar("conversation", "list"), ar.err)[1]

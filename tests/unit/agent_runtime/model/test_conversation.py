@@ -149,9 +149,9 @@ def test_a_turn_on_a_terminal() -> None:
     assert shown[4].startswith("             ← yyy")
     assert all(len(line) <= 80 for line in shown[3:5]), "calls and answers are shortened"
     assert shown[5] == "  agent      Read it.\n             Proposed."
-    assert "agent-runtime candidates accept c-1" in "\n".join(shown)
-    assert "agent-runtime approvals resolve 1234567890 --approve" in "\n".join(shown)
-    assert 'agent-runtime approvals resolve 1234567890 --reject "why"' in "\n".join(shown)
+    assert "turnkeeper candidates accept c-1" in "\n".join(shown)
+    assert "turnkeeper approvals resolve 1234567890 --approve" in "\n".join(shown)
+    assert 'turnkeeper approvals resolve 1234567890 --reject "why"' in "\n".join(shown)
     assert "y" * 300 in "\n".join(lines(project(FIRE, messages, [], first=True), wide=True))
 
 

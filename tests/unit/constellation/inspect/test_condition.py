@@ -68,7 +68,7 @@ def test_mail_that_waits_where_nobody_reads(home: Home):
     open_inbox(home.inbox("gemini"))
     (line,) = unread(home)
     assert line.startswith("1 envelope waits for codex since ")
-    assert line.endswith("agent-runtime inbox watch codex --tmux SESSION, or: agent-runtime inbox drain codex")
+    assert line.endswith("turnkeeper inbox watch codex --tmux SESSION, or: turnkeeper inbox drain codex")
     assert not findings(home, SystemClock().now().timestamp()), "it has just come"
     with ReaderLock(home.inbox("codex"), "inbox watch"):
         assert unread(home) == []

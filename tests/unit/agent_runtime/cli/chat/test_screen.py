@@ -89,15 +89,15 @@ def test_a_turn_says_what_ran_why_what_it_proposes_and_what_is_asked() -> None:
         "→ page_propose(",
         "proposes [3] · page · c-1",
         "garden@2, https://example.org/a",
-        "agent-runtime candidates accept c-1",
-        'agent-runtime candidates reject c-1 --note "why"',
+        "turnkeeper candidates accept c-1",
+        'turnkeeper candidates reject c-1 --note "why"',
         "contradicts · contradiction · d-1",
-        "agent-runtime deviations resolve d-1 --keep-canonical",
+        "turnkeeper deviations resolve d-1 --keep-canonical",
         "asks you · permission · 1234567890",
         "memory_put needs memory.put",
-        "agent-runtime approvals resolve 1234567890 --approve",
-        'agent-runtime approvals resolve 1234567890 --reject "why"',
-        "agent-runtime approvals resolve 1234567890 --edit JSON",
+        "turnkeeper approvals resolve 1234567890 --approve",
+        'turnkeeper approvals resolve 1234567890 --reject "why"',
+        "turnkeeper approvals resolve 1234567890 --edit JSON",
     ):
         assert part in text
     assert "**Read**" not in text, "what an agent writes is Markdown"
