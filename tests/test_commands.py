@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import importlib
 import io
 import re
 import subprocess
@@ -16,7 +17,7 @@ import typer
 import agent_runtime.cli
 import constellation.cli
 import task_runner.cli
-from turnkeeper import console
+from turnkeeper import commands, console
 from turnkeeper.commands import Group, Panel, Program, build, every_command
 
 ROOT = Path(__file__).parent.parent
@@ -169,7 +170,9 @@ def test_turnkeeper_reaches_every_command_of_the_other_programs() -> None:
     people = {command.callback for path, command in COMMANDS.items() if path[0] == "turnkeeper"}
     unreached = [" ".join(path) for path, command in COMMANDS.items() if not isinstance(command, Group)
                  and unwrapped(command.callback) not in {unwrapped(one) for one in people}]  # fmt: skip
-    assert unreached == ["task-runner serve", "agent-runtime serve"], "add an entry point to pyproject.toml"
+    assert unreached == ["task-runner serve", "agent-runtime serve"], (
+        "name it in turnkeeper/commands.py::PACKAGES and in the package's PEOPLE"
+    )
 
 
 def unwrapped(callback: Any) -> Any:
@@ -217,6 +220,45 @@ print(loaded('--version'), loaded('task', 'next', '-h'), loaded('send', '-h'), l
         "['agent_runtime', 'task_runner']",
         "['agent_runtime', 'constellation', 'task_runner']",
     ]
+
+
+LIGHT = {"grpc", "pydantic", "rich", "asyncio", "google.protobuf", "sqlalchemy", "importlib.metadata", "email"}
+STARTED = """
+import atexit, sys
+atexit.register(lambda: print('MODULES', *sys.modules, file=sys.stderr))
+program = sys.argv.pop(1).replace("-", "_")
+__import__("turnkeeper.console" if program == "turnkeeper" else f"{program}.cli")
+sys.modules["turnkeeper.console" if program == "turnkeeper" else f"{program}.cli"].main()
+"""
+
+
+def started(*argv: str) -> set[str]:
+    """Run a program in a process of its own; return the modules that it imported."""
+    done = subprocess.run([sys.executable, "-c", STARTED, *argv], capture_output=True, text=True, check=True)
+    return set(done.stderr.rpartition("MODULES ")[2].split())
+
+
+@pytest.mark.parametrize("program", ["turnkeeper", "task-runner", "agent-runtime"])
+def test_help_imports_no_command_and_none_of_what_commands_need(program: str) -> None:
+    modules = started(program, "--help")
+    assert "typer" in modules
+    assert modules & LIGHT == set()
+    assert [name for name in modules if ".cli." in name] == []
+
+
+def test_what_help_says_of_a_command_before_it_is_imported_is_the_first_sentence_of_the_commands_help() -> None:
+    said = 0
+    for path, program in COMMANDS.items():
+        for name, later in getattr(program, "later", {}).items():
+            command, said = COMMANDS[*path, name], said + 1
+            assert later.summary == command.get_short_help_str(300), name
+            assert command.hidden == (later.panel is None)
+    assert said > 60
+
+
+def test_turnkeeper_names_the_commands_that_the_packages_add() -> None:
+    for package, names in commands.PACKAGES.items():
+        assert set(names) == set(importlib.import_module(package).PEOPLE)
 
 
 FILE = '[[task]]\nname = "a"\ncron = "0 9 * * *"\ncategory = "loop"\nchannel = "general"\nprompt = "Look."\n'

@@ -3,11 +3,14 @@
 Everything else takes a :class:`Clock`. A simulation passes its own and runs the same code on virtual time.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio  # which a command without an event loop does not load: it takes as long as everything else
 
 T = TypeVar("T")
 
@@ -24,7 +27,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait at least `seconds`."""
 
-    async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
+    async def wait(self, event: "asyncio.Event", timeout_s: float) -> bool:
         """Wait until `event` is set or `timeout_s` has passed; True if it was set. Leaves the event as it is."""
 
 
@@ -39,14 +42,14 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await import_module("asyncio").sleep(seconds)
 
-    async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
+    async def wait(self, event: "asyncio.Event", timeout_s: float) -> bool:
         """Wait until `event` is set or `timeout_s` has passed; True if it was set."""
         if event.is_set():
             return True
         try:
-            async with asyncio.timeout(timeout_s):
+            async with import_module("asyncio").timeout(timeout_s):
                 await event.wait()
         except TimeoutError:
             return False

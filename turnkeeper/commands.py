@@ -1,24 +1,35 @@
-"""The commands of the programs: how help groups them, which packages add some, and what an unknown word may mean.
+"""The commands of the programs: how help groups them, when they are imported, and what an unknown word may mean.
 
-A package adds commands to `turnkeeper` by entry points of the group `turnkeeper.commands`. Each has the name of a
-command, and names a Typer that has it. The package is imported when the command is used or listed, and not before.
+A program's commands stand in tables of :class:`Later`, with all that its help says of them: what a command needs is
+imported when the command is used, and help imports none of it. The packages add commands to `turnkeeper` by the table
+`PEOPLE` of their command line.
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from turnkeeper.errors import meant
 
-ENTRY_POINTS = "turnkeeper.commands"
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _MOST_MEANT = 3
 _MOST_NAMED = 8
+# The command lines of the packages, and the commands of `turnkeeper` that each has in its `PEOPLE`, as help lists them.
+PACKAGES = {
+    "agent_runtime.cli": (
+        *("send", "triage", "conversation", "approvals", "candidates", "deviations", "revalidation", "turns"),
+        *("threads", "categories", "workspace", "memory", "graph", "assistants", "inbox", "interrupts"),
+    ),
+    "constellation.cli": (
+        *("init", "up", "down", "restart", "status", "logs", "demo", "doctor", "backup", "restore", "escalate"),
+        *("quiet", "config", "keys", "service", "watchdog"),
+    ),
+    "task_runner.cli": ("emit", "task", "loop"),
+}
 
 
 class Panel(StrEnum):
@@ -33,16 +44,67 @@ class Panel(StrEnum):
     HOME = "Look after the home"
 
 
+class Later(NamedTuple):
+    """A command that is imported when it is used.
+
+    Attributes:
+        target: `MODULE:NAME` of a function, or of a Typer with a group.
+        summary: the first sentence of its help.
+        panel: what help lists it under; None for one that help does not list.
+    """
+
+    target: str
+    summary: str
+    panel: Panel | None
+
+    def load(self, name: str) -> Any:
+        """Import the command and return it, built, under its name."""
+        module, _, attribute = self.target.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        holder = typer.Typer(add_completion=False)
+        holder.callback()(lambda: None)  # which makes a group of it, with one command
+        looks: Any = {"rich_help_panel": self.panel, "hidden": self.panel is None}
+        if isinstance(found, typer.Typer):
+            holder.add_typer(found, name=name, **looks)
+        else:
+            holder.command(name, **looks)(found)
+        command: Any = build(holder).commands[name]
+        if isinstance(found, App):
+            command.later = found.later
+        return command
+
+
+class App(typer.Typer):
+    """An application whose commands are imported when they are used.
+
+    Attributes:
+        later: the commands by their names, in the order of the help.
+    """
+
+    def __init__(self, said: str, later: Mapping[str, Later]) -> None:
+        super().__init__(help=said, rich_markup_mode=None, pretty_exceptions_enable=False)
+        self.later = later
+
+
 class Group(TyperGroup):
-    """A group of commands. Without a command it prints its help; a command's name may be singular or plural."""
+    """A group of commands. Without a command it prints its help; a command's name may be singular or plural.
+
+    Attributes:
+        later: commands that are imported when they are used.
+    """
+
+    later: Mapping[str, Later] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  Typer's signature
         """Return the names of the commands."""
-        return [*self.commands]
+        return list({**self.later, **self.commands})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's signature
-        """Return a command by its name; None if there is none."""
-        return next((self.commands[name] for name in _forms(cmd_name) if name in self.commands), None)
+        """Return a command by its name, importing it if need be; None if there is none."""
+        name = next((name for name in _forms(cmd_name) if name in self.commands or name in self.later), None)
+        if name is not None and name not in self.commands:
+            self.commands[name] = self.later[name].load(name)
+        return None if name is None else self.commands[name]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the options: most people look for a command."""
@@ -51,17 +113,21 @@ class Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under what they are for."""
-        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        shown = [(name, command) for name, command in shown if not command.hidden]
+        shown = [(name, self._look(name, formatter.width * 3)) for name in self._visible(ctx)]
         for panel in (*Panel, None):
-            rows = [
-                (name, command.get_short_help_str(formatter.width * 3))
-                for name, command in shown
-                if _panel_of(command) == panel
-            ]
-            if rows:
+            if rows := [(name, summary) for name, (under, summary) in shown if under == panel]:
                 with formatter.section(panel or "Commands"):
                     formatter.write_dl(rows)
+
+    def _visible(self, ctx: Any) -> list[str]:
+        names = self.list_commands(ctx)
+        return [n for n in names if (self.later[n].panel if n in self.later else not self.commands[n].hidden)]
+
+    def _look(self, name: str, width: int) -> tuple[Panel | None, str]:
+        """Return what help lists a command under, and what it says of it."""
+        if name in self.later:
+            return self.later[name].panel, self.later[name].summary
+        return _panel_of(self.commands[name]), self.commands[name].get_short_help_str(width)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; without a command, print the help."""
@@ -78,8 +144,9 @@ class Group(TyperGroup):
 
     def _meant(self, ctx: Any, word: str) -> str:
         """Return what may be meant: a command that is written nearly so, or a command of this name in a group."""
-        names = [name for name in self.list_commands(ctx) if not self.get_command(ctx, name).hidden]
-        found = [f"{name} {word}" for name in names if word in getattr(self.get_command(ctx, name), "commands", ())]
+        names = self._visible(ctx)
+        groups = [(name, self.get_command(ctx, name)) for name in names]
+        found = [f"{name} {word}" for name, one in groups if isinstance(one, Group) and word in one.list_commands(ctx)]
         if found:
             return f"Did you mean {' or '.join(found[:_MOST_MEANT])}?"
         hint = meant(word, names)
@@ -87,35 +154,23 @@ class Group(TyperGroup):
 
 
 class Program(Group):
-    """The program for people: packages add its commands."""
-
-    @cached_property
-    def _added(self) -> dict[str, Any]:
-        # Imported only now: the other programs do without.
-        entry_points: Any = importlib.import_module("importlib.metadata").distribution("turnkeeper").entry_points
-        return {point.name: point for point in entry_points.select(group=ENTRY_POINTS)}
-
-    def _load(self, name: str) -> None:
-        """Add the commands of the package that adds this one, in the package's order."""
-        added = build(self._added[name].load()).commands
-        names = (known for known in added if known in self._added or added[known].hidden)
-        self.commands.update({known: added[known] for known in names})
+    """The program for people: packages add its commands. A package is imported when a command of it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, loading the packages that add them."""
-        for name in self._added:
-            if name not in self.commands:
-                self._load(name)
+        """Return the names of all commands."""
+        self.later = {name: one for package in PACKAGES for name, one in _table(package).items()}
         return super().list_commands(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by its name, loading the package that adds it."""
-        own = super().get_command(ctx, cmd_name)
-        added = None if own else next((name for name in _forms(cmd_name) if name in self._added), None)
-        if added is None:
-            return own
-        self._load(added)
-        return self.commands[added]
+        """Return a command by its name, importing the package that adds it."""
+        for package in (package for package, names in PACKAGES.items() if not {*_forms(cmd_name)}.isdisjoint(names)):
+            self.later = {**self.later, **_table(package)}
+        return super().get_command(ctx, cmd_name)
+
+
+def _table(package: str) -> Mapping[str, Later]:
+    table: Mapping[str, Later] = importlib.import_module(package).PEOPLE
+    return table
 
 
 def _panel_of(command: Any) -> Panel | None:
@@ -132,7 +187,9 @@ def build(app: typer.Typer, cls: type[Group] = Group) -> Group:
     """Return an application as a tree of commands, each group of which is a :class:`Group`; the root is a `cls`."""
     _shape(app, cls)
     built: Any = typer.main.get_command(app)
-    return built if isinstance(built, Group) else cls(commands={built.name: built})
+    group = built if isinstance(built, Group) else cls(commands={built.name: built})
+    group.later = app.later if isinstance(app, App) else group.later
+    return group
 
 
 def _shape(app: typer.Typer, cls: type[Group]) -> None:

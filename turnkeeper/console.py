@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
 from typer.exceptions import Abort, Exit, TyperException
 
 from turnkeeper import commands
@@ -35,6 +32,7 @@ _GAP = 2  # between columns, as kubectl and systemctl print tables
 _NARROWEST = 23  # as wide as a date and time with its zone
 _CUT = "…"
 _BAR_AFTER_S = 1.0
+_STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # by which Rich styles what it writes to a pipe
 
 
 @dataclass
@@ -241,9 +239,8 @@ def show_rows(
 def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
     cells = [[plain(column.value(row)).replace("\n", " ") for column in columns] for row in rows]
     grid = Grid(headers=[column.header for column in columns], cells=cells, right=[column.right for column in columns])
-    screen = console()
-    lines, hidden = grid.lines(screen.width if fit and sys.stdout.isatty() else None)
-    screen.print(Text(next(lines), style="bold"), soft_wrap=True)
+    lines, hidden = grid.lines(console().width if fit and sys.stdout.isatty() else None)
+    _print_headed(next(lines), "")
     for line in lines:
         _write(line)
     if hidden:
@@ -260,7 +257,7 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
         width = max((len(key) for key, _ in lines), default=0) + 1
         for key, value in lines:
             body = plain(value).replace("\n", "\n" + " " * (width + 1))
-            console().print(Text.assemble((f"{key + ':':<{width}} ", "bold"), body), soft_wrap=True)
+            _print_headed(f"{key + ':':<{width}} ", body)
 
 
 def plain(text: str) -> str:
@@ -284,10 +281,24 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
     return text if text.isascii() and "\x7f" not in text else _ACTIVE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
 
 
-def console() -> Console:
-    """Return the console for stdout; it honours NO_COLOR, and is never narrower than its data when piped."""
-    width = None if sys.stdout.isatty() else 10_000
-    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
+def console(file: Any = None) -> Any:
+    """Return Rich's console for stdout or a file; it honours NO_COLOR, and is never narrower than its data when piped.
+
+    Rich is imported only now: to a pipe there is nothing to write that print cannot.
+    """
+    file = file or sys.stdout
+    width = None if file.isatty() else 10_000
+    return import_module("rich.console").Console(file=file, highlight=False, markup=False, emoji=False, width=width)
+
+
+def _print_headed(head: str, text: str, style: str = "bold", file: Any = None) -> None:
+    """Print a text with its head, which stands out on a terminal."""
+    file = file or sys.stdout
+    if file.isatty() or not _STYLED.isdisjoint(os.environ):
+        both = import_module("rich.text").Text.assemble((head, style), text)
+        console(file).print(both, soft_wrap=True)
+    else:
+        print((head + text).expandtabs(8), file=file)
 
 
 def note(text: str) -> None:
@@ -300,17 +311,17 @@ def note(text: str) -> None:
 
 def complain(line: str, detail: str = "") -> None:
     """Print an error: one line, then the detail (a caret under the bad field) if there is any."""
-    console_ = Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    console_.print(Text.assemble(("error: ", "bold red"), plain(line).replace("\n", " ")), soft_wrap=True)
+    _print_headed("error: ", plain(line).replace("\n", " "), "bold red", sys.stderr)
     if detail:
-        console_.print(Text(plain(detail)), soft_wrap=True)
+        _print_headed("", plain(detail), file=sys.stderr)
 
 
 def status(message: str) -> AbstractContextManager[object]:
     """Show a spinner on stderr while a block runs, if there is a terminal to show it on."""
     if not sys.stderr.isatty():
         return nullcontext()
-    return Console(file=sys.stderr).status(message)
+    spinner: AbstractContextManager[object] = import_module("rich.console").Console(file=sys.stderr).status(message)
+    return spinner
 
 
 def _shown(character: str) -> str:
@@ -342,7 +353,7 @@ class Grid:
         Wide columns are cut first, the widest most, as far as that helps; then the last columns are left out. The
         first one never is. Without a width every cell is whole.
         """
-        widths = [max(map(cell_len, texts)) for texts in zip(self.headers, *self.cells, strict=True)]
+        widths = [max(map(_cells, texts)) for texts in zip(self.headers, *self.cells, strict=True)]
         shown = len(widths)
         if width is not None:
             while shown > 1 and _total([min(one, _NARROWEST) for one in widths[:shown]]) > width:
@@ -369,17 +380,20 @@ def _narrowed(widths: Sequence[int], width: int) -> list[int]:
     return [min(one, cap) for one in widths]
 
 
+def _cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return len(text) if text.isascii() and text.isprintable() else int(import_module("rich.cells").cell_len(text))
+
+
 def _placed(text: str, width: int, right: bool) -> str:
-    size = cell_len(text)
+    size = _cells(text)
     if size > width:
-        return set_cell_size(text, max(0, width - 1)) + _CUT
+        return str(import_module("rich.cells").set_cell_size(text, max(0, width - 1))) + _CUT
     return " " * (width - size) + text if right else text + " " * (width - size)
 
 
 @contextmanager
-def bar(
-    what: str, total: int, *, clock: Clock | None = None, out: Console | None = None
-) -> Iterator[Callable[[int], None]]:
+def bar(what: str, total: int, *, clock: Clock | None = None, out: Any = None) -> Iterator[Callable[[int], None]]:
     """Give a function that counts what is done; shown as a bar after a second, if stderr is a terminal.
 
     Args:
@@ -388,18 +402,21 @@ def bar(
         clock: the machine's, unless a test passes another.
         out: likewise; stderr.
     """
-    clock, out = clock or SystemClock(), out or Console(file=sys.stderr)
+    clock = clock or SystemClock()
     began, done = clock.monotonic(), 0
     with ExitStack() as shown:
         progress: Any = None
 
+        def screen() -> Any:
+            return out or import_module("rich.console").Console(file=sys.stderr)
+
         def count(more: int) -> None:
             nonlocal progress, done
             done += more
-            if progress is None and out.is_terminal and clock.monotonic() - began > _BAR_AFTER_S:
+            if progress is None and clock.monotonic() - began > _BAR_AFTER_S and screen().is_terminal:
                 rich = import_module("rich.progress")
                 columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
-                shape = rich.Progress(*columns, rich.TimeRemainingColumn(), console=out, transient=True)
+                shape = rich.Progress(*columns, rich.TimeRemainingColumn(), console=screen(), transient=True)
                 progress = shown.enter_context(shape)
                 progress.add_task(what, total=total)
             if progress is not None:

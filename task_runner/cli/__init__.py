@@ -1,47 +1,97 @@
-"""The `task-runner` command line, and its commands as `turnkeeper` has them."""
+"""The `task-runner` command line, and its commands as `turnkeeper` has them.
+
+What a command needs is imported when it is used: the table holds what help says of it.
+"""
 
 import sys
-from collections.abc import Callable
 
-import typer
-
-from task_runner.cli import apply, loop, show, simulate, state, tasks
 from turnkeeper import console
-from turnkeeper.commands import Panel
+from turnkeeper.commands import App, Later, Panel
 
-_COMMANDS: dict[Panel, tuple[Callable[..., object], ...]] = {
-    Panel.WORK: (tasks.create, tasks.edit, apply.apply, apply.export, apply.import_, state.delete, state.restore),
-    Panel.LOOK: (show.list_, show.show, show.next_, show.history, show.explain, simulate.simulate),
-    Panel.FIRE: (state.run, tasks.backfill, state.pause, state.resume, state.disable, state.enable, state.cancel),
-    Panel.START: (state.tick,),
+_TASKS = {
+    "create": Later(
+        "task_runner.cli.tasks:create",
+        "Create a task: when it fires, what it may do, where it appears, and what the agent must do.",
+        Panel.WORK,
+    ),
+    "edit": Later("task_runner.cli.tasks:edit", "Change a task from now on.", Panel.WORK),
+    "apply": Later("task_runner.cli.apply:apply", "Create or update the tasks that files declare.", Panel.WORK),
+    "export": Later(
+        "task_runner.cli.apply:export",
+        "Write tasks as TOML that `apply` reads back without changing anything.",
+        Panel.WORK,
+    ),
+    "import": Later(
+        "task_runner.cli.apply:import_",
+        "Create a task for each entry of a crontab, and list what cannot be imported.",
+        Panel.WORK,
+    ),
+    "delete": Later("task_runner.cli.state:delete", "Delete a task; for a day, `restore` brings it back.", Panel.WORK),
+    "restore": Later(
+        "task_runner.cli.state:restore",
+        "Bring back a task or a loop that was deleted within the last day, in the state that it had.",
+        Panel.WORK,
+    ),
+    "list": Later("task_runner.cli.show:list_", "List tasks, next to fire first.", Panel.LOOK),
+    "show": Later("task_runner.cli.show:show", "Show one task in full.", Panel.LOOK),
+    "next": Later(
+        "task_runner.cli.show:next_",
+        "Preview the next times of a task, or of a schedule, without creating anything.",
+        Panel.LOOK,
+    ),
+    "history": Later(
+        "task_runner.cli.show:history",
+        "Show what fired, what did not, and why, of one task or of all; newest first.",
+        Panel.LOOK,
+    ),
+    "explain": Later(
+        "task_runner.cli.show:explain",
+        "Explain in plain sentences what happened, or will happen, at a time, and which rule decided.",
+        Panel.LOOK,
+    ),
+    "simulate": Later(
+        "task_runner.cli.simulate:simulate",
+        "Run the planner itself on a virtual clock, and print every fire and skip with its reason.",
+        Panel.LOOK,
+    ),
+    "run": Later("task_runner.cli.state:run", "Fire a task now, in addition to its schedule.", Panel.FIRE),
+    "backfill": Later(
+        "task_runner.cli.tasks:backfill",
+        "Fire for past times that never had a fire: skipped ones, and those before the task was created.",
+        Panel.FIRE,
+    ),
+    "pause": Later(
+        "task_runner.cli.state:pause", "Pause a task; what comes due in the meantime is skipped.", Panel.FIRE
+    ),
+    "resume": Later("task_runner.cli.state:resume", "Let a paused task fire again.", Panel.FIRE),
+    "disable": Later("task_runner.cli.state:disable", "Stop a task from firing until it is enabled.", Panel.FIRE),
+    "enable": Later("task_runner.cli.state:enable", "Let a disabled task fire again, on the same thread.", Panel.FIRE),
+    "cancel": Later(
+        "task_runner.cli.state:cancel",
+        "Stop a task from firing and cancel its running turn at its next await.",
+        Panel.FIRE,
+    ),
+    "tick": Later("task_runner.cli.state:tick", "Plan what is due now, then exit.", Panel.START),
 }
+_EMIT = Later(
+    "task_runner.cli.state:emit",
+    "Emit an event: every task that waits for it fires, as its filters and debounce say.",
+    Panel.WORK,
+)
+_LOOP = Later(
+    "task_runner.cli.loop:app",
+    "Prompts that run again: on an interval, on a cron expression, or at their own pace.",
+    Panel.WORK,
+)
+_SERVE = Later("task_runner.cli.state:serve", "Run the daemon in the foreground, until SIGTERM or Ctrl-C.", Panel.START)
+task = App("Tasks: what an agent does on a schedule or at an event, and what became of it.", _TASKS)
+PEOPLE = {"emit": _EMIT, "task": Later("task_runner.cli:task", str(task.info.help), Panel.WORK), "loop": _LOOP}
 
 
-def _add_tasks(app: typer.Typer) -> None:
-    for panel, commands in _COMMANDS.items():
-        for command in commands:
-            app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
-
-
-def _add_loops_and_events(app: typer.Typer) -> None:
-    app.add_typer(loop.commands(), name="loop", rich_help_panel=Panel.WORK)
-    app.command("emit", rich_help_panel=Panel.WORK)(state.emit)
-
-
-def application() -> typer.Typer:
+def application() -> App:
     """Return the program with all its commands."""
-    app = typer.Typer(help="Tasks on a schedule, and the ledger of what fired.", pretty_exceptions_enable=False)
-    app.command("serve", rich_help_panel=Panel.START)(state.serve)
-    _add_tasks(app)
-    _add_loops_and_events(app)
-    return app
-
-
-task = typer.Typer(help="Tasks: what an agent does on a schedule or at an event, and what became of it.")
-_add_tasks(task)
-people = typer.Typer()
-people.add_typer(task, name="task", rich_help_panel=Panel.WORK)
-_add_loops_and_events(people)
+    commands = {"serve": _SERVE, **_TASKS, "emit": _EMIT, "loop": _LOOP}
+    return App("Tasks on a schedule, and the ledger of what fired.", commands)
 
 
 def main() -> int:

@@ -223,10 +223,8 @@ _COLUMNS = [
 ]
 
 
-def commands() -> typer.Typer:
-    group = typer.Typer(help="Prompts that run again: on an interval, on a cron expression, or at their own pace.")
-    group.info.no_args_is_help = True
-    for command in (create, delete, restore, tick, reschedule, pause, resume, stop):
-        group.command()(command)
-    group.command("list")(list_)
-    return group
+app = typer.Typer(help="Prompts that run again: on an interval, on a cron expression, or at their own pace.")
+app.info.no_args_is_help = True
+for command in (create, delete, restore, tick, reschedule, pause, resume, stop):
+    app.command()(command)
+app.command("list")(list_)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from constellation.cli import LONGEST_NOTES, app
+from constellation.cli import app
+from constellation.cli.commands import LONGEST_NOTES
 from constellation.inspect.condition import findings
 from constellation.supervisor import markers
 from constellation.supervisor.markers import (

@@ -15,7 +15,6 @@ from constellation.inspect.condition import examine, findings, newer_stores
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
 from constellation.install.init import import_threads, initialise, install_packages, look_at, next_steps, take_on
-from constellation.install.service import service
 from constellation.supervisor import markers, terminals
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn
 from constellation.supervisor.escalation import check_alert, send_now
@@ -23,7 +22,6 @@ from constellation.supervisor.up_down import bring_down, bring_up, orders_of, pr
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
-from turnkeeper.commands import Panel
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
@@ -554,20 +552,3 @@ def suspend(
     epoch = -(-to_us(until) // 1_000_000)
     markers.write_marker(markers.QUIET.at(place, epoch=str(epoch)), {"until": epoch})
     note(f"hang detection is suspended until {when(datetime.fromtimestamp(epoch, UTC))}")
-
-
-app = typer.Typer(
-    help="Run scheduled work for an AI agent: start it, stop it, check its health.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-_COMMANDS = {
-    Panel.START: (init, up, down, restart, status, logs, demo),
-    Panel.HOME: (doctor, backup, restore, escalate),
-}
-for panel, commands in _COMMANDS.items():
-    for command in commands:
-        app.command(command.__name__, rich_help_panel=panel)(command)
-app.command("quiet", hidden=True)(suspend)
-for name, group in {"config": config, "keys": keys, "service": service, "watchdog": watchdog}.items():
-    app.add_typer(group, name=name, rich_help_panel=Panel.HOME)

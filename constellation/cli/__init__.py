@@ -1,0 +1,65 @@
+"""The commands of `turnkeeper` that look after the processes and the home, imported when one of them is used."""
+
+from turnkeeper.commands import App, Later, Panel
+
+PEOPLE = {
+    "init": Later(
+        "constellation.cli.commands:init",
+        "Create the state directory, with a config.toml that explains every setting.",
+        Panel.START,
+    ),
+    "up": Later(
+        "constellation.cli.commands:up",
+        "Start the daemons and their supervisor in the background, and return once they answer.",
+        Panel.START,
+    ),
+    "down": Later("constellation.cli.commands:down", "Stop the supervisor and the daemons.", Panel.START),
+    "restart": Later(
+        "constellation.cli.commands:restart",
+        "Restart agent-runtime: check that it can start, stop it, start it, and deliver a handoff to agent0.",
+        Panel.START,
+    ),
+    "status": Later(
+        "constellation.cli.commands:status",
+        "Show whether the processes run, what the watchdog found, and what waits for your decision.",
+        Panel.START,
+    ),
+    "logs": Later(
+        "constellation.cli.commands:logs",
+        "Print the log output of the processes, each line with the name of its process.",
+        Panel.START,
+    ),
+    "demo": Later(
+        "constellation.cli.commands:demo",
+        "Show what the product does, in a temporary home and about a minute, and check every claim.",
+        Panel.START,
+    ),
+    "doctor": Later(
+        "constellation.cli.commands:doctor",
+        "Check the installation, the processes and the stores, and say how to fix each problem.",
+        Panel.HOME,
+    ),
+    "backup": Later(
+        "constellation.cli.commands:backup",
+        "Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.",
+        Panel.HOME,
+    ),
+    "restore": Later("constellation.cli.commands:restore", "Restore a backup as the home.", Panel.HOME),
+    "escalate": Later(
+        "constellation.cli.commands:escalate",
+        "Send yourself an alert by the page command or the webhook of [watchdog].",
+        Panel.HOME,
+    ),
+    "quiet": Later(
+        "constellation.cli.commands:suspend",
+        "Suspend hang detection for a while, for example while a daemon is stopped in a debugger.",
+        None,
+    ),
+    "config": Later("constellation.cli.commands:config", "Show the settings.", Panel.HOME),
+    "keys": Later("constellation.cli.commands:keys", "The home's own keys.", Panel.HOME),
+    "service": Later(
+        "constellation.install.service:service", "Run it as a service of systemd, or of launchd on macOS.", Panel.HOME
+    ),
+    "watchdog": Later("constellation.cli.commands:watchdog", "Check and repair the processes.", Panel.HOME),
+}
+app = App("Run scheduled work for an AI agent: start it, stop it, check its health.", PEOPLE)
