@@ -18,20 +18,21 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.model.fire_envelopes import Stamp
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import Trigger, to_envelope
+from agent_runtime.model.trigger import EncodedTrigger, Trigger, TriggerHeader, encode_trigger, is_fire
 from agent_runtime.store import mail
 from agent_runtime.store.mail import TerminalDelivery, terminal_deliveries_by_key
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
-from turnkeeper.bus.envelope import encode
 from turnkeeper.bus.folders import EnvelopeState
-from turnkeeper.bus.inbox import Encoded, Put
+from turnkeeper.bus.inbox import Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, TurnkeeperError
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
+from turnkeeper.times import rfc3339
 
 POLL_S = 1.0  # readers archive without a notification
 IDLE_S = 3600.0
@@ -71,7 +72,7 @@ class TerminalDeliveries:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
-    async def add(self, fires: Sequence[tuple[Trigger, str]]) -> None:
+    async def add(self, fires: Sequence[tuple[Trigger | TriggerHeader, str]]) -> None:
         """Write that fires wait in their agents' inboxes, each with its envelope's name; again changes nothing."""
         if not fires:
             return
@@ -143,6 +144,7 @@ class TerminalDeliveries:
 
 
 LARGEST_GROUP = 512
+_ID_DIGITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,20 +152,23 @@ class Receipt:
     """What accepting came to.
 
     Attributes:
-        trigger: as it was accepted.
+        header: what was accepted.
         fresh: False where this key was there before, and nothing was written.
     """
 
-    trigger: Trigger
+    header: TriggerHeader
     fresh: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True)
 class _Waiting:
-    trigger: Trigger
-    encoded: Encoded
+    item: EncodedTrigger
     answer: "asyncio.Future[Receipt]"
     refusal: TurnkeeperError | None
+
+    @property
+    def key(self) -> str:
+        return self.item.header.key
 
 
 class Acceptor:
@@ -203,19 +208,30 @@ class Acceptor:
         """
         return await self.queue(trigger)
 
+    def stamps(self, count: int) -> list[Stamp]:
+        """Return what so many envelopes are stamped with that are written now."""
+        drawn, at = self._entropy.hex(_ID_DIGITS * count), rfc3339(self._clock.now())
+        return [Stamp(drawn[place * _ID_DIGITS : (place + 1) * _ID_DIGITS], at) for place in range(count)]
+
     def queue(self, trigger: Trigger, *, refusal: TurnkeeperError | None = None) -> "asyncio.Future[Receipt]":
         """Queue a trigger behind those before it, now; the future ends as :meth:`accept` does.
 
         With a `refusal` nothing new is accepted: that is the answer, unless the trigger's key is known.
         """
-        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        envelope = to_envelope(trigger, envelope_id=self._entropy.hex(32), at=self._clock.now())
         try:
-            encoded = (envelope, encode(envelope))
+            item = encode_trigger(trigger, envelope_id=self._entropy.hex(_ID_DIGITS), at=self._clock.now())
         except InvalidInput as error:
+            answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
             answer.set_exception(error if error.where != "envelope" else Exhausted(error.what, where="prompt"))
             return answer
-        self._waiting.append(_Waiting(trigger=trigger, encoded=encoded, answer=answer, refusal=refusal))
+        return self.queue_encoded(item, refusal=refusal)
+
+    def queue_encoded(
+        self, item: EncodedTrigger, *, refusal: TurnkeeperError | None = None
+    ) -> "asyncio.Future[Receipt]":
+        """Queue a trigger as :meth:`queue` does, of which the envelope is made already."""
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(item, answer, refusal))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write(), name="accept")
         return answer
@@ -230,23 +246,23 @@ class Acceptor:
                     _fail(item, error)
 
     async def _write_group(self, group: Sequence[_Waiting]) -> None:
-        digests = await self._known({item.trigger.key for item in group})
+        digests = await self._known({item.key for item in group})
         fresh: list[_Waiting] = []
         for item in group:
-            known = digests.setdefault(item.trigger.key, "")
+            known = digests.setdefault(item.key, "")
             if not known and item.refusal is not None:
                 _fail(item, item.refusal)
             elif not known:
-                digests[item.trigger.key] = item.trigger.digest
+                digests[item.key] = item.item.header.digest
                 fresh.append(item)
-            elif known != item.trigger.digest:
+            elif known != item.item.header.digest:
                 what = "was accepted before, with other content"
-                _fail(item, Conflict(f"{item.trigger.key} {what}", where="fire_id", hint="send it under a new id"))
+                _fail(item, Conflict(f"{item.key} {what}", where="fire_id", hint="send it under a new id"))
         put = await self._put(fresh)
         first = {id(item) for item in fresh}
         accepted: list[tuple[_Waiting, bool]] = []
         for item in group:
-            answer = put.get(item.trigger.key)
+            answer = put.get(item.key)
             if isinstance(answer, TurnkeeperError):
                 _fail(item, answer)
             elif not item.answer.done():
@@ -266,14 +282,14 @@ class Acceptor:
 
     async def _put(self, fresh: Sequence[_Waiting]) -> dict[str, Put | TurnkeeperError]:
         """Put envelopes; what goes to an agent that the runtime does not host is on record when this returns."""
-        answers = await self._mailboxes.put([(item.trigger, item.encoded) for item in fresh])
+        answers = await self._mailboxes.put([item.item for item in fresh])
         self._failpoints.reach("runtime.accepted")
-        put = {item.trigger.key: answer for item, answer in zip(fresh, answers, strict=True)}
+        put = {item.key: answer for item, answer in zip(fresh, answers, strict=True)}
         hosted = self._mailboxes.agents
         elsewhere = [
-            (item.trigger, answer.name)
+            (item.item.header, answer.name)
             for item, answer in zip(fresh, answers, strict=True)
-            if isinstance(answer, Put) and item.trigger.agent not in hosted and item.trigger.source == "fire"
+            if isinstance(answer, Put) and item.item.header.agent not in hosted and is_fire(item.key)
         ]
         if elsewhere:
             await self._terminal_deliveries.add(elsewhere)
@@ -282,20 +298,20 @@ class Acceptor:
 
     def _answer(self, accepted: Sequence[tuple[_Waiting, bool]]) -> None:
         """Log what was accepted, in one write, then answer the callers; each comes with whether it is fresh."""
-        self._log.emit_all([line for item, fresh in accepted if (line := _log_line(item.trigger, fresh=fresh))])
+        self._log.emit_all([line for item, fresh in accepted if (line := _log_line(item.item.header, fresh=fresh))])
         for item, fresh in accepted:
-            item.answer.set_result(Receipt(trigger=item.trigger, fresh=fresh))
+            item.answer.set_result(Receipt(header=item.item.header, fresh=fresh))
 
 
-def _log_line(trigger: Trigger, *, fresh: bool) -> tuple[str, dict[str, object]] | None:
-    if trigger.source == "fire":
+def _log_line(header: TriggerHeader, *, fresh: bool) -> tuple[str, dict[str, object]] | None:
+    if is_fire(header.key):
         return "fire.received", {
-            "fire_id": trigger.fire_id,
-            "attempt": trigger.attempt,
-            "turn_id": trigger.turn_id,
+            "fire_id": header.fire_id,
+            "attempt": header.attempt,
+            "turn_id": header.turn_id,
             "disposition": "ACCEPTED" if fresh else "DUPLICATE",
         }
-    return ("message.accepted", {"turn_id": trigger.turn_id, "thread_id": trigger.thread_id}) if fresh else None
+    return ("message.accepted", {"turn_id": header.turn_id, "thread_id": header.thread_id}) if fresh else None
 
 
 def _fail(item: _Waiting, error: Exception) -> None:

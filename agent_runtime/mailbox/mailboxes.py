@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agent_runtime.mailbox.inbox import agents_with_inboxes
-from agent_runtime.model.trigger import NOT_AGENTS, Trigger, TriggerHeader, from_envelope, header_of
+from agent_runtime.model.trigger import NOT_AGENTS, EncodedTrigger, Trigger, TriggerHeader, from_envelope, header_of
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
-from turnkeeper.bus.envelope import Envelope, encode
+from turnkeeper.bus.envelope import Encoded, Envelope, encoded
 from turnkeeper.bus.folders import EnvelopeState, envelope_states
-from turnkeeper.bus.inbox import Claimed, Encoded, Inbox, Put, open_inbox
+from turnkeeper.bus.inbox import Claimed, Inbox, Put, open_inbox
 from turnkeeper.bus.seals import make_first_key
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
@@ -83,17 +83,17 @@ class Mailboxes:
         """Yield the headers of all triggers whose envelopes are in the inboxes."""
         return iter(self._queued.values())
 
-    async def put(self, items: Sequence[tuple[Trigger, Encoded]]) -> list[Put | TurnkeeperError]:
+    async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
         """Put triggers' envelopes; when this returns each is on disk, or the error stands in its place."""
-        answers = await self._run(lambda: self._put([encoded for _, encoded in items]))
-        for (trigger, _), answer in zip(items, answers, strict=True):
-            if isinstance(answer, Put) and trigger.agent in self._inboxes:
-                self._queued[trigger.key] = header_of(trigger)
+        answers = await self._run(lambda: self._put([item.encoded for item in items]))
+        for (header, _), answer in zip(items, answers, strict=True):
+            if isinstance(answer, Put) and header.agent in self._inboxes:
+                self._queued[header.key] = header
         return answers
 
     async def post(self, envelope: Envelope) -> None:
         """Put an envelope that carries no trigger. Raises the error that refuses it."""
-        (answer,) = await self._run(lambda: self._put([(envelope, encode(envelope))]))
+        (answer,) = await self._run(lambda: self._put([encoded(envelope)]))
         if isinstance(answer, TurnkeeperError):
             raise answer
 
@@ -190,12 +190,10 @@ class Mailboxes:
             inbox.put(ack_of(claimed.envelope, at=self._clock.now()))
 
     def _put(self, items: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
-        answers: dict[int, Put | TurnkeeperError] = {}
-        for agent in {envelope.to for envelope, _ in items}:
-            own = [item for item in items if item[0].to == agent]
-            for (envelope, _), answer in zip(own, self._put_into(agent, own), strict=True):
-                answers[id(envelope)] = answer
-        return [answers[id(envelope)] for envelope, _ in items]
+        answers = {}
+        for agent in {item.to for item in items}:
+            answers[agent] = iter(self._put_into(agent, [item for item in items if item.to == agent]))
+        return [next(answers[item.to]) for item in items]
 
     def _put_into(self, agent: str, own: Sequence[Encoded]) -> Sequence[Put | TurnkeeperError]:
         """Put into one agent's inbox; one that cannot be opened refuses its own envelopes only."""

@@ -10,11 +10,12 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property, lru_cache
 from importlib import import_module
+from json.encoder import encode_basestring_ascii as quote
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_runtime.model.turn import Category
-from turnkeeper.bus.envelope import Envelope, check_text, wrapped
+from turnkeeper.bus.envelope import Encoded, Envelope, check_text, encoded, wrapped
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
@@ -47,7 +48,7 @@ POSTED: Mapping[tuple[str, str], Source] = {
     ("loop-tick", "agentloop"): "fire",
     ("message", "author"): "message",
 }
-_LOOP = "loop-"  # begins the id of a task that is a loop
+LOOP = "loop-"  # begins the id of a task that is a loop
 # What a message between agents is called in its turn's row, by what began the exchange.
 AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
@@ -139,15 +140,20 @@ class Trigger:
     def sealed(self) -> "Trigger":
         """Return the trigger with its digest."""
         meta = self.to_meta()
-        said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
-        said |= {name: meta[name] for name in _DIGESTED_SPARSE if name in meta}
-        # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
-        said["category"] = self.grant.name
-        meta["digest"] = hashlib.sha256(_SORTED.encode(said).encode()).hexdigest()
+        meta["digest"] = hashlib.sha256(self.digested().encode()).hexdigest()
         sealed = object.__new__(Trigger)
         # As `replace` would, without making each field anew; an envelope asks for the meta next.
         vars(sealed).update(vars(self), digest=meta["digest"], _meta=meta)
         return sealed
+
+    def digested(self) -> str:
+        """Return the text whose SHA-256 is the digest."""
+        meta = self._meta
+        said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
+        said |= {name: meta[name] for name in _DIGESTED_SPARSE if name in meta}
+        # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
+        said["category"] = self.grant.name
+        return _SORTED.encode(said)
 
     def to_meta(self) -> dict[str, Any]:
         return self._meta.copy()
@@ -171,7 +177,6 @@ _DIGESTED_SPARSE = [name for name in _SPARSE if name not in _NOT_DIGESTED]
 _DIGESTED_OF_OTHERS = [name for name in _DIGESTED if name not in _OF_AGENTS]
 # Made once: `json.dumps` makes one for each call that asks for anything special.
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
 @lru_cache(maxsize=256)
@@ -200,7 +205,21 @@ class TriggerHeader:
 
 def header_of(trigger: Trigger | TriggerHeader) -> TriggerHeader:
     """Return a trigger's header, or the header in a value that has more."""
+    if type(trigger) is TriggerHeader:
+        return trigger
     return TriggerHeader(**dict(zip(_HEADER, _read_header(trigger), strict=True)))
+
+
+class EncodedTrigger(NamedTuple):
+    """A trigger as it is put into an inbox."""
+
+    header: TriggerHeader
+    encoded: Encoded
+
+
+def encode_trigger(trigger: Trigger, *, envelope_id: str, at: datetime) -> EncodedTrigger:
+    """Return a trigger as it is put. Raises InvalidInput for one that does not fit an envelope."""
+    return EncodedTrigger(header_of(trigger), encoded(to_envelope(trigger, envelope_id=envelope_id, at=at)))
 
 
 def identify(envelope: Envelope) -> TriggerHeader | None:
@@ -231,18 +250,24 @@ _HEADER = tuple(item.name for item in fields(TriggerHeader))
 _read_header = attrgetter(*_HEADER)
 
 
-def turn_id_of(*parts: object) -> str:
+def turn_id_of(*parts: str | int) -> str:
     """Return the id of the turn that a fire's attempt, or a message's request, will be.
 
     >>> turn_id_of("task-00000001@x", 1)
     'turn-8ddc61531901bed8'
     """
-    return f"turn-{hashlib.sha256(_COMPACT.encode(parts).encode()).hexdigest()[:16]}"
+    written = ",".join([quote(part) if isinstance(part, str) else str(part) for part in parts])
+    return f"turn-{hashlib.sha256(f'[{written}]'.encode()).hexdigest()[:16]}"
 
 
 def fire_key(fire_id: str, attempt: int) -> str:
     """Return the idempotency key of one attempt at a fire."""
     return f"fire:{fire_id}:{attempt}"
+
+
+def is_fire(key: str) -> bool:
+    """Tell whether an idempotency key is a fire's."""
+    return key.startswith("fire:")
 
 
 def message_key(request_id: str) -> str:
@@ -270,7 +295,7 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
 
 def is_loop(task_id: str) -> bool:
     """Tell whether a task is a loop, by its id."""
-    return task_id.startswith(_LOOP)
+    return task_id.startswith(LOOP)
 
 
 def posted_as(trigger: Trigger) -> tuple[str, str]:

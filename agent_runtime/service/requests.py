@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_runtime.mailbox.acceptor import Acceptor, Receipt
+from agent_runtime.model.fire_envelopes import FireEnvelopes, Stamp
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import (
     ASIDE,
@@ -60,11 +61,15 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
         InvalidInput: a field is malformed; `where` names it.
         Conflict: the category does not exist or cannot be used.
     """
+    return Trigger(source="fire", **read_fields(request, get_category)).sealed()
+
+
+def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[str, Any]:
+    """Return what a fire says by the names of a trigger's fields. Raises InvalidInput, Conflict as above."""
     attempt = _between(request.attempt, 1, MOST_ATTEMPTS, "attempt")
     fire_id = _matching(_ID, request.fire_id, "fire_id")
     catch_up = request.catch_up
-    return Trigger(
-        source="fire",
+    return dict(
         key=fire_key(fire_id, attempt),
         turn_id=turn_id_of(fire_id, attempt),
         thread_id=read_label(request.thread_id, "thread_id"),
@@ -90,7 +95,7 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
         traceparent=_matching(_TRACE, request.traceparent, "traceparent") if request.traceparent else "",
         **_waits(request),
         **_of_graph(request),
-    ).sealed()
+    )
 
 
 def read_again(request: wire.FireRequest) -> Trigger:
@@ -214,9 +219,16 @@ def _instant(message: wire.FireRequest | wire.CatchUp, field: str, prefix: str =
     if not message.HasField(field):  # type: ignore[arg-type]
         return None
     at: Timestamp = getattr(message, field)
-    if not (_EARLIEST_S <= at.seconds < _LATEST_S and 0 <= at.nanos < 1_000_000_000):
+    seconds, nanos = at.seconds, at.nanos
+    if not (_EARLIEST_S <= seconds < _LATEST_S and 0 <= nanos < 1_000_000_000):
         raise InvalidInput("is not an instant from 1970 up to 2200", where=f"{prefix}{field}")
-    return EPOCH + timedelta(seconds=at.seconds, microseconds=at.nanos // 1000)
+    return _moment(seconds, nanos // 1000)
+
+
+@lru_cache(maxsize=1024)
+def _moment(seconds: int, microseconds: int) -> datetime:
+    """Return an instant; fires that are due together share most of theirs."""
+    return EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
 
 
 @lru_cache(maxsize=1024)
@@ -240,6 +252,7 @@ class FireIntake:
 
     def __init__(self, acceptor: Acceptor, categories: Categories, catalog: Catalog) -> None:
         self._acceptor, self._categories, self._catalog = acceptor, categories, catalog
+        self._envelopes = FireEnvelopes()
         self._refusing = asyncio.Event()
 
     def refuse(self) -> None:
@@ -254,7 +267,8 @@ class FireIntake:
     async def fire(self, request: wire.FireRequest, _context: Any = None) -> wire.FireReceipt:
         """Take one fire. Raises the error that refuses it."""
         self.check()
-        return _receipt(request, await self._queue(request, self._categories.get))
+        (stamp,) = self._acceptor.stamps(1)
+        return _receipt(request, await self._queue(request, self._categories.get, stamp))
 
     async def each(self, requests: AsyncIterator[wire.FireRequest]) -> AsyncGenerator[wire.FireReceipt, None]:
         """Take a stream of single fires."""
@@ -303,23 +317,26 @@ class FireIntake:
             refusing.cancel()
 
     def _begin(self, requests: Sequence[wire.FireRequest]) -> list[Begun]:
-        # One look at the categories serves all that came together.
-        get_category = cache(self._categories.get)
+        # One look at the categories serves all that came together, and one drawing of ids.
+        get_category, stamps = cache(self._categories.get), self._acceptor.stamps(len(requests))
         begun: list[Begun] = []
-        for request in requests:
+        for request, stamp in zip(requests, stamps, strict=True):
             try:
-                begun.append((request, self._queue(request, get_category)))
+                begun.append((request, self._queue(request, get_category, stamp)))
             except TurnkeeperError as error:
                 begun.append((request, error))
         return begun
 
-    def _queue(self, request: wire.FireRequest, get_category: GetCategory) -> "asyncio.Future[Receipt]":
+    def _queue(self, request: wire.FireRequest, get_category: GetCategory, stamp: Stamp) -> "asyncio.Future[Receipt]":
         try:
-            trigger = read_fire(request, get_category)
+            fields = read_fields(request, get_category)
             self._catalog.require(request.graph)
-            return self._acceptor.queue(trigger)
         except Conflict as refusal:  # what was accepted before its category or graph went is still a duplicate
             return self._acceptor.queue(read_again(request), refusal=refusal)
+        ready = self._envelopes.encode(fields, stamp)
+        if ready is None:
+            return self._acceptor.queue(Trigger(source="fire", **fields).sealed())
+        return self._acceptor.queue_encoded(ready)
 
 
 async def _answer(
@@ -338,6 +355,6 @@ def _receipt(request: wire.FireRequest, receipt: Receipt) -> wire.FireReceipt:
     return wire.FireReceipt(
         fire_id=request.fire_id,
         attempt=request.attempt,
-        turn_id=receipt.trigger.turn_id,
+        turn_id=receipt.header.turn_id,
         disposition=wire.FireReceipt.ACCEPTED if receipt.fresh else wire.FireReceipt.DUPLICATE,
     )

@@ -227,7 +227,7 @@ class MessageIntake:
         look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, trigger.turn_id))
         look["takes_over"] = "" if request.keep_loop else look["takes_over"]
         sent: dict[str, Any] = {
-            "turn_id": receipt.trigger.turn_id,
+            "turn_id": receipt.header.turn_id,
             "thread_id": thread_id,
             "duplicate": not receipt.fresh,
         }

@@ -117,7 +117,7 @@ def answered(connection: Connection, turn_id: str) -> None:
     connection.execute(update(delegations).where(own).values(state="answered"))
 
 
-def add_terminal_delivery(connection: Connection, trigger: Trigger, name: str, at: datetime) -> None:
+def add_terminal_delivery(connection: Connection, trigger: Trigger | TriggerHeader, name: str, at: datetime) -> None:
     """Write that a fire's envelope waits in its agent's inbox; written again it stays as it is."""
     row = {**vars(header_of(trigger)), "name": name, "state": "waiting", "reason": "", "at_us": to_us(at)}
     connection.execute(upsert(deliveries, [deliveries.c.key]).values(row))

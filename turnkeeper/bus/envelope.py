@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from html import escape
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
@@ -79,12 +79,15 @@ __all__ = [
     "FIRE_KINDS",
     "KINDS",
     "LARGEST_BYTES",
+    "Encoded",
     "Envelope",
     "check_text",
     "decode",
     "encode",
+    "encoded",
     "shown",
     "with_sender",
+    "written",
 ]
 
 VERSION = 1
@@ -153,10 +156,32 @@ class Envelope:
         return self
 
 
+class Encoded(NamedTuple):
+    """A checked envelope's bytes, and what the bus needs to know of it to put them."""
+
+    to: str
+    sender: str
+    key: str
+    data: bytes
+
+
+def encoded(envelope: Envelope) -> Encoded:
+    """Return an envelope as it is put. Raises InvalidInput as :func:`encode` does."""
+    return Encoded(envelope.to, envelope.sender, envelope.idempotency_key, encode(envelope))
+
+
 def encode(envelope: Envelope) -> bytes:
     """Return the envelope as one JSON document in UTF-8. Raises InvalidInput if it is invalid or over 4 MiB."""
     envelope.checked()
     check_value([envelope.meta], where="meta")
+    data = written(envelope).encode()
+    if len(data) > LARGEST_BYTES:
+        raise InvalidInput(f"is {len(data)} bytes, the bus takes {LARGEST_BYTES}", where="envelope")
+    return data
+
+
+def written(envelope: Envelope) -> str:
+    """Return the text of an envelope that was checked."""
     fields: dict[str, Any] = {
         "v": VERSION,
         "id": envelope.id,
@@ -171,10 +196,7 @@ def encode(envelope: Envelope) -> bytes:
         "ts": rfc3339(envelope.at),
         "meta": envelope.meta,
     }
-    data = _JSON.encode(fields).encode()
-    if len(data) > LARGEST_BYTES:
-        raise InvalidInput(f"is {len(data)} bytes, the bus takes {LARGEST_BYTES}", where="envelope")
-    return data
+    return _JSON.encode(fields)
 
 
 def decode(data: bytes) -> Envelope:

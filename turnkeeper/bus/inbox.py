@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 
 from turnkeeper.bus.durable_writes import Names, link_all
-from turnkeeper.bus.envelope import Envelope, decode, encode
+from turnkeeper.bus.envelope import Encoded, Envelope, decode, encoded
 from turnkeeper.bus.folders import REASON, Capacity, KeyLinks, Quota, Retention, prune, sweep
 from turnkeeper.bus.seals import LARGEST_FILE, Damaged, Seals, unsealed
 from turnkeeper.clock import Clock
@@ -46,7 +46,6 @@ _MOST_STUCK = 100  # names passed over in one claim because they cannot be moved
 _LARGEST_REASON = 1 << 16
 _MOST_OF_A_NAME = 1000
 _LONGEST_NAME = 240  # bytes; with the suffix it stays under the 255 of the usual file systems
-Encoded = tuple[Envelope, bytes]  # an envelope and its bytes, as `encode` gave them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +179,9 @@ class Inbox:
 
     def put_each(self, envelopes: Sequence[Envelope]) -> list[Put | TurnkeeperError]:
         """Put many envelopes; answer for each, in order: what it came to, or the error that met it alone."""
-        encoded = [_encoded(envelope) for envelope in envelopes]
-        answers = iter(self.put_encoded([item for item in encoded if not isinstance(item, InvalidInput)]))
-        return [item if isinstance(item, InvalidInput) else next(answers) for item in encoded]
+        given = [_encoded(envelope) for envelope in envelopes]
+        answers = iter(self.put_encoded([item for item in given if not isinstance(item, InvalidInput)]))
+        return [item if isinstance(item, InvalidInput) else next(answers) for item in given]
 
     def claim(self, limit: int) -> list[Claimed]:
         """Take up to `limit` waiting envelopes, in the order they were written. Malformed ones go to quarantine.
@@ -272,16 +271,16 @@ class Inbox:
         decided: list[Put | TurnkeeperError | int] = []
         fresh: list[Encoded] = []
         first: dict[str, int] = {}
-        for envelope, data in items:
-            key = envelope.idempotency_key
+        for item in items:
+            key = item.key
             place = first.get(key) if key else None
             if place is None:
-                answer = self._repeat_or_refuse(key, len(data))
+                answer = self._repeat_or_refuse(key, len(item.data))
                 if answer is not None:
                     decided.append(answer)
                     continue
                 place = len(fresh)
-                fresh.append((envelope, data))
+                fresh.append(item)
                 if key:
                     first[key] = place
             decided.append(place)
@@ -322,13 +321,13 @@ class Inbox:
     def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
         self._check_folders()
         with machine_errors(self.folder):
-            names = self._names.draw([envelope.sender for envelope, _ in fresh], lying=self._lying())
+            names = self._names.draw([item.sender for item in fresh], lying=self._lying())
         with self._sealing() as sealed:
-            written = [(name, sealed(data)) for name, (_, data) in zip(names, fresh, strict=True)]
+            written = [(name, sealed(item.data)) for name, item in zip(names, fresh, strict=True)]
             failures = link_all(self._files, self._places["inbox"], written)
-        for name, (envelope, _), failure in zip(names, fresh, failures, strict=True):
-            if failure is None and envelope.idempotency_key:
-                self._hint(envelope.idempotency_key, name)
+        for name, item, failure in zip(names, fresh, failures, strict=True):
+            if failure is None and item.key:
+                self._hint(item.key, name)
         return [failure or Put(name=name, fresh=True) for name, failure in zip(names, failures, strict=True)]
 
     def _sealing(self) -> contextlib.AbstractContextManager[Callable[[bytes], bytes]]:
@@ -459,7 +458,7 @@ def open_inbox(
 
 def _encoded(envelope: Envelope) -> Encoded | InvalidInput:
     try:
-        return envelope, encode(envelope)
+        return encoded(envelope)
     except InvalidInput as error:
         return error
 

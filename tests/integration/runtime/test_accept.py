@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
+from agent_runtime.model.trigger import from_envelope, to_envelope
+from agent_runtime.service.requests import read_fire
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Bench
+from turnkeeper.bus.envelope import decode, encode
+from turnkeeper.bus.seals import unsealed
 from turnkeeper.errors import InvalidInput
 
 
@@ -86,3 +90,26 @@ async def test_a_bad_fire_in_a_message_is_answered_in_its_place_and_the_rest_are
     receipts = [receipt for answer in answers for receipt in answer.receipts]
     assert [receipt.error.field for receipt in receipts] == ["", "", "channel", "", "category", "", "", ""]
     assert receipts[-1].disposition == wire.FireReceipt.DUPLICATE
+
+
+async def test_an_accepted_fire_lies_there_with_the_bytes_of_its_trigger(bench: Bench) -> None:
+    fires = [
+        bench.fire(number, agent="codex", prompt=prompt) for number, prompt in enumerate(("Go.", "é \x7f 100%"), 1)
+    ]
+    for fire in fires:
+        await bench.service.Fire(fire, None)
+    waiting = sorted((bench.home.inbox("codex") / "inbox").glob("[!.]*"))
+    for path, fire in zip(waiting, fires, strict=True):
+        content = unsealed(path.read_bytes())
+        lying, trigger = decode(content), read_fire(fire, bench.runtime.categories.get)
+        assert encode(to_envelope(trigger, envelope_id=lying.id, at=lying.at)) == content
+        assert from_envelope(lying) == trigger
+
+
+async def test_a_message_without_fires_is_answered_by_one_without_receipts(bench: Bench) -> None:
+    async def messages() -> Any:
+        yield wire.FireBatch()
+        yield wire.FireBatch(fires=[bench.fire(1)])
+
+    answers = [answer async for answer in bench.service.FireBatches(messages(), Stream())]
+    assert [len(answer.receipts) for answer in answers] == [0, 1]

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 
 from agent_runtime.model import decide
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt
-from agent_runtime.model.trigger import to_envelope
+from agent_runtime.model.trigger import encode_trigger
 from agent_runtime.model.turn import Said, TurnContext
 from agent_runtime.service.requests import read_fire
 from agent_runtime.store.idempotency import Call
@@ -18,7 +18,6 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.scripted import calls
 from tests.support.workspace import put_page
-from turnkeeper.bus.envelope import encode
 from turnkeeper.errors import Conflict
 
 
@@ -95,8 +94,7 @@ async def test_a_row_without_input_is_given_its_input(bench: Bench) -> None:
     worker: Any = bench.runtime.worker
     worker._claiming.cancel()
     trigger = read_fire(bench.fire(), bench.runtime.categories.get)
-    envelope = to_envelope(trigger, envelope_id="1", at=bench.runtime.clock.now())
-    await bench.runtime.mailboxes.put([(trigger, (envelope, encode(envelope)))])
+    await bench.runtime.mailboxes.put([encode_trigger(trigger, envelope_id="1", at=bench.runtime.clock.now())])
     await bench.runtime.mailboxes.claim(1)
     await store.begin(trigger)
     await bench.crash()

@@ -1,0 +1,138 @@
+"""A fire's digest and envelope in one step, without the trigger and the envelope of which both are made otherwise.
+
+Fires of a category differ in what is said of each, and their texts are the same around it. Such a text, a form, is made
+once: a trigger whose every value is a mark goes the usual way, and a gap takes the place of each mark. So a form has
+the fields, their order and their spelling from where these are defined.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from json.encoder import encode_basestring, encode_basestring_ascii
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from agent_runtime.model.trigger import (
+    INSTANTS,
+    LOOP,
+    OF_GRAPH,
+    ON_APPROVALS,
+    EncodedTrigger,
+    Trigger,
+    TriggerHeader,
+    is_loop,
+    to_envelope,
+)
+from agent_runtime.model.turn import Category
+from turnkeeper.bus.envelope import LARGEST_BYTES, Encoded, check_value, written
+from turnkeeper.errors import InvalidInput
+from turnkeeper.times import rfc3339
+
+_MARK = "@@"
+_IN_FORMS = ("source", "grant", "read_only", "sender", "parent", "hops", "via")  # not said of each fire
+_SPARSE = (*ON_APPROVALS, *OF_GRAPH)  # a form has gaps for those that its fires say something of
+_ANY_TEXT = ("prompt", "payload_json", "context_json", "config_json", "input_json")  # other texts are printable ASCII
+_MOST_FORMS = 1024
+_PLAIN_LABEL = re.compile(r"[ -!#-;=?-~]{1,128}", re.ASCII)  # printable, and no markup
+_GAPS = {name: f"{_MARK}{name}{_MARK}" for name in Trigger.__dataclass_fields__ if name not in _IN_FORMS}
+_INSTANT_GAPS = {name: datetime(9000 + place, 1, 1, tzinfo=UTC) for place, name in enumerate(sorted(INSTANTS))}
+_LOOP_GAP = f"{LOOP}{_GAPS['task_id']}"
+_ENVELOPE_ID, _AT = f"{_MARK}envelope_id{_MARK}", datetime(9100, 1, 1, tzinfo=UTC)
+_WRITTEN = {
+    **_GAPS,
+    **{name: rfc3339(at) for name, at in _INSTANT_GAPS.items()},
+    "envelope_id": _ENVELOPE_ID,
+    "at": rfc3339(_AT),
+}
+_OF_HEADER = [name for name in TriggerHeader.__dataclass_fields__ if name != "digest"]
+_sparse = itemgetter(*_SPARSE)
+
+
+class Stamp(NamedTuple):
+    """What an envelope says that its trigger does not: its id, and the time at which it is written, in RFC 3339."""
+
+    id: str
+    at: str
+
+
+class _Form(NamedTuple):
+    """What the digest is of, and the envelope, both to be formatted with quoted values; empty where there is none."""
+
+    category: Category
+    digested: str
+    envelope: str
+    sender: str
+
+
+class FireEnvelopes:
+    """Makes envelopes of fires, and keeps the forms for it."""
+
+    def __init__(self) -> None:
+        self._forms: dict[tuple[Any, ...], _Form] = {}
+
+    def encode(self, said: Mapping[str, Any], stamp: Stamp) -> EncodedTrigger | None:
+        """Return a fire as it is put; None for one that has to go the usual way, which may find that it is refused.
+
+        `said` holds what was checked of the fire, by the names of a trigger's fields.
+        """
+        form = self._form(said)
+        if not (form.envelope and _PLAIN_LABEL.fullmatch(said["thread_id"])):
+            return None
+        quoted = {name: encode_basestring_ascii(value) if type(value) is str else value for name, value in said.items()}
+        for name in INSTANTS:
+            quoted[name] = _quoted_instant(said[name])
+        digest = hashlib.sha256((form.digested % quoted).encode()).hexdigest()
+        for name in _ANY_TEXT:
+            if not (said[name].isascii() and "\x7f" not in said[name]):
+                quoted[name] = encode_basestring(said[name])
+        quoted |= {"digest": f'"{digest}"', "envelope_id": f'"{stamp.id}"', "at": f'"{stamp.at}"'}
+        data = (form.envelope % quoted).encode()
+        if len(data) > LARGEST_BYTES:
+            return None
+        header: TriggerHeader = object.__new__(TriggerHeader)
+        vars(header).update({name: said[name] for name in _OF_HEADER}, digest=digest)
+        return EncodedTrigger(header, Encoded(said["agent"], form.sender, said["key"], data))
+
+    def _form(self, said: Mapping[str, Any]) -> _Form:
+        category: Category = said["grant"]
+        kind = (category.name, said["read_only"], is_loop(said["task_id"]), *map(bool, _sparse(said)))
+        form = self._forms.get(kind)
+        if form is None or form.category is not category:
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            form = self._forms[kind] = _make(said)
+        return form
+
+
+@lru_cache(maxsize=1024)
+def _quoted_instant(at: datetime | None) -> str:
+    return f'"{rfc3339(at)}"' if at else '""'
+
+
+def _make(said: Mapping[str, Any]) -> _Form:
+    """Return the form of a fire and those like it; an empty one if its category cannot stand in any."""
+    category: Category = said["grant"]
+    grant = json.dumps(category.to_dict(), ensure_ascii=False)
+    if any(mark in grant for mark in (_MARK, *_WRITTEN.values())):
+        return _Form(category, "", "", "")
+    marks: dict[str, Any] = {**_GAPS, **_INSTANT_GAPS}
+    marks |= {name: said[name] and marks[name] for name in _SPARSE}
+    if is_loop(said["task_id"]):
+        marks["task_id"] = _LOOP_GAP
+    trigger = Trigger(source="fire", grant=category, read_only=said["read_only"], **marks)
+    envelope = to_envelope(trigger, envelope_id=_ENVELOPE_ID, at=_AT)
+    try:
+        check_value([envelope.meta], where="meta")
+    except InvalidInput:
+        return _Form(category, "", "", "")
+    return _Form(category, _with_gaps(trigger.digested()), _with_gaps(written(envelope)), envelope.sender)
+
+
+def _with_gaps(text: str) -> str:
+    text = text.replace("%", "%%").replace(_LOOP_GAP, _GAPS["task_id"])
+    for name, mark in _WRITTEN.items():
+        text = text.replace(f'"{mark}"', f"%({name})s")
+    return text
