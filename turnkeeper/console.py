@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -91,12 +91,16 @@ def home() -> Home:
     return locate(_common.home, os.environ)
 
 
-def when(at: datetime | None) -> str:
-    """Write an instant for a table, with its zone: local time, or UTC with `--utc`; empty for None."""
+def when(at: datetime | None, zone: tzinfo | None = None, *, fine: bool = False) -> str:
+    """Write an instant for a table, with its zone: in `zone`, the machine's unless given, or in UTC with `--utc`.
+
+    Empty for None. With `fine`, to the millisecond.
+    """
     if at is None:
         return ""
-    shown = shown_in(at, UTC if _common.utc else None)
-    return f"{shown:%Y-%m-%d %H:%M:%S}{'Z' if _common.utc else f'{shown: %Z}'}"
+    shown = shown_in(at, UTC if _common.utc else zone)
+    fraction = f".{shown.microsecond // 1000:03}" if fine else ""
+    return f"{shown:%Y-%m-%d %H:%M:%S}{fraction}{'Z' if _common.utc else f'{shown: %Z}'}"
 
 
 def time_given(text: str, *, past: bool = False) -> str:

@@ -29,6 +29,11 @@ PEOPLE = {
         "Print the log output of the processes, each line with the name of its process.",
         Panel.START,
     ),
+    "events": Later(
+        "constellation.cli.events:events",
+        "Print what happened in the home, in order of time, as every process, store and marker tells it.",
+        Panel.LOOK,
+    ),
     "demo": Later(
         "constellation.cli.commands:demo",
         "Show what the product does, in a temporary home and about a minute, and check every claim.",

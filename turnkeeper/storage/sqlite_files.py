@@ -37,6 +37,30 @@ def snapshots(paths: Sequence[Path]) -> Iterator[dict[Path, sqlite3.Connection]]
         raise Corrupt(f"a store cannot be copied: {error}", where=where, hint="turnkeeper doctor") from error
 
 
+def reader(path: Path, wait_s: float) -> sqlite3.Connection:
+    """Open a file that others may write, as it is now; the connection can write nothing, and keeps no writer waiting.
+
+    Args:
+        path: the file.
+        wait_s: how long to wait for somebody who has locked it.
+
+    Raises:
+        sqlite3.Error: it cannot be read at present, or is no database.
+    """
+    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    store = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=wait_s, isolation_level=None)
+    try:
+        store.execute("PRAGMA query_only=ON")
+        store.execute("BEGIN")
+        store.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        store.close()
+        raise
+    store.row_factory = sqlite3.Row
+    return store
+
+
 def copy(snapshot: sqlite3.Connection, target: Path) -> None:
     """Write what a snapshot shows to a new file, mode 0600, without a log beside it."""
     target.touch(mode=0o600)

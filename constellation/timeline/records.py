@@ -1,0 +1,217 @@
+"""What the timeline consists of, and how it is put together; pure.
+
+A source yields records by time. :func:`merge` puts the sources into one order and leaves out what a store tells once
+more than a trail has told. :class:`Known` adds to each record the task, thread, channel and agent that it belongs to.
+Nothing here keeps more than a bounded part of the timeline.
+"""
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+TRAIL = "trail"
+TWIN_WINDOW_US = 60_000_000  # a trail and a store tell of one step within this time
+MOST_HELD = 20_000  # records that wait for their twins; where there are more, a step may be told twice
+MOST_KNOWN = 10_000
+LONGEST_STORY = 10_000
+
+# By the first word of a kind: the id of what it is about, then what tells one step of it from another.
+_STEPS = {
+    "fire": ("fire_id", "task_id", "attempt", "first_nominal_at"),
+    "turn": ("turn_id", "mode", "state"),
+    "interrupt": ("interrupt_id",),
+    "restart": ("id", "phase"),
+}
+_LINKS = ("fire_id", "turn_id", "interrupt_id", "envelope")
+_LIFECYCLE = ("daemon.", "process.", "runtime.up", "revive.", "hang.", "restart.", "crashloop.", "machine.", "store.")
+
+
+class Record(NamedTuple):
+    """One step.
+
+    Attributes:
+        at_us: when, in microseconds since 1970 in UTC.
+        source: where it was read: `trail`, `acks`, `marker`, `restart-status`, or the name of a store.
+        kind: what happened, such as `fire.sent`.
+        process: who wrote it down.
+        fields: ids, states, counts; never a prompt, a message or an argument.
+    """
+
+    at_us: int
+    source: str
+    kind: str
+    process: str
+    fields: Mapping[str, Any]
+
+
+def step_of(record: Record) -> Hashable:
+    """Return what is equal for records of one step from two sources; None where only one source tells of it."""
+    names = _STEPS.get(record.kind.partition(".")[0])
+    if names is None:
+        return None
+    if record.kind != "fire.skipped" and names[0] == "fire_id":
+        names = ("fire_id", "attempt")
+    return (record.kind, *(str(record.fields.get(name) or "") for name in names))
+
+
+def merge(sources: Iterable[Iterable[Record]]) -> Iterator[Record]:
+    """Yield the records of all sources by time, each step once."""
+    return _without_twins(heapq.merge(*sources, key=lambda record: record.at_us))
+
+
+def _without_twins(records: Iterable[Record]) -> Iterator[Record]:
+    """Leave out the record of a store whose step a trail tells at nearly the same time."""
+    held: deque[_Held] = deque()
+    lonely: dict[tuple[bool, Hashable], deque[_Held]] = {}  # those whose twin was not met
+    for record in records:
+        while held and (held[0].record.at_us < record.at_us - TWIN_WINDOW_US or len(held) >= MOST_HELD):
+            yield from _release(held.popleft(), lonely)
+        item = _Held(record)
+        held.append(item)
+        twin = _take(lonely, item.twin)
+        if twin is not None:
+            (twin if record.source == TRAIL else item).wanted = False
+        elif item.step is not None:
+            lonely.setdefault(item.own, deque()).append(item)
+    while held:
+        yield from _release(held.popleft(), lonely)
+
+
+class _Held:
+    """A record that waits for its twin; `own` and `twin` are the keys of both."""
+
+    __slots__ = ("own", "record", "step", "twin", "wanted")
+
+    def __init__(self, record: Record) -> None:
+        self.record, self.step, self.wanted = record, step_of(record), True
+        of_trail = record.source == TRAIL
+        self.own, self.twin = (of_trail, self.step), (not of_trail, self.step)
+
+
+def _take(lonely: dict[tuple[bool, Hashable], deque[_Held]], key: tuple[bool, Hashable]) -> _Held | None:
+    """Take out the oldest of those that have a key; None if there is none."""
+    waiting = lonely.get(key)
+    if not waiting:
+        return None
+    item = waiting.popleft()
+    if not waiting:
+        del lonely[key]
+    return item
+
+
+def _release(item: _Held, lonely: dict[tuple[bool, Hashable], deque[_Held]]) -> Iterator[Record]:
+    if (waiting := lonely.get(item.own)) and waiting[0] is item:
+        _take(lonely, item.own)
+    if item.wanted:
+        yield item.record
+
+
+Lookup = Callable[[str], Mapping[str, Any] | None]
+
+
+class Known:
+    """Says what a task, a fire, a turn and a question belong to: as earlier records said, or as a store says.
+
+    Args:
+        turn: returns thread_id, channel, agent, task_id, task and fire_id of a turn; None if it does not know.
+        question: returns the turn_id of an approval's id, likewise.
+        task: returns the name of a task as `task`, likewise.
+    """
+
+    def __init__(self, turn: Lookup, question: Lookup, task: Lookup) -> None:
+        self._turns, self._questions, self._tasks = _Latest(turn), _Latest(question), _Latest(task)
+
+    def complete(self, record: Record) -> Record:
+        """Return the record with all that is known of what it belongs to."""
+        fields = dict(record.fields)
+        _fill(fields, {"thread_id": fields.get("thread")})
+        self._learn(record.kind, fields)
+        if asked := fields.get("interrupt_id"):
+            _fill(fields, self._questions.get(asked))
+        if turn_id := fields.get("turn_id"):
+            _fill(fields, self._turns.get(turn_id))
+        if not fields.get("task_id") and (fire_id := fields.get("fire_id")):
+            fields["task_id"] = str(fire_id).partition("@")[0]
+        if task_id := fields.get("task_id"):
+            _fill(fields, self._tasks.get(task_id))
+        return record._replace(fields=fields)
+
+    def _learn(self, kind: str, fields: Mapping[str, Any]) -> None:
+        about = {name: fields[name] for name in ("fire_id", "thread_id", "channel", "agent") if fields.get(name)}
+        if (turn_id := fields.get("turn_id")) and about:
+            self._turns.add(turn_id, about)
+        if turn_id and (asked := fields.get("interrupt_id")):
+            self._questions.add(asked, {"turn_id": turn_id})
+        if kind == "task.created" and fields.get("name"):
+            self._tasks.add(fields["task_id"], {"task": fields["name"]})
+
+
+class _Latest:
+    """What was learned or looked up of the ids that were asked for last."""
+
+    def __init__(self, look_up: Lookup) -> None:
+        self._look_up = look_up
+        self._found: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def get(self, key: str) -> Mapping[str, Any]:
+        found = self._found.get(key)
+        if found is None or not found.get(""):
+            found = dict(self._look_up(key) or {}) | (found or {}) | {"": True}  # which says that it was looked up
+        self._keep(key, found)
+        return found
+
+    def add(self, key: str, said: Mapping[str, Any]) -> None:
+        self._keep(key, {**self._found.get(key, {}), **said})
+
+    def _keep(self, key: str, found: dict[str, Any]) -> None:
+        self._found[key] = found
+        self._found.move_to_end(key)
+        if len(self._found) > MOST_KNOWN:
+            self._found.popitem(last=False)
+
+
+def _fill(fields: dict[str, Any], found: Mapping[str, Any]) -> None:
+    for name, value in found.items():
+        if name and value and not fields.get(name):
+            fields[name] = value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which records are wanted; an empty field takes all.
+
+    Attributes:
+        kinds: kinds, or what stands before their dot.
+        agent, task, thread, channel, turn: of what the record belongs to; a task by its name or id.
+    """
+
+    kinds: frozenset[str] = frozenset()
+    agent: str = ""
+    task: str = ""
+    thread: str = ""
+    channel: str = ""
+    turn: str = ""
+
+    def takes(self, record: Record) -> bool:
+        """Return whether a record, completed by :class:`Known`, is wanted."""
+        fields = record.fields
+        if self.kinds and not self.kinds & {record.kind, record.kind.partition(".")[0]}:
+            return False
+        wanted = ((self.agent, "agent"), (self.thread, "thread_id"), (self.channel, "channel"), (self.turn, "turn_id"))
+        if any(value and fields.get(name) != value for value, name in wanted):
+            return False
+        return not self.task or self.task in {fields.get("task"), fields.get("task_id")}
+
+
+def linked(record: Record, ids: frozenset[str]) -> frozenset[str]:
+    """Return the ids that a record ties to `ids`, these among them; empty where it has nothing to do with them."""
+    own = frozenset(str(record.fields[name]) for name in _LINKS if record.fields.get(name))
+    subjects = frozenset(str(record.fields.get("subject") or "").split(", ")) if record.kind == "act.done" else own
+    return own | ids if (own | subjects) & ids else frozenset()
+
+
+def is_lifecycle(record: Record) -> bool:
+    """Tell whether a record says that a process began, ended or was in trouble."""
+    return record.kind.startswith(_LIFECYCLE)

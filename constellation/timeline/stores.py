@@ -1,0 +1,185 @@
+"""What the stores of a home tell of what happened: the ledger of fires, turns, approvals, tool calls, deliveries.
+
+A store is read as it is at the first question, on a connection of its own that cannot write, and that waits for nobody
+who has locked the file.
+"""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from constellation.timeline.records import Record
+from turnkeeper.config.home import Home
+from turnkeeper.storage.sqlite_files import reader
+from turnkeeper.times import from_us, rfc3339
+
+_WAIT_S = 0.25  # for a store that somebody has locked
+_OWN = frozenset({"at", "kind"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be read.
+
+    Attributes:
+        since_us, until_us: the time, in microseconds since 1970, both ends included.
+        ids: only records that name one of these; empty for all.
+    """
+
+    since_us: int
+    until_us: int
+    ids: frozenset[str] = frozenset()
+
+    def in_time(self, at_us: int) -> bool:
+        """Tell whether an instant is wanted."""
+        return self.since_us <= at_us <= self.until_us
+
+
+class Stores:
+    """The databases of a home.
+
+    Args:
+        home: whose.
+        skipped: takes the name of each that cannot be read, and why.
+    """
+
+    def __init__(self, home: Home, skipped: dict[str, str]) -> None:
+        self._home, self._skipped = home, skipped
+        self._open: dict[Path, sqlite3.Connection] = {}
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for store in self._open.values():
+            store.close()
+
+    def read(self, wanted: Wanted) -> list[Iterator[Record]]:
+        """Return what each table tells, by time."""
+        ledger = [self._of_store("task-runner", self._home.schedules_db, query, wanted) for query in _LEDGER]
+        return ledger + [self._of_store("agent-runtime", self._home.agent_db, query, wanted) for query in _TURNS]
+
+    def _of_store(self, process: str, path: Path, query: str, wanted: Wanted) -> Iterator[Record]:
+        store = self._store(path)
+        if store is None:
+            return
+        asked = {"since": wanted.since_us, "until": wanted.until_us, "ids": json.dumps(sorted(wanted.ids))}
+        try:
+            for row in store.execute(_within(query, wanted), asked):
+                fields = {name: _value(name, row[name]) for name in row.keys() if name not in _OWN}  # noqa: SIM118
+                yield Record(row["at"], path.name, row["kind"], process, plain(fields))
+        except sqlite3.Error as error:
+            self._skipped[path.name] = f"cannot be read: {error}"
+
+    def _store(self, path: Path) -> sqlite3.Connection | None:
+        """Return a store for reading, as it is now; None where it cannot be read, or is not there."""
+        if path not in self._open and path.name not in self._skipped:
+            try:
+                if path.exists():
+                    self._open[path] = reader(path, _WAIT_S)
+            except sqlite3.Error as error:
+                self._skipped[path.name] = f"cannot be read: {error}"
+        return self._open.get(path)
+
+    def _look_up(self, path: Path, query: str) -> Callable[[str], Mapping[str, Any] | None]:
+        """Return a function that finds one row by an id; it finds nothing where the store cannot be read."""
+
+        def find(key: str) -> Mapping[str, Any] | None:
+            store = self._store(path)
+            with contextlib.suppress(sqlite3.Error):
+                row = store.execute(query, [key]).fetchone() if store is not None else None
+                return dict(row) if row is not None else None
+            return None
+
+        return find
+
+    def lookups(self) -> dict[str, Callable[[str], Mapping[str, Any] | None]]:
+        """Return what :class:`Known` looks up, by the names of its parameters."""
+        agent_db = self._home.agent_db
+        return {
+            "turn": self._look_up(agent_db, _TURN),
+            "question": self._look_up(agent_db, "SELECT turn_id FROM interrupts WHERE interrupt_id = ?"),
+            "task": self._look_up(self._home.schedules_db, _TASK),
+        }
+
+
+def _value(name: str, value: Any) -> Any:
+    return rfc3339(from_us(value)) if name.endswith("_at") and isinstance(value, int) else value
+
+
+def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that say something."""
+    return {name: value for name, value in fields.items() if value not in {None, ""}}
+
+
+def _within(query: str, wanted: Wanted) -> str:
+    named = "WHERE at BETWEEN :since AND :until"
+    if wanted.ids:
+        ids = "(SELECT value FROM json_each(:ids))"
+        named += f" AND (fire_id IN {ids} OR turn_id IN {ids})"  # nothing of this comes from outside
+    return f"SELECT * FROM ({query}) {named} ORDER BY at"  # noqa: S608
+
+
+_TURN = """
+SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = ?
+"""
+_TASK = """
+SELECT name AS task, channel, json_extract(definition, '$.agent') AS agent,
+    CASE coalesce(json_extract(definition, '$.thread_id'), '') WHEN '' THEN id WHEN 'each' THEN ''
+        ELSE json_extract(definition, '$.thread_id') END AS thread_id
+FROM tasks WHERE id = ?
+"""
+_LEDGER = (
+    """
+    SELECT fired_us AS at, 'fire.sent' AS kind, task_id, fire_id, attempt, turn_id, '' AS outcome, '' AS reason
+    FROM fires
+    UNION ALL
+    SELECT accepted_us, 'fire.accepted', task_id, fire_id, attempt, turn_id, '', '' FROM fires
+    UNION ALL
+    SELECT started_us, 'fire.running', task_id, fire_id, attempt, turn_id, '', '' FROM fires
+    UNION ALL
+    SELECT ended_us, 'fire.settled', task_id, fire_id, attempt, turn_id, outcome, reason FROM fires
+    """,
+    """
+    SELECT from_us AS at, 'outage.began' AS kind, '' AS fire_id, '' AS turn_id FROM outages
+    UNION ALL
+    SELECT to_us, 'outage.ended', '', '' FROM outages WHERE NOT lasts
+    """,
+)
+_TURNS = (
+    """
+    SELECT at_us AS at, CASE state WHEN 'STARTED' THEN 'turn.started' WHEN 'RESUMED' THEN 'turn.started'
+        WHEN 'HELD' THEN 'turn.held' WHEN 'RELEASED' THEN 'turn.released' ELSE 'turn.stopped' END AS kind,
+        turn_id, fire_id, attempt, thread_id, trigger,
+        CASE state WHEN 'STARTED' THEN 'start' WHEN 'RESUMED' THEN 'resume' ELSE '' END AS mode,
+        CASE WHEN state IN ('STARTED', 'RESUMED', 'HELD', 'RELEASED') THEN '' ELSE lower(state) END AS state
+    FROM turn_events
+    """,
+    """
+    SELECT at, interrupts.kind AS asked, moments.kind, interrupt_id, turn_id, '' AS fire_id, thread_id, channel, tool,
+        missing_scope, CASE moments.kind WHEN 'interrupt.resolved' THEN decision END AS decision,
+        CASE moments.kind WHEN 'interrupt.resolved' THEN decided_by END AS via
+    FROM interrupts JOIN (
+        SELECT number, created_at_us AS at, 'interrupt.raised' AS kind FROM interrupts
+        UNION ALL
+        SELECT number, resolved_at_us,
+            CASE decision WHEN 'expired' THEN 'interrupt.expired' ELSE 'interrupt.resolved' END
+        FROM interrupts
+        UNION ALL
+        SELECT number, reminded_at_us, 'interrupt.reminded' FROM interrupts
+        UNION ALL
+        SELECT number, escalated_at_us, 'interrupt.escalated' FROM interrupts
+    ) AS moments USING (number)
+    """,
+    """
+    SELECT messages.at_us AS at, 'tool.called' AS kind, turn_id, '' AS fire_id,
+        json_extract(call.value, '$.name') AS tool, json_extract(call.value, '$.id') AS call_id
+    FROM messages, json_each(messages.tool_calls_json) AS call WHERE messages.tool_calls_json <> ''
+    """,
+    """
+    SELECT settled_at_us AS at, 'fire.' || state AS kind, turn_id, fire_id, attempt, agent, thread_id, channel, reason
+    FROM deliveries
+    """,
+)
