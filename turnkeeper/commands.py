@@ -25,21 +25,8 @@ PACKAGES = {
         *("threads", "categories", "workspace", "memory", "graph", "assistants", "inbox", "interrupts"),
     ),
     "constellation.cli": (
-        *(
-            "init",
-            "up",
-            "down",
-            "restart",
-            "status",
-            "logs",
-            "events",
-            "demo",
-            "doctor",
-            "backup",
-            "restore",
-            "escalate",
-        ),
-        *("quiet", "config", "keys", "service", "watchdog"),
+        *("init", "model", "up", "down", "restart", "status", "logs", "events", "demo", "doctor", "backup"),
+        *("restore", "escalate", "quiet", "config", "keys", "service", "watchdog"),
     ),
     "task_runner.cli": ("emit", "task", "loop"),
 }

@@ -4,8 +4,13 @@ from turnkeeper.commands import App, Later, Panel
 
 PEOPLE = {
     "init": Later(
-        "constellation.cli.commands:init",
+        "constellation.install.setup:init",
         "Create the state directory, with a config.toml that explains every setting.",
+        Panel.START,
+    ),
+    "model": Later(
+        "constellation.cli.commands:model",
+        "Show the model, or use another: check it, write it into config.toml, and restart agent-runtime if it runs.",
         Panel.START,
     ),
     "up": Later(

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from constellation.inspect.condition import examine, findings, newer_stores
+from constellation.install import setup
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
-from constellation.install.init import import_threads, initialise, install_packages, look_at, next_steps, take_on
 from constellation.supervisor import markers, terminals
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn
 from constellation.supervisor.escalation import check_alert, send_now
@@ -25,7 +25,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
-from turnkeeper.console import Column, Output, OutputOption, home, note, plain, show_rows, when
+from turnkeeper.console import Column, Output, OutputOption, home, note, plain, show_record, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
@@ -33,53 +33,6 @@ from turnkeeper.event_log import record_act
 from turnkeeper.storage.files import machine_errors
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
 from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
-
-
-def init(
-    example: Annotated[
-        bool, typer.Option("--example", help="Also write an example workspace and two example tasks.")
-    ] = False,
-    graph: Annotated[
-        str | None,
-        typer.Option(
-            "--graph",
-            metavar="REF",
-            help="Run this LangGraph graph: ./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.",
-        ),
-    ] = None,
-    threads: Annotated[
-        Path | None,
-        typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite."),
-    ] = None,
-    install: Annotated[
-        bool, typer.Option("--install", help="With --graph: first install the packages that the project lacks.")
-    ] = False,
-) -> None:
-    """Create the state directory, with a config.toml that explains every setting.
-
-    Files that exist are left as they are, so running it twice is safe. With --graph, the graph is loaded first, as the
-    agent runtime will load it; if that fails, nothing is written. The same holds for the file of --threads.
-
-    Example: turnkeeper init --graph ./langgraph.json:agent
-    """
-    place = home()
-    if install:
-        install_packages(place, graph)
-    with spinner("loading the graph"):
-        project = look_at(place, graph) if graph else None
-    if threads is not None:
-        import_threads(place, threads, dry_run=True)
-    written = initialise(place, example=example)
-    written += [path for path in take_on(place, project) if path not in written] if project else []
-    for path in written:
-        note(f"wrote {path}")
-    if not written:
-        note(f"{place.root} is already complete")
-    if threads is not None:
-        note(import_threads(place, threads))
-    for line in next_steps(place, project, example=example):
-        note(line)
-
 
 config = typer.Typer(help="Show the settings.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -330,6 +283,29 @@ def restart(
     with spinner("restarting"):
         ended = _await(place, id_, clock)
     note(f"agent-runtime restarted (pid {ended.get('pid')}); its handoff is in agent0's inbox")
+
+
+def model(
+    name: Annotated[str | None, typer.Argument(help="offline, or a name such as openai:gpt-5.")] = None,
+    base_url: setup.AddressOption = None,
+    key_file: setup.KeyFileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the model, or use another: check it, write it into config.toml, and restart agent-runtime if it runs.
+
+    A key goes into .env in the home, which nobody else can read. On a terminal you are asked for one if there is none.
+
+    Example: turnkeeper model openai:gpt-5
+    """
+    place = home()
+    place.check()
+    if (name, base_url, key_file) != (None, None, None):
+        setup.set_model(place, setup.chosen_model(place, name, base_url, key_file))
+        if process_of(place, AGENT_RUNTIME) is not None:
+            restart(None)
+    present = load_settings(place).model.model_dump()
+    lines = [(key, str(value)) for key, value in present.items() if value != ""]
+    show_record(present, output, name_key="name", lines=lines)
 
 
 def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:

@@ -171,7 +171,8 @@ def _time_in_question(session: Session, task: Task, text: str, now: datetime) ->
         at = this_second if event is None else event.last_at
     else:
         timetable = timetable_of(task.definition)
-        at = timetable.last_at_or_before(min(now, task.cursor_at)) or timetable.next_after(now) or now
+        last = timetable.last_at_or_before(min(now, task.cursor_at))
+        at = last if last is not None and last >= task.created_at else timetable.next_after(now) or last or now
         newest = next(iter(session.fires.history(task.id, 1)), None)
         if newest is not None and newest.kind is FireKind.MANUAL and (newest.nominal_at >= at or at > now):
             at = newest.nominal_at

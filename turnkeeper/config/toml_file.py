@@ -1,5 +1,6 @@
 """Reading TOML that a person wrote: bounded, from a plain file, with the line of whatever is wrong."""
 
+import json
 import os
 import re
 import stat
@@ -97,6 +98,27 @@ def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"is not UTF-8 at byte {error.start}", where=str(path)) from error
+
+
+def with_key(text: str, table: str, key: str, value: str) -> str:
+    r"""Return TOML with a text as `key` of `[table]`: in its line, else in that of its default behind a `#`, else new.
+
+    >>> with_key('[model]\n# name = "offline"\n[memory]\n', "model", "name", "openai:gpt-5")
+    '[model]\nname = "openai:gpt-5"\n[memory]\n'
+    """
+    lines, wanted = text.splitlines(), f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
+    begin = next((number for number in headers if (_HEADER.match(lines[number]) or [""] * 3)[2] == table), None)
+    if begin is None:
+        return "\n".join([*lines, *([""] if lines else []), f"[{table}]", wanted, ""])
+    end = next((number for number in headers if number > begin), len(lines))
+    stated = [number for mark in ("", r"#\s*") for number in range(begin + 1, end)
+              if re.match(rf"\s*{mark}{re.escape(key)}\s*=", lines[number])]  # fmt: skip
+    if stated:
+        lines[stated[0]] = wanted
+    else:
+        lines.insert(begin + 1, wanted)
+    return "\n".join([*lines, ""])
 
 
 def line_of(text: str, at: Location) -> int:

@@ -202,3 +202,10 @@ async def test_fires_beside_the_schedule_are_told_and_without_a_time_the_newest_
     assert answer.at.ToDatetime(UTC) == T0 + timedelta(seconds=60)
     assert "~mabc was asked for by hand: pending." in answer.lines[-1]
     assert answer.fire.outcome == "pending"
+
+
+async def test_of_a_task_that_was_never_due_the_next_time_is_told(rig: Rig) -> None:
+    await rig.create(cron="0 7 * * *")
+    answer = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
+    assert answer.verdict == "future"
+    assert "2026-03-03T07:00:00Z" in " ".join(answer.lines)

@@ -1,0 +1,139 @@
+"""`turnkeeper init` and `turnkeeper model`, as a person in a terminal and as a script meets them."""
+
+import os
+import pty
+import select
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from constellation.install.init import config_text
+from constellation.install.setup import key_name
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+
+KEY = "sk-planted-0123456789abcdef"
+PROGRAM = (sys.executable, "-m", "constellation")
+PATIENCE_S = 60
+CLEAN = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+
+
+def typed(home: Home, *argv: str, answers: Sequence[tuple[str, str]]) -> tuple[int, str]:
+    """Run a command on a terminal, typing each answer after its question; return the exit code and the screen."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, "--home", str(home.root), *argv],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=CLEAN,
+        close_fds=True,
+    )
+    os.close(theirs)
+    screen, left = "", [*answers]
+    with suppress(OSError):  # the terminal is gone
+        while select.select([ours], [], [], PATIENCE_S)[0] and (read := os.read(ours, 4096)):
+            screen += read.decode()
+            if left and left[0][0] in screen.rpartition("\n")[2] and screen.endswith(" "):  # it reads
+                os.write(ours, f"{left.pop(0)[1]}\n".encode())
+    os.close(ours)
+    assert not left, screen
+    return process.wait(PATIENCE_S), screen
+
+
+def run(home: Home, *argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    program = [*PROGRAM, "--home", str(home.root), *argv]
+    return subprocess.run(program, input=text, capture_output=True, text=True, env=CLEAN, check=False)
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:  # short, as the paths of sockets have to be
+        yield Home(root=Path(folder) / "home")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_enter_four_times_makes_a_home(home: Home) -> None:
+    questions = ("Model", "Time zone", "example", "service")
+    code, screen = typed(home, "init", answers=[(question, "") for question in questions])
+    assert (code, "next: turnkeeper up" in screen) == (0, True)
+    assert load_settings(home).model.name == "offline"
+    assert (home.tasks / "example.toml").exists()
+    assert home.config.read_text() == config_text()
+
+
+def test_a_model_its_key_and_a_zone_are_taken_and_the_key_is_never_shown(home: Home) -> None:
+    answers = [
+        ("Model", "openai:gpt-5"),
+        ("Address", "http://127.0.0.1:9/v1"),
+        ("OPENAI_API_KEY", KEY),
+        ("Time zone", "Europe/Rigga"),
+        ("Time zone", "Europe/Riga"),
+        ("example", "n"),
+        ("service", "n"),
+    ]
+    code, screen = typed(home, "init", answers=answers)
+    assert (code, KEY in screen, "did you mean Europe/Riga?" in screen) == (0, False, True)
+    settings = load_settings(home)
+    assert settings.model.model_dump(exclude={"daily_token_cap"}) == {
+        "name": "openai:gpt-5",
+        "base_url": "http://127.0.0.1:9/v1",
+    }
+    assert settings.scheduler.timezone == "Europe/Riga"
+    assert f"OPENAI_API_KEY={KEY}\n" in home.environment.read_text()
+    assert (mode(home.environment), mode(home.config), [*home.tasks.iterdir()]) == (0o600, 0o600, [])
+
+
+def test_nothing_is_asked_without_a_terminal_or_with_an_option(home: Home) -> None:
+    done = run(home, "init")
+    assert (done.returncode, done.stdout, "Model" in done.stderr) == (0, "", False)
+    again = Home(root=home.root.with_name("again"))
+    assert typed(again, "init", "--yes", answers=[])[0] == 0
+    third = Home(root=home.root.with_name("third"))
+    code, screen = typed(third, "init", "--tz", "Asia/Tokyo", "--example", answers=[])
+    assert (code, "[offline]" in screen, load_settings(third).scheduler.timezone) == (0, False, "Asia/Tokyo")
+    assert "already complete" in typed(third, "init", answers=[])[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--tz", "Mars/Base"), "is not a time zone"),
+        (("--model", "two words"), "is not the name of a model"),
+        (("--model", "openai:gpt-5", "--key-file", "-"), "is not one word"),
+    ],
+)
+def test_wrong_options_write_nothing(home: Home, argv: tuple[str, ...], said: str) -> None:
+    done = run(home, "init", *argv, text="two words")
+    assert (done.returncode, said in done.stderr, home.root.exists()) == (2, True, False), done.stderr
+    assert "two words" not in done.stderr or argv[1] == "two words"
+
+
+def test_a_model_is_shown_and_changed_by_one_command_and_only_if_it_can_be_made(home: Home) -> None:
+    run(home, "init")
+    before = {path: path.read_bytes() for path in (home.config, home.environment)}
+    done = run(home, "model", "openai:gpt-5")
+    assert (done.returncode, "OPENAI_API_KEY" in done.stderr) == (2, True), done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+    done = run(home, "model", "openai:gpt-5", "--base-url", "http://127.0.0.1:9/v1", "--key-file", "-", text=f"{KEY}\n")
+    assert (done.returncode, KEY in done.stdout + done.stderr) == (0, False), done.stderr
+    shown = run(home, "model").stdout
+    assert ("openai:gpt-5" in shown, "http://127.0.0.1:9/v1" in shown) == (True, True)
+    assert run(home, "model", "offline").returncode == 0
+    assert load_settings(home).model.base_url == ""
+    assert KEY in home.environment.read_text()
+
+
+@pytest.mark.parametrize(("model", "key"), [("offline", ""), ("x", ""), ("xai:grok-4", "XAI_API_KEY")])
+def test_a_provider_has_a_variable_for_its_key(model: Any, key: str) -> None:
+    assert key_name(model) == key
