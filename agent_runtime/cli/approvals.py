@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,14 @@ from turnkeeper.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
+ForTaskOption = Annotated[
+    bool,
+    typer.Option("--for-task", help="From now on the same call of this task runs without a question."),
+]
+AnyValueOption = Annotated[
+    list[str] | None,
+    typer.Option("--any-value", metavar="ARG", help="With --for-task: whatever the value of this argument is."),
+]
 _KEYS = ("id", "decision", "message")  # of a decision in a JSON list, beside its args
 _COLUMNS = columns(
     "ID=interrupt_id KIND CHANNEL TASK=task_name SINCE=created_at EXPIRES=expires_at STATUS +THREAD=thread_id "
@@ -62,16 +70,22 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
     lines = lines_of(
         row,
         "approval=interrupt_id kind asks arguments missing_scope category task=task_name turn=turn_id thread=thread_id "
-        "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because refused answer_with",
+        "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because refused "
+        "only_once=once_only answer_with",
         asks=_question(row) if asks is None else texts.request_text(asks),
         expires=_end_of(row),
         because="" if waits else row["message"],
         arguments=json.dumps(row["args"], indent=2, ensure_ascii=False) if row["tool"] else "",
         status=row["status"] + (f" ({row['decision']})" if row["decision"] else ""),
         refused=row["message"] if waits else "",
-        answer_with="\n".join([resolve_command(row), *texts.ways(row)[1:]]) if waits else "",
+        only_once=row["once_only"] if waits and row["task_name"] else "",
+        answer_with="\n".join([resolve_command(row), *_other_ways(row)]) if waits else "",
     )
     show_record(row, output, name_key="interrupt_id", lines=lines)
+
+
+def _other_ways(row: Row) -> list[str]:
+    return [*(["--approve --for-task"] if texts.can_stand(row) else []), *texts.ways(row)[1:]]
 
 
 def _question(row: Row) -> str:
@@ -111,6 +125,8 @@ def resolve(
             help="Decide the Nth of several calls otherwise: '2 reject why', '3 edit {…}', '4 respond text'.",
         ),
     ] = None,
+    for_task: ForTaskOption = False,
+    any_value: AnyValueOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Decide what waits. Approving allows this call with these arguments, once, and grants nothing else.
@@ -119,6 +135,10 @@ def resolve(
 
     Example: turnkeeper approvals resolve 3f2a9c01 --reject "not today"
     """
+    if (for_task or any_value) and not approve:
+        raise InvalidInput("only an approval can hold for the task", where="--for-task", hint="add --approve")
+    if any_value and not for_task:
+        raise InvalidInput("says something only with --for-task", where="--any-value")
     given = _decision(approve=approve, reject=reject, edit=edit, respond=respond, answer=answer, why=why, calls=call)
     row = _find(approval, change)
     # The service takes the same decision twice, for callers whose answer was lost; of what expired it says what to do.
@@ -126,7 +146,8 @@ def resolve(
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")
     decision, message, args_json = given if not call else _call_by_call(row, given, call)
-    done = to_json(change("ResolveInterrupt", _request(row, decision, message, args_json)))
+    standing = {"for_task": for_task, "any_value": any_value or ()}
+    done = to_json(change("ResolveInterrupt", _request(row, decision, message, args_json, **standing)))
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
     if answer is not None:
@@ -134,7 +155,31 @@ def resolve(
     asks = texts.request_in(row)
     if asks is not None and asks.form == "inbox" and why:
         note("this graph takes no reason with a rejection: it is on record, and the graph does not read it")
+    if done["exception"]:
+        number, revoke = done["exception"], "turnkeeper approvals exceptions revoke"
+        note(f"standing exception {number}: the same call of task {row['task_name']} runs without a question from now")
+        note(f"end it with: {revoke} {number}")
     note(f"the turn goes on: turnkeeper turns show {done['turn_id']}")
+
+
+@app.command("approve")
+def approve_(
+    approval: ApprovalId,
+    for_task: ForTaskOption = False,
+    any_value: AnyValueOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run the call as it is, once; or with --for-task from now on, as a standing exception of its task.
+
+    A standing exception allows the same tool with the same arguments, in turns that the task starts. `exceptions list`
+    shows it and `exceptions revoke` ends it; it also ends when the task or its category may do less.
+
+    Example: turnkeeper approvals approve 3f2a9c01 --for-task
+    """
+    resolve(
+        approval, approve=True, edit=None, respond=None, answer=None, call=None,
+        for_task=for_task, any_value=any_value, output=output,
+    )  # fmt: skip
 
 
 @app.command("decide")
@@ -159,12 +204,15 @@ def decide(
             help="A list of objects with id, decision (approve, reject, edit, answer), message and args.",
         ),
     ] = "",
+    for_task: Annotated[bool, typer.Option("--for-task", hidden=True)] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Decide several approvals at once: all of them, or none if one cannot be decided so. A turn goes on once.
 
     Example: turnkeeper approvals decide --approve 3f2a9c01 --reject "77b0e2d4 not today"
     """
+    if for_task:
+        raise _one_at_a_time()
     given = [
         *((id_, "approve", "", "") for id_ in approve or ()),
         *((id_, "reject", text, "") for id_, text in _parts(reject)),
@@ -179,6 +227,11 @@ def decide(
     answered = change("ResolveInterrupts", wire.ResolveInterruptsRequest(decisions=requests))
     done = [to_json(one) for one in answered.interrupts]
     show_rows(done, _COLUMNS, output, name_key="interrupt_id", footer="all of these are decided")
+
+
+def _one_at_a_time() -> InvalidInput:
+    what = "a standing exception is given with one approval, never with several decisions"
+    return InvalidInput(what, where="--for-task", hint="run: turnkeeper approvals approve ID --for-task")
 
 
 def _parts(given: list[str] | None) -> Iterator[tuple[str, str]]:
@@ -199,6 +252,8 @@ def _listed(text: str) -> list[Any]:
 
 def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
     """Return a decision of a JSON list."""
+    if "for_task" in one:
+        raise _one_at_a_time()
     said = {"id": "", "decision": "", "message": ""} | {key: one[key] for key in one if key != "args"}
     if odd := [key for key, value in said.items() if not isinstance(value, str) or key not in _KEYS]:
         what = f"{odd[0]!r} is no text" if odd[0] in _KEYS else f"unknown key {odd[0][:40]!r}"
@@ -207,13 +262,14 @@ def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
     return (*(said[key] for key in _KEYS), "" if args is None else json.dumps(args, ensure_ascii=False))
 
 
-def _request(row: Row, decision: str, message: str, args_json: str) -> Any:
+def _request(row: Row, decision: str, message: str, args_json: str, **standing: Any) -> Any:
     return wire.ResolveInterruptRequest(
         interrupt_id=row["interrupt_id"],
         decision=decision,
         message=message,
         args_json=args_json,
         args_hash=row["args_hash"],
+        **standing,
     )
 
 
@@ -299,3 +355,56 @@ def _among(found: list[Row], given: str) -> Row:
     among = waiting if any(row["interrupt_id"].startswith(given) for row in waiting) else found
     exact = [row for row in found if row["interrupt_id"] == given]
     return find(exact or among, "interrupt_id", given, "approval")
+
+
+excepted = typer.Typer(
+    help="Standing exceptions: calls of tasks that run without a question.", rich_markup_mode=None, no_args_is_help=True
+)
+app.add_typer(excepted, name="exceptions")
+_EXCEPTIONS = columns(
+    "NO=number TASK=task_name CALL USES LAST_USED=last_used_at GIVEN=given_at +BY=given_by +CATEGORY "
+    "+REVISION=category_revision +NEEDS=missing_scope",
+    call=lambda row: clipped(_allowed(row), 60),
+)
+_ENDED = columns("ENDED=ended_at WHY=ended_why")
+
+
+def _allowed(row: Mapping[str, Any]) -> str:
+    """Return the calls that an exception allows, as a call; of what may have any value, a star."""
+    parts = (
+        f"{name}=*" if name in row["any_value"] else f"{name}={json.dumps(value, ensure_ascii=False)}"
+        for name, value in row["args"].items()
+    )
+    return f"{row['tool']}({', '.join(parts)})"
+
+
+@excepted.command("list")
+def list_exceptions(
+    task: Annotated[str, typer.Option("--task", help="Only those of this task.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those that ended, with why.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the calls of tasks that run without a question, the newest first: `arg=*` may have any value.
+
+    Example: turnkeeper approvals exceptions list
+    """
+    found = rows(read, "ListExceptions", wire.ListExceptionsRequest(all=everything))
+    found = [row for row in found if task in {"", row["task_name"], row["task_id"]}]
+    live = any(not row["ended_at"] for row in found)
+    footer = "end one with: turnkeeper approvals exceptions revoke NO" if live else "no standing exception holds"
+    show_rows(found, (*_EXCEPTIONS, *(_ENDED if everything else ())), output, name_key="number", footer=footer)
+
+
+@excepted.command("revoke")
+def revoke(
+    number: Annotated[int, typer.Argument(metavar="NO", min=1, help="Its number, as in the list.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a standing exception: the next such call is put to you again. What it allowed before stays on record.
+
+    Example: turnkeeper approvals exceptions revoke 3
+    """
+    done = to_json(change("RevokeException", wire.RevokeExceptionRequest(number=number)))
+    words = "exception=number task=task_name call uses ended=ended_at why=ended_why"
+    lines = lines_of(done, words, exception=str(number), call=_allowed(done), uses=str(done["uses"]))
+    show_record(done, output, name_key="number", lines=lines)

@@ -179,6 +179,11 @@ def resolve_command(interrupt: Mapping[str, Any]) -> str:
     return f"{command} {ways(interrupt)[0]}"
 
 
+def can_stand(interrupt: Mapping[str, Any]) -> bool:
+    """Return whether an author can approve what he is asked for its task, from now on."""
+    return interrupt["kind"] != "question" and bool(interrupt["task_name"]) and not interrupt["once_only"]
+
+
 def ways(interrupt: Mapping[str, Any]) -> list[str]:
     """Return the options by which what an author is asked can be decided.
 

@@ -45,6 +45,7 @@ from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.turns import interval, turns, worker
+from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2
@@ -293,7 +294,10 @@ class _Basis:
         )
         messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
         subagents = Subagents(lambda: make_model(self.settings.model, self.home, clock=clock, environ=self.environ))
-        specs = self._tools(workspace, messages, store, categories, subagents)
+        loops = Loops(store, categories, home=self.home, clock=self.clock)
+        self.stack.push_async_callback(loops.close)
+        excepted = StandingExceptions(store, categories, loops.task, log)
+        specs = self._tools(workspace, messages, store, loops, subagents)
         engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
         parts = turns.Parts(
             store=store,
@@ -307,6 +311,7 @@ class _Basis:
             log=log,
             failpoints=failpoints,
             waits=approval.Waits(**self.settings.approvals.model_dump()),
+            exceptions=excepted,
         )
         working = worker.Worker(
             parts,
@@ -325,6 +330,7 @@ class _Basis:
             worker=working,
             mailboxes=mailboxes,
             categories=categories,
+            exceptions=excepted,
             catalog=self.graphs.catalog,
             workspace=workspace,
             live=live,
@@ -357,12 +363,10 @@ class _Basis:
         workspace: Workspace,
         messages: AgentMessages,
         store: Store,
-        categories: Categories,
+        loops: Loops,
         subagents: Subagents,
     ) -> list[ToolSpec]:
-        """Return every tool there is; what they hold open is closed with the stack."""
-        loops = Loops(store, categories, home=self.home, clock=self.clock)
-        self.stack.push_async_callback(loops.close)
+        """Return every tool there is."""
         return [
             *workspace_tools(workspace),
             *agent_tools(messages),

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
 GUARDED = frozenset({"permission", "proposal"})
 _VERSION = "2."  # begins each binding; what an earlier version asked has the bare hash of the arguments
+ASKED_BEFORE = "an earlier version asked about it"
 APPROVED_WITH = "approved with "  # begins the message of an approval that came of a question of the graph's own
 LONGEST_TEXT = 256 << 10  # bytes
 LONGEST_ARGS = 4 << 20  # bytes
@@ -52,6 +53,9 @@ class RaisedInterrupt:
         timeout_s: of a bounded pause.
         args: of a call; of a question in a form that graphs share, what it asks about (:mod:`.forms`).
         told: of a call, whether its tool's name and its arguments, as they are shown, tell all that is asked for.
+        tool_hash: of a call, a digest of its tool's name, scope and code; empty where an earlier version asked.
+        arg_hashes: likewise a digest of each argument's content, by name.
+        once_only: likewise why an approval of it can only be for this one call; empty where it can be for its task.
     """
 
     interrupt_id: str
@@ -65,6 +69,9 @@ class RaisedInterrupt:
     allows_text: bool = False
     timeout_s: int = 0
     told: bool = False
+    tool_hash: str = ""
+    arg_hashes: Mapping[str, str] = field(default_factory=dict)
+    once_only: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +118,8 @@ class AskedCall:
         lacking: everything that it needs and the turn was not granted.
         missing_scope: the first of these, or the scope.
         told: name and arguments tell all: no other tool has the name, and nothing but its grant is lacking.
+        arg_hashes: a digest of each argument's content, by name.
+        once_only: why an approval can only be for this one call; empty where it can be for the task.
     """
 
     tool: str
@@ -123,6 +132,13 @@ class AskedCall:
     lacking: tuple[str, ...] = ()
     missing_scope: str = ""
     told: bool = False
+    arg_hashes: Mapping[str, str] = field(default_factory=dict)
+    once_only: str = ""
+
+    @property
+    def tool_hash(self) -> str:
+        """What tells the tool from every other one."""
+        return _digest([self.tool, self.scope, self.code])
 
     @property
     def key(self) -> str:
@@ -166,6 +182,9 @@ def ask(kind: Literal["permission", "proposal"], call: AskedCall, why: str) -> d
         "scope": call.missing_scope,
         "why": why,
         "told": call.told,
+        "tool_hash": call.tool_hash,
+        "arg_hashes": dict(call.arg_hashes),
+        "once_only": call.once_only,
     }
 
 
@@ -193,6 +212,9 @@ def read_interrupt(
             missing_scope=said["scope"],
             question=said["why"],
             told=said.get("told") is True,
+            tool_hash=said.get("tool_hash", ""),
+            arg_hashes=said.get("arg_hashes", {}),
+            once_only=said.get("once_only", ASKED_BEFORE),
         )
     if said.get("resume_on") == "trigger":
         return RaisedInterrupt(interrupt_id=interrupt_id, kind="pause", timeout_s=_pause_s(said.get("timeout_s")))

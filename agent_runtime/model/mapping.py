@@ -41,11 +41,13 @@ JSON_KEYS = {
         "ImportedThread": "thread_id channel state turns checkpoints waits",
         "Interrupt": "interrupt_id turn_id thread_id channel kind tool args args_hash missing_scope question "
         "allows_text task_name category status decision message created_at resolved_at expires_at reminded_at "
-        "escalated_at decided_by",
+        "escalated_at decided_by exception once_only",
         "MemoryEntry": "entry_id tier owner key text form origin written_by turn_id created_at updated_at",
         "Message": "role text tool_calls tool_call_id at",
         "Page": "page_id title tags origin lifecycle version updated_at sources attachments body",
         "RevalidationItem": "item_id page_id cause cause_version via state result turn_id note queued_at settled_at",
+        "StandingException": "number task_name task_id kind tool missing_scope args any_value category "
+        "category_revision interrupt_id given_by given_at uses last_used_at ended_at ended_by ended_why",
         "Thread": "thread_id channel agent task_name category status turns waiting tokens_in tokens_out first_at "
         "last_at last_turn_id graph",
         "ToolCall": "id name args",
@@ -57,6 +59,7 @@ JSON_KEYS = {
 RENAMED = {
     ("Channel", "channel"): "name",
     ("Interrupt", "args"): "args_json",
+    ("StandingException", "args"): "args_json",
     ("ToolCall", "args"): "args_json",
     **{("Graph", key): f"{key}_json" for key in ("context", "config", "input")},
 }

@@ -248,6 +248,10 @@ class InterruptRecord:
     resolved_at: datetime | None
     task_name: str
     category: str
+    tool_hash: str = ""
+    arg_hashes_json: str = ""
+    once_only: str = ""
+    exception: int = 0
     decided_by: str = ""
     remind_at: datetime | None = None
     reminded_at: datetime | None = None

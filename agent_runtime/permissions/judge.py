@@ -7,7 +7,7 @@ one call (`approve_once`), so it grants nothing else.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -78,6 +78,10 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
 )
 
 
+_NEVER_STANDING = {LOOPS: "makes tasks", RESTART: "stops the runtime"}
+_NEVER_LACKING = {"effect": "its task only reads", "subagents": "its category does not start this subagent"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Lack:
     """One thing that was not granted: of which kind, its value, and a sentence for the author."""
@@ -130,6 +134,18 @@ def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: Turn
     grants: dict[str, Any] = {name: getattr(now, name) | added[name] for name in GRANTS}
     category = replace(now, recurring=now.recurring or bool(added["recurring"]), **grants)
     return replace(context, category=category, read_only=context.read_only and not added["effect"])
+
+
+def once_only(scope: str, lacking: Collection[str]) -> str:
+    """Return why an author can approve such a call only each time; empty where he can for its task.
+
+    What makes more work, stops the runtime, starts an agent with a grant of its own or acts in a task that only reads
+    is more than one call again.
+    """
+    if scope in _NEVER_STANDING:
+        return f"{scope} {_NEVER_STANDING[scope]}"
+    kinds = {one.partition(":")[0] for one in lacking}
+    return next((why for kind, why in _NEVER_LACKING.items() if kind in kinds), "")
 
 
 def needs_proposal(scope: str, effect: str, context: TurnContext) -> bool:

@@ -14,7 +14,8 @@ from agent_runtime.model.decide import FINISHED, UNFINISHED
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import AGENT_KINDS
 from agent_runtime.model.turn import TurnRecord
-from agent_runtime.store import turn_reads
+from agent_runtime.permissions.exceptions import StandingException
+from agent_runtime.store import exceptions, turn_reads
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import candidates, deviations, interrupts, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, bearing_on_thread
@@ -227,6 +228,17 @@ def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest)
     return wire.ListInterruptsResponse(interrupts=[to_message(wire.Interrupt, record) for record in found])
 
 
+def list_exceptions(connection: Connection, request: wire.ListExceptionsRequest) -> wire.ListExceptionsResponse:
+    """Return the calls that authors allowed for their tasks, newest first."""
+    found = exceptions.listed(connection, task_id=request.task_id, include_ended=request.all)
+    return wire.ListExceptionsResponse(exceptions=[exception_message(one) for one in found])
+
+
+def exception_message(one: StandingException) -> wire.StandingException:
+    """Return a standing exception as the wire has it."""
+    return to_message(wire.StandingException, one, any_value=one.any_value, category_revision=one.category_revision)
+
+
 def list_candidates(connection: Connection, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:
     """Return what agents proposed, newest first."""
     found = pages.list_candidates(connection, channel=request.channel, include_decided=request.all)
@@ -323,6 +335,7 @@ LISTS: dict[str, Read] = {  # each is empty before anything ran
     "ListTurns": list_turns,
     "ListThreads": list_threads,
     "ListInterrupts": list_interrupts,
+    "ListExceptions": list_exceptions,
     "ListCandidates": list_candidates,
     "ListPages": list_pages,
     "ListDeviations": list_deviations,

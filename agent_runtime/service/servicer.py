@@ -24,6 +24,7 @@ from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import WAKES, Trigger, message_key, turn_id_of
 from agent_runtime.model.turn import Category, KeyRecord, TurnRecord
 from agent_runtime.permissions.categories import Categories, CategoryEntry
+from agent_runtime.permissions.exceptions import ForTask
 from agent_runtime.service import reads
 from agent_runtime.service.requests import FireIntake, read_label, read_message, read_request_id
 from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
@@ -33,6 +34,7 @@ from agent_runtime.store import turn_reads
 from agent_runtime.store.mail import terminal_delivery_of_turn
 from agent_runtime.store.turn_reads import get_interrupt
 from agent_runtime.store.turn_store import Store
+from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.worker import Worker
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -58,6 +60,7 @@ class Runtime:
     worker: Worker
     mailboxes: Mailboxes
     categories: Categories
+    exceptions: StandingExceptions
     catalog: Catalog
     workspace: Workspace
     live: LiveOutput
@@ -76,6 +79,7 @@ RULES = Rules(
             *(
                 "WatchConversation",
                 "ListInterrupts",
+                "ListExceptions",
                 "ListCandidates",
                 "ListCategories",
                 "ListGraphs",
@@ -92,6 +96,7 @@ RULES = Rules(
         "ImportThreads": "answer.threads.thread_id",
         "ResolveInterrupt": "answer.interrupt_id",
         "ResolveInterrupts": "answer.interrupts.interrupt_id",
+        "RevokeException": "answer.number",
         "DecideCandidate": "answer.candidate_id",
         "PutPage": "answer.page_id",
         "ImportPages": "answer.pages.page_id",
@@ -100,6 +105,10 @@ RULES = Rules(
         "PutMemory": "answer.entry_id",
         "UpdateMemory": "answer.entry_id",
         "ForgetMemory": "answer.entry_id",
+    },
+    author_fields={
+        "ResolveInterrupt": ("for_task", "any_value"),
+        "ResolveInterrupts": ("decisions.for_task", "decisions.any_value"),
     },
     # A reader of bridged events says which are kept, which may be forgotten, and ends the reader before it.
     reserved_methods=frozenset({"Fire", "FireStream", "FireBatches", "WatchEvents"}),
@@ -405,19 +414,49 @@ class Servicer(WorkspaceService):
             raise InvalidInput(f"must be 1 to {MOST_DECISIONS} decisions, not {len(ids)}", where="decisions")
         if twice := next((one for one in ids if ids.count(one) > 1), ""):
             raise InvalidInput(f"approval {twice[:64]} is decided twice", where="decisions")
+        if any(one.for_task for one in request.decisions):
+            what = "a standing exception is given with one approval, never with several decisions"
+            raise InvalidInput(what, where="for_task", hint="run: turnkeeper approvals approve ID --for-task")
         return wire.ResolveInterruptsResponse(interrupts=await self._decide(request.decisions))
+
+    async def ListExceptions(  # noqa: N802
+        self, request: wire.ListExceptionsRequest, _context: Any
+    ) -> wire.ListExceptionsResponse:
+        """Return standing exceptions, newest first, after those are ended that hold no more."""
+        await self._runtime.exceptions.review(request.task_id)
+        return await self._store.read(reads.list_exceptions, request)
+
+    async def RevokeException(  # noqa: N802
+        self, request: wire.RevokeExceptionRequest, _context: Any
+    ) -> wire.StandingException:
+        """End a standing exception; the next call is asked about again."""
+        return reads.exception_message(await self._runtime.exceptions.revoke(request.number, str(current())))
 
     async def _decide(self, requests: Sequence[wire.ResolveInterruptRequest]) -> list[wire.Interrupt]:
         decisions = [(one.interrupt_id, await self._read_decision(one), one.args_hash) for one in requests]
-        records = await self._store.decide(decisions, str(current()))
+        for_task = await self._for_task(requests[0])
+        records = await self._store.decide(decisions, str(current()), for_task)
         for record in records:
+            given: dict[str, Any] = {"exception": record.exception} if record.exception else {}
             self._runtime.log.emit(
                 "interrupt.resolved", interrupt_id=record.interrupt_id, turn_id=record.turn_id,
-                decision=record.decision, via=record.decided_by,
+                decision=record.decision, via=record.decided_by, **given,
             )  # fmt: skip
         for thread_id in {record.thread_id for record in records}:
             self._runtime.worker.answered(thread_id)
         return [to_message(wire.Interrupt, record) for record in records]
+
+    async def _for_task(self, request: wire.ResolveInterruptRequest) -> ForTask | None:
+        """Return the exception that is asked for beside an approval; None for none. Raises InvalidInput, Denied."""
+        if not request.for_task:
+            if request.any_value:
+                raise InvalidInput("says something only with for_task", where="any_value")
+            return None
+        if request.decision != "approve":
+            raise InvalidInput("only an approval can hold for the task", where="for_task")
+        asked = await self._store.read(get_interrupt, request.interrupt_id)
+        category = self._runtime.categories.get(asked.category if asked is not None else "")
+        return ForTask(any_value=tuple(dict.fromkeys(request.any_value)), category=category)
 
     async def _read_decision(self, request: wire.ResolveInterruptRequest) -> AuthorDecision:
         asked = await self._store.read(lambda connection: get_interrupt(connection, request.interrupt_id))

@@ -180,10 +180,47 @@ interrupts = sa.Table(
     sa.Column("escalated_at_us", sa.BigInteger),
     sa.Column("expires_at_us", sa.BigInteger),
     sa.Column("decided_by", TEXT, nullable=False, server_default=""),  # PROGRAM/SURFACE/KEY
+    # Of a tool call: digests of its tool and of each argument, and why it can be approved only each time.
+    sa.Column("tool_hash", TEXT, nullable=False, server_default=""),
+    sa.Column("arg_hashes_json", TEXT, nullable=False, server_default=""),
+    sa.Column("once_only", TEXT, nullable=False, server_default="an earlier version asked about it"),
+    sa.Column("exception", sa.BigInteger, nullable=False, server_default="0"),  # given with the decision, or behind it
     sa.CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
     sa.CheckConstraint("status IN ('pending', 'resolved', 'void')", name="interrupts_status"),
     sa.Index("interrupts_by_turn", "turn_id", "number"),
     sa.Index("interrupts_by_status", "status"),
+)
+
+# Calls of tasks that their author allowed from now on. Their numbers are theirs for ever.
+exceptions = sa.Table(
+    "exceptions",
+    metadata,
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("interrupt_id", TEXT, nullable=False),  # with whose approval it was given
+    sa.Column("task_id", TEXT, nullable=False),
+    sa.Column("task_name", TEXT, nullable=False),
+    # As in that question; of an argument in `any_value` only the name counts.
+    sa.Column("kind", TEXT, nullable=False),
+    sa.Column("tool", TEXT, nullable=False),
+    sa.Column("missing_scope", TEXT, nullable=False),
+    sa.Column("args_json", TEXT, nullable=False),
+    sa.Column("args_hash", TEXT, nullable=False),
+    sa.Column("tool_hash", TEXT, nullable=False),
+    sa.Column("arg_hashes_json", TEXT, nullable=False),
+    sa.Column("any_value_json", TEXT, nullable=False),
+    sa.Column("category", TEXT, nullable=False),
+    sa.Column("category_json", TEXT, nullable=False),  # what it granted then
+    sa.Column("given_by", TEXT, nullable=False),  # PROGRAM/SURFACE/KEY
+    sa.Column("given_at_us", sa.BigInteger, nullable=False),
+    sa.Column("uses", sa.BigInteger, nullable=False),
+    sa.Column("last_used_at_us", sa.BigInteger),
+    sa.Column("ended_at_us", sa.BigInteger),
+    sa.Column("ended_by", TEXT, nullable=False),
+    sa.Column("ended_why", TEXT, nullable=False),
+    sa.CheckConstraint("(ended_at_us IS NULL) = (ended_why = '')", name="exceptions_ended"),
+    sa.CheckConstraint("task_id <> ''", name="exceptions_task"),
+    sa.Index("exceptions_of_task", "task_id", **partial("ended_at_us IS NULL")),
+    **NEVER_AGAIN,
 )
 
 # The conversation, as it was produced. A replayed step writes the same positions again, never new ones.

@@ -18,7 +18,8 @@ from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import ASIDE, FIRST_AGENT, OF_GRAPH, Trigger, TriggerHeader, turn_id_of
 from agent_runtime.model.turn import Category, InterruptRecord, PastThread, Said, TurnRecord
-from agent_runtime.store import mail, turn_reads, turn_writes
+from agent_runtime.permissions.exceptions import ForTask, StandingException
+from agent_runtime.store import exceptions, mail, turn_reads, turn_writes
 from agent_runtime.store.database import check_lease, take_lease
 from agent_runtime.store.turn_events import EventSource, add_event
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, started_by
@@ -291,22 +292,25 @@ class Store:
         turn_id: str,
         raised: Sequence[RaisedInterrupt],
         without_task: approval.Waits = approval.FOR_EVER,
-    ) -> tuple[list[str], list[str]]:
+        holding: Collection[int] = (),
+    ) -> exceptions.Asked:
         """Write that a turn waits for its author, of a turn `without_task` how long.
 
-        Return the ids of what is newly asked, and of what the author decided already, in a question of the graph's own.
+        What the author decided already, in a question of the graph's own or by a standing exception among `holding`, is
+        decided in the same transaction.
         """
         turn = _turn(connection, turn_id)
         turn_writes.mark_applied(connection, tuple(turn.answers))
         waits = approval.waits_of(turn, without_task)
         fresh = turn_writes.add_interrupts(connection, turn, raised, at, waits)
-        decided = _decide_as_approved(connection, at, turn_id, [one for one in raised if one.interrupt_id in fresh])
+        news = [one for one in raised if one.interrupt_id in fresh]
+        answered = exceptions.decide_at_once(connection, at, turn, news, holding)
         turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
         asked = tuple(item.interrupt_id for item in raised)
         summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
         by = started_by(turn)
         self._add_event(connection, turn, "INTERRUPTED", at, trigger=by, summary=summary, held_by=asked, turn=turn)
-        return [one for one in fresh if one not in decided], decided
+        return answered
 
     @_transaction
     def ask_again(
@@ -384,8 +388,8 @@ class Store:
         why = storable(error) or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
         changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
         turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
-        by, expired = started_by(turn), _unanswered(connection, turn)
-        told = "; ".join(filter(None, (why, expired)))
+        by, (expired, allowed) = started_by(turn), _asked_and_not(connection, turn)
+        told = "; ".join(filter(None, (why, expired, allowed)))
         add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=told, turn=turn)
         self.event_source.ended(connection, turn, ended, at)
         released = turn_writes.release_held(connection, turn.thread_id, at, why=expired)
@@ -467,17 +471,36 @@ class Store:
 
     @_transaction
     def decide(
-        self, connection: Connection, at: datetime, decisions: Sequence[tuple[str, AuthorDecision, str]], by: str = ""
+        self,
+        connection: Connection,
+        at: datetime,
+        decisions: Sequence[tuple[str, AuthorDecision, str]],
+        by: str = "",
+        for_task: ForTask | None = None,
     ) -> list[InterruptRecord]:
         """Store an author's decisions and by what they came: all of them, or none. The same again change nothing.
 
-        Each is of an interrupt, with the hash of the arguments that the author saw, or without.
+        Each is of an interrupt, with the hash of the arguments that the author saw, or without. `for_task` makes the
+        one approval a standing exception.
 
         Raises:
             NotFound: no such interrupt.
             Conflict: one is decided otherwise or withdrawn, or the arguments are not those that the author saw.
+            InvalidInput, Exhausted: as :func:`agent_runtime.store.exceptions.give`.
         """
-        return [self._decide(connection, at, *each, by) for each in decisions]
+        asked = [_interrupt(connection, one) for one, _, _ in decisions] if for_task is not None else []
+        done = [self._decide(connection, at, *each, by) for each in decisions]
+        for item in asked:
+            assert for_task is not None, "otherwise nothing was read"
+            exceptions.give(connection, at, item, _turn(connection, item.turn_id), for_task, by)
+        return [_interrupt(connection, one.interrupt_id) for one in done] if asked else done
+
+    @_transaction
+    def end_exceptions(
+        self, connection: Connection, at: datetime, ends: exceptions.Ends, by: str = ""
+    ) -> list[StandingException]:
+        """End standing exceptions, by number with the reason; return those that had not ended."""
+        return exceptions.end(connection, at, ends, by)
 
     def _decide(
         self,
@@ -528,22 +551,6 @@ class Store:
         self.event_source.happened(connection, subject.turn_id, state, at)
 
 
-def _decide_as_approved(
-    connection: Connection, at: datetime, turn_id: str, asked: Sequence[approval.RaisedInterrupt]
-) -> list[str]:
-    """Approve those calls that the author approved in questions of the graph's own; return their ids."""
-    decided = []
-    for item in asked:
-        if item.told:
-            before = turn_reads.interrupts_of(connection, [turn_id])[turn_id]
-            if mark := approval.approved_before(before, item):
-                settled = AuthorDecision(decision="approve", message=mark)
-                by = next(one.decided_by for one in before if one.interrupt_id in mark)
-                turn_writes.settle_interrupt(connection, item.interrupt_id, settled, at, by)
-                decided.append(item.interrupt_id)
-    return decided
-
-
 def _of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
     """Return what a turn that never starts says of its graph: as its thread's, whatever its trigger named."""
     newest = turn_reads.newest_on_thread(connection, trigger.thread_id)
@@ -557,11 +564,12 @@ def _turn(connection: Connection, turn_id: str) -> TurnRecord:
     return turn
 
 
-def _unanswered(connection: Connection, turn: TurnRecord) -> str:
-    """Return that an approval of a turn expired, or nothing."""
+def _asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str]:
+    """Return that an approval of a turn expired, and which calls its author had allowed; or nothing."""
     asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
     said = next((item.message for item in asked if item.decision == approval.EXPIRED), "")
-    return f"{approval.UNANSWERED}: {said}" if said else ""
+    allowed = [f"{item.tool} was {item.message}" for item in asked if exceptions.is_use(item)]
+    return f"{approval.UNANSWERED}: {said}" if said else "", ", ".join(dict.fromkeys(allowed))
 
 
 def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:

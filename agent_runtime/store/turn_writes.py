@@ -38,7 +38,10 @@ _COPIED = (  # columns that a turn's row has from its trigger
     *OF_GRAPH,
 )
 _INSTANTS = ("remind_at", "reminded_at", "escalate_at", "escalated_at", "expires_at")  # of a question
-_ASKED = ("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question")
+_ASKED = (
+    *("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question"),
+    *("tool_hash", "once_only"),
+)
 POSITIONS_APART = 100  # between two messages of a graph; an author's answers stand between them
 
 
@@ -139,6 +142,8 @@ def add_interrupts(
             thread_id=turn.thread_id,
             channel=turn.channel,
             args_json="" if item.args is None else storable(canonical(item.args)),
+            arg_hashes_json=storable(canonical(item.arg_hashes)),
+            exception=0,
             status="pending",
             decision="",
             message="",

@@ -19,6 +19,7 @@ from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
 from agent_runtime.model.trigger import WAKES
 from agent_runtime.model.turn import Category, TurnContext, TurnRecord
 from agent_runtime.permissions.categories import Categories
+from agent_runtime.permissions.exceptions import TaskNow
 from agent_runtime.permissions.judge import LOOPS, beyond, intersect, require
 from agent_runtime.store import turn_writes
 from agent_runtime.store.idempotency import Call, known, once, refuse_ended
@@ -102,6 +103,11 @@ class Loops:
         except (Unreachable, NotFound, InvalidInput):
             return None
         return task.wakes_from.ToDatetime(UTC) if task.HasField("wakes_from") else None
+
+    async def task(self, task_id: str) -> TaskNow:
+        """Return what the runner says of a task now. Raises NotFound, Unreachable."""
+        task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=task_id))
+        return TaskNow(state=task.state, category=task.spec.category, read_only=task.spec.read_only)
 
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
         """Make a loop, within what the turn may do.

@@ -9,6 +9,7 @@ from agent_runtime.graph.engine.engine import Ended, Engines, Order, Step
 from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES, is_loop
 from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
+from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.permissions.judge import Narrowing
 from agent_runtime.store.mail import handoffs_of, shown
 from agent_runtime.store.turn_reads import asked_in_turn, is_cancelled
@@ -130,7 +131,7 @@ def _writes_outcome(task: asyncio.Task[Ended]) -> bool:
 
 
 def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
-    if asked.message.startswith(APPROVED_WITH):  # that was about one call
+    if asked.message.startswith((APPROVED_WITH, ALLOWED_BY)):  # that was about one call
         return False
     return asked.turn_id == turn_id and asked.kind == "proposal" and asked.decision in {"approve", "edit"}
 

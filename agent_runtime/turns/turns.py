@@ -21,6 +21,7 @@ from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.store.turn_reads import get_turn, is_cancelled, newest_on_thread
 from agent_runtime.store.turn_store import Finished, Store, Transcript
+from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from turnkeeper.config.settings import NotifySettings
@@ -133,6 +134,7 @@ class Parts:
     log: EventLog
     failpoints: Failpoints
     waits: Waits  # of approvals that a turn without a task asks for
+    exceptions: StandingExceptions
 
 
 class Turns:
@@ -148,6 +150,7 @@ class Turns:
         self._log = parts.log
         self._failpoints = parts.failpoints
         self._waits = parts.waits
+        self._exceptions = parts.exceptions
         self._lanes = lanes
         self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed what its graph calls
         self._acts: Mapping[Action, Do] = {
@@ -369,14 +372,18 @@ class Turns:
             self.released(finished)
             self.notify("pause", turn)
             return True
-        fresh, decided = await self._store.interrupted(turn.turn_id, questions, self._waits)
+        holding = await self._exceptions.holding(turn)
+        found = await self._store.interrupted(turn.turn_id, questions, self._waits, holding)
         self._store.asked.notify()
         self._stopped(turn, "interrupted")
-        for one in decided:
-            self._log.emit("interrupt.resolved", interrupt_id=one, turn_id=turn.turn_id, decision="approve")
+        self._exceptions.ended(found.ended)
+        for one, number in found.decided.items():
+            by: dict[str, Any] = {"exception": number} if number else {}
+            self._log.emit("interrupt.resolved", interrupt_id=one, turn_id=turn.turn_id, decision="approve", **by)
+            self._failpoints.reach("runtime.excepted")
             self._lanes.put_decision(turn.thread_id)
         for item in questions:
-            if item.interrupt_id in fresh:
+            if item.interrupt_id in found.fresh:
                 asked = {"tool": item.tool, "missing_scope": item.missing_scope, "turn_id": turn.turn_id}
                 self._log.emit("interrupt.raised", durable=False, interrupt_id=item.interrupt_id, **asked)
                 self.notify("interrupt", turn, item.interrupt_id)

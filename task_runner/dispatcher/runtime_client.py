@@ -128,6 +128,12 @@ class Runtime:
         found = await self._answered("ListGraphs", wire.ListGraphsRequest(), deadline_s, wait_for_ready=True)
         return {graph.name: graph.problem for graph in found.graphs}
 
+    async def review_exceptions(self, deadline_s: float) -> None:
+        """Let the runtime hold what authors allowed for their tasks against what the tasks are now."""
+        if not self._socket.exists():
+            raise Unreachable(f"{PEER} is not running")
+        await self._answered("ListExceptions", wire.ListExceptionsRequest(), deadline_s)
+
     async def decisions_waiting(self, deadline_s: float) -> int:
         """Return how many interrupts wait for the author."""
         found = await self._answered("ListInterrupts", wire.ListInterruptsRequest(), deadline_s)

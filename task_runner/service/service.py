@@ -4,6 +4,7 @@ The daemon serves it over gRPC; the command line calls the same object in its ow
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -41,6 +42,7 @@ _PREVIEWED_AT_ONCE = 10
 _LATENESS_OF = 100
 _LATENESS_UP_TO = 100
 _DECISIONS_DEADLINE_S = 0.3
+_ON_GRANT = {"category", "read_only"}  # fields of a task by which it may come to do less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,8 @@ class Service:
             await self._change(
                 lambda session: changes.update(session, task.id, request.spec, self._defaults, now, **how)
             )
+            if _ON_GRANT & {*answer.changed_fields}:
+                await self._review_exceptions()
         answer.task.CopyFrom(await self.get_task(wire.GetTaskRequest(name=task.id)))
         return answer
 
@@ -149,6 +153,8 @@ class Service:
         else:
             done = await self._store.run(self._apply(request, now))
             self._record([event for change in done for event in change.events])
+            if any(change.action == "deleted" or _ON_GRANT & {*change.fields} for change in done):
+                await self._review_exceptions()
         applied = [
             wire.Applied(
                 name=change.task.definition.name,
@@ -162,7 +168,9 @@ class Service:
 
     async def delete_task(self, request: wire.DeleteTaskRequest) -> wire.Task:
         """Delete a task: unsent fires are withdrawn, a running turn finishes, the history stays."""
-        return await self._stop(request.name, TaskState.DELETED, "")
+        task = await self._stop(request.name, TaskState.DELETED, "")
+        await self._review_exceptions()
+        return task
 
     async def restore_task(self, request: wire.RestoreTaskRequest) -> wire.Task:
         """Bring back a task that was deleted within the last day."""
@@ -351,6 +359,14 @@ class Service:
     async def _stop(self, name: str, state: TaskState, note: str) -> wire.Task:
         now = self._clock.now()
         return await self._change(lambda session: changes.stop(session, name, state, note, now))
+
+    async def _review_exceptions(self) -> None:
+        """Let calls that an author allowed for a task be asked about again now that it may do less, or is gone.
+
+        A runtime that is away looks by itself before it lets one pass.
+        """
+        with suppress(TurnkeeperError):
+            await self._runtime.review_exceptions(_DEADLINE_S)
 
     async def _resume(self, name: str, states: frozenset[TaskState], *, replay: bool) -> wire.Task:
         now = self._clock.now()

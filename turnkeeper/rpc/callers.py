@@ -35,6 +35,7 @@ from turnkeeper.times import parse_rfc3339
 
 VIA, PROOF = "turnkeeper-via", "turnkeeper-proof"
 SURFACES = ("cli", "conversation", "web", "mcp", "api", "daemon")
+AUTHORS = frozenset({"cli", "conversation", "web"})  # the surfaces on which a person acts, and no program for one
 DAEMON = "daemon"  # the surface of a daemon that acts by itself, which it has to prove
 LONGEST_AGE_S = 60.0
 LONGEST_SUBJECT = 1000
@@ -200,6 +201,7 @@ class Rules:
         acts: methods that change something, each with the field of the request or the answer that names what.
         reserved_methods: methods for the peer alone.
         reserved_fields: by method, fields of the request that only the peer may set.
+        author_fields: by method, fields of the request that may only be set on a surface of `AUTHORS`.
     """
 
     peer: str
@@ -207,6 +209,7 @@ class Rules:
     acts: Mapping[str, str]
     reserved_methods: Collection[str] = frozenset()
     reserved_fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    author_fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def record(log: EventLog, rules: Rules, method: str, request: Message, answer: Message, via: Via) -> None:
@@ -284,11 +287,18 @@ class Door(grpc.aio.ServerInterceptor):
             if proven is None and via.surface == DAEMON:
                 what = f"the caller says that it is the daemon {via.program}, and proves nothing"
                 raise Denied(what, where=VIA, hint="name another surface, such as api")
+            self._check_author(method, request, via)
             self._check_reserved(method, request, is_peer=proven is not None and proven.program == self._rules.peer)
         except TurnkeeperError as error:
             self._log.emit("act.refused", method=method, via=str(via), reason=error.what)
             raise
         return proven or via
+
+    def _check_author(self, method: str, request: Message | None, via: Via) -> None:
+        for path in self._rules.author_fields.get(method, ()) if via.surface not in AUTHORS else ():
+            if any(True for _ in _values(request, path)):
+                what = f"is set by an author himself alone, and this call comes by {via}"
+                raise Denied(what, where=path, hint=f"an author's surfaces are {', '.join(sorted(AUTHORS))}")
 
     def _check_reserved(self, method: str, request: Message | None, *, is_peer: bool) -> None:
         peer = self._rules.peer

@@ -11,16 +11,17 @@ from rich.text import Text
 
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
 from agent_runtime.cli.client import change, change_in_conversation, complete_channel
-from agent_runtime.cli.rows import asked, clipped, request_in
+from agent_runtime.cli.rows import asked, can_stand, clipped, request_in
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console, note, plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError
 
-Does = Literal["approve", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]
+Does = Literal["approve", "for_task", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]
 HELP = (
     "a 1 approve or accept · r 1 why  reject · e 1 {…} approve with these arguments · t 1 text  answer · "
+    "f 1 approve, and the same call of this task from now on (f 1 ARG: whatever that argument is) · "
     "w what waits · q quit · /loop 15m text  repeats it · /loop list · /loop stop · "
     "anything else is said to the agent (say … if it looks like one of these)"
 )
@@ -30,6 +31,7 @@ _VERBS: dict[str, Does] = {
     "a": "approve",
     "approve": "approve",
     "accept": "approve",
+    "f": "for_task",
     "r": "reject",
     "reject": "reject",
     "e": "edit",
@@ -77,7 +79,8 @@ class Command:
     Attributes:
         does: what is to be done; `problem` when it cannot be.
         item: with what; for a deviation, approve accepts what was found and reject keeps the page.
-        text: why, the answer, the arguments, what to say, or what the problem is; empty for approve.
+        text: why, the answer, the arguments, what to say, or what the problem is; empty for approve. Of an approval for
+            the task, the arguments whose values do not matter.
         keep: what is said ends no self-paced loop of its thread.
     """
 
@@ -157,6 +160,8 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
         problem = "not approved: nothing may follow an approval"
     elif does == "approve" and proposed is not None and proposed.cut:
         problem = f"only its beginning was shown; all of it: turnkeeper candidates show {proposed.id}, or triage"
+    elif does == "for_task":
+        problem = _for_task_problem(item, text)
     elif does == "edit":
         problem = _edit_problem(item, text, question=question)
     elif does == "answer" and not question and asks is None:
@@ -166,6 +171,16 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
     elif does in {"approve", "reject"} and question:
         problem = "that is a question; answer it with t 1 text"
     return Command(does="problem", text=problem) if problem else Command(does=does, item=item, text=text)
+
+
+def _for_task_problem(item: Item, text: str) -> str:
+    if item.kind == "interrupt" and can_stand(item.row):
+        odd = [name for name in text.split() if name not in item.row["args"]]
+        what = f"not approved: the call has no argument {clipped(odd[0], 40)}" if odd else ""
+        return f"{what}; f alone keeps all as they are" if odd else ""
+    once = item.row.get("once_only", "")
+    told = f"this call can only be approved once: {once}" if once else "only a tool call of a task stands for its task"
+    return f"{told}; a approves it"
 
 
 def _edit_problem(item: Item, text: str, *, question: bool) -> str:
@@ -219,24 +234,29 @@ def would_end(channel: str, change: Callable[[str, Any], Any]) -> str:
 def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) -> str:
     request = wire.ResolveInterruptRequest(
         interrupt_id=item.id,
-        decision=command.does,
+        decision="approve" if command.does == "for_task" else command.does,
+        for_task=command.does == "for_task",
+        any_value=command.text.split() if command.does == "for_task" else (),
         message=command.text if command.does in {"reject", "answer"} else "",
         args_json=command.text if command.does == "edit" else "",
         args_hash=item.row["args_hash"],  # of the arguments that were shown
     )
-    change("ResolveInterrupt", request)
+    done = change("ResolveInterrupt", request)
+    if command.does == "for_task":
+        revoke = f"turnkeeper approvals exceptions revoke {done.exception}"
+        return f"approved from now on, as standing exception {done.exception} ({revoke}): {item.text}"
     return f"{command.does}: {item.text}"
 
 
 _WAYS = {
     "candidate": "[a]ccept, [r]eject why",
     "deviation": "[a]ccept what was found, [r] the page stands",
-    "permission": "[a]pprove, [r]eject why, [e]dit {…}",
-    "proposal": "[a]pprove, [r]eject why, [e]dit {…}",
+    "permission": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit {…}",
+    "proposal": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit {…}",
     "question": "[t]ext of the answer",
     "calls": "[a]pprove, [r]eject why, [e]dit {…}, [t]ext of the answer",
 }
-_SHORT = ("a", "r", "e", "t")
+_SHORT = ("a", "f", "r", "e", "t")
 
 
 def triage(
@@ -303,7 +323,7 @@ def _ask(waiting: Waiting, ways: str) -> Command | None:
         if not verb or verb in {"s", "skip"}:
             return Command(does="nothing")
         command = (
-            parse(f"{verb} 1 {rest}", waiting) if verb in _SHORT else Command(does="problem", text="a, r, e, t or q")
+            parse(f"{verb} 1 {rest}", waiting) if verb in _SHORT else Command(does="problem", text="a, f, r, e, t or q")
         )
         if command.item is not None:
             return command

@@ -332,11 +332,11 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
         return _calls_asked_about(row, asks, number)
     question = row["kind"] == "question"
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row["args"].items()]
-    commands = [("answer", answer)]
-    if not question:
-        stem = answer.removesuffix("--approve")
-        commands = [("approve", answer), ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
-    keys = f"t {number} text" if question else f"a {number} · r {number} why · e {number} {{…}}"
+    stem, standing = answer.removesuffix("--approve"), rows.can_stand(row)
+    always = [("for the task", f"{answer} --for-task")] if standing else []
+    commands = [("approve", answer), *always, ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
+    keys = f"a {number} · r {number} why · e {number} {{…}}{f' · f {number} for the task' if standing else ''}"
+    keys, commands = (f"t {number} text", [("answer", answer)]) if question else (keys, commands)
     return Card(
         does="asks you",
         kind=str(row["kind"]),

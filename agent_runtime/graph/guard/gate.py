@@ -33,7 +33,7 @@ from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_qu
 from agent_runtime.graph.guard.arguments import write
 from agent_runtime.model.approval import EXPIRED, AskedCall, answers_call, ask, canonical, covers
 from agent_runtime.model.turn import Category, TurnContext, Verdict
-from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal
+from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
 
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
@@ -314,6 +314,7 @@ class Gate:
         if (turn.unanswered or not turn.asks) and not call.was_asked(turn.asked):
             return NOBODY_THERE if turn.asks else ONLY_READS
         why = _why(request, turn, verdict)
+        call = replace(call, arg_hashes=_hashes(request.args), once_only=self._once_only(request, turn, verdict))
         if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
             why += f"; inside it may call {', '.join(inner)}: each is judged by itself"
         answer = _decided(kind, call, why, turn.thread_id)
@@ -327,9 +328,22 @@ class Gate:
             return Refused(text=f"{because}: this call was not run; finish without it")
         return Refused(text=f"the author refused this call: {because}" if because else "the author refused this call")
 
+    def _once_only(self, request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
+        """Return why the author can approve this call only each time; empty where he can for its task."""
+        if request.known is None and request.tool is None:
+            return "there is no tool of this name"
+        scope = self.named(request)[0]
+        if request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
+            return f"another tool is called {request.name} too"
+        return once_only(scope, verdict.lacking)
+
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
         scope, effect = self.named(request)
         return Admitted(args=args, context=approve_once(scope, effect, args, turn))
+
+
+def _hashes(args: Mapping[str, Any]) -> dict[str, str]:
+    return {name: write({name: value}).digest for name, value in args.items()}
 
 
 def _why(request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:

@@ -382,7 +382,7 @@ class TurnEvent(_message.Message):
     state: Global___TurnEvent.State.ValueType
     summary: _builtins.str
     error: _builtins.str
-    """of a turn that went on after nobody answered it: "its approval expired: …" """
+    """also of a turn that ended well: "its approval expired: …", "… was allowed by standing exception 3" """
     wake_after_s: _builtins.int
     tokens_in: _builtins.int
     tokens_out: _builtins.int
@@ -1408,6 +1408,8 @@ class Interrupt(_message.Message):
     REMINDED_AT_FIELD_NUMBER: _builtins.int
     ESCALATED_AT_FIELD_NUMBER: _builtins.int
     DECIDED_BY_FIELD_NUMBER: _builtins.int
+    EXCEPTION_FIELD_NUMBER: _builtins.int
+    ONCE_ONLY_FIELD_NUMBER: _builtins.int
     interrupt_id: _builtins.str
     turn_id: _builtins.str
     thread_id: _builtins.str
@@ -1430,6 +1432,10 @@ class Interrupt(_message.Message):
     """with the decision: why it was rejected, or the answer; pending: why the graph refused it"""
     decided_by: _builtins.str
     """by what the decision came, PROGRAM/SURFACE/KEY; empty where unknown"""
+    exception: _builtins.int
+    """the standing exception that was given with the decision, or that made it; 0 for none"""
+    once_only: _builtins.str
+    """of a tool call: why it can be approved only each time; empty where `for_task` is possible"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1471,10 +1477,12 @@ class Interrupt(_message.Message):
         reminded_at: _timestamp_pb2.Timestamp | None = ...,
         escalated_at: _timestamp_pb2.Timestamp | None = ...,
         decided_by: _builtins.str = ...,
+        exception: _builtins.int = ...,
+        once_only: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decided_by", b"decided_by", "decision", b"decision", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "question", b"question", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decided_by", b"decided_by", "decision", b"decision", "escalated_at", b"escalated_at", "exception", b"exception", "expires_at", b"expires_at", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "once_only", b"once_only", "question", b"question", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1532,6 +1540,8 @@ class ResolveInterruptRequest(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     ARGS_JSON_FIELD_NUMBER: _builtins.int
     ARGS_HASH_FIELD_NUMBER: _builtins.int
+    FOR_TASK_FIELD_NUMBER: _builtins.int
+    ANY_VALUE_FIELD_NUMBER: _builtins.int
     interrupt_id: _builtins.str
     decision: _builtins.str
     """approve, reject, edit, answer"""
@@ -1541,6 +1551,14 @@ class ResolveInterruptRequest(_message.Message):
     """edit: the arguments to run with; answer: the answer, if it is more than text"""
     args_hash: _builtins.str
     """the arguments the author saw; empty takes the recorded ones, but not of a graph's own calls"""
+    for_task: _builtins.bool
+    """With approve, of a tool call of a task's turn, from an author's own surface (cli, conversation, web), and never with
+    several decisions: the same call of the task is allowed from now on, as a standing exception.
+    """
+    @_builtins.property
+    def any_value(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """with for_task: the arguments whose values do not matter"""
+
     def __init__(
         self,
         *,
@@ -1549,14 +1567,163 @@ class ResolveInterruptRequest(_message.Message):
         message: _builtins.str = ...,
         args_json: _builtins.str = ...,
         args_hash: _builtins.str = ...,
+        for_task: _builtins.bool = ...,
+        any_value: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args_hash", b"args_hash", "args_json", b"args_json", "decision", b"decision", "interrupt_id", b"interrupt_id", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_value", b"any_value", "args_hash", b"args_hash", "args_json", b"args_json", "decision", b"decision", "for_task", b"for_task", "interrupt_id", b"interrupt_id", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResolveInterruptRequest: _TypeAlias = ResolveInterruptRequest  # noqa: Y015
+
+@_typing.final
+class StandingException(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    TASK_NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    MISSING_SCOPE_FIELD_NUMBER: _builtins.int
+    ARGS_JSON_FIELD_NUMBER: _builtins.int
+    ANY_VALUE_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    CATEGORY_REVISION_FIELD_NUMBER: _builtins.int
+    INTERRUPT_ID_FIELD_NUMBER: _builtins.int
+    GIVEN_BY_FIELD_NUMBER: _builtins.int
+    GIVEN_AT_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    LAST_USED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_BY_FIELD_NUMBER: _builtins.int
+    ENDED_WHY_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    task_id: _builtins.str
+    task_name: _builtins.str
+    kind: _builtins.str
+    """permission, proposal"""
+    tool: _builtins.str
+    missing_scope: _builtins.str
+    args_json: _builtins.str
+    category: _builtins.str
+    category_revision: _builtins.str
+    """names what the category granted when it was given"""
+    interrupt_id: _builtins.str
+    """with whose approval it was given"""
+    given_by: _builtins.str
+    """as decided_by in Interrupt"""
+    uses: _builtins.int
+    ended_by: _builtins.str
+    ended_why: _builtins.str
+    @_builtins.property
+    def any_value(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the arguments whose values do not matter"""
+
+    @_builtins.property
+    def given_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def last_used_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def ended_at(self) -> _timestamp_pb2.Timestamp:
+        """absent while it holds"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        task_id: _builtins.str = ...,
+        task_name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        missing_scope: _builtins.str = ...,
+        args_json: _builtins.str = ...,
+        any_value: _abc.Iterable[_builtins.str] | None = ...,
+        category: _builtins.str = ...,
+        category_revision: _builtins.str = ...,
+        interrupt_id: _builtins.str = ...,
+        given_by: _builtins.str = ...,
+        given_at: _timestamp_pb2.Timestamp | None = ...,
+        uses: _builtins.int = ...,
+        last_used_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_by: _builtins.str = ...,
+        ended_why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "given_at", b"given_at", "last_used_at", b"last_used_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_value", b"any_value", "args_json", b"args_json", "category", b"category", "category_revision", b"category_revision", "ended_at", b"ended_at", "ended_by", b"ended_by", "ended_why", b"ended_why", "given_at", b"given_at", "given_by", b"given_by", "interrupt_id", b"interrupt_id", "kind", b"kind", "last_used_at", b"last_used_at", "missing_scope", b"missing_scope", "number", b"number", "task_id", b"task_id", "task_name", b"task_name", "tool", b"tool", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandingException: _TypeAlias = StandingException  # noqa: Y015
+
+@_typing.final
+class ListExceptionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALL_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    """also those that ended"""
+    task_id: _builtins.str
+    """only of this task"""
+    def __init__(
+        self,
+        *,
+        all: _builtins.bool = ...,
+        task_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListExceptionsRequest: _TypeAlias = ListExceptionsRequest  # noqa: Y015
+
+@_typing.final
+class ListExceptionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXCEPTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def exceptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StandingException]:
+        """newest first"""
+
+    def __init__(
+        self,
+        *,
+        exceptions: _abc.Iterable[Global___StandingException] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exceptions", b"exceptions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListExceptionsResponse: _TypeAlias = ListExceptionsResponse  # noqa: Y015
+
+@_typing.final
+class RevokeExceptionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeExceptionRequest: _TypeAlias = RevokeExceptionRequest  # noqa: Y015
 
 @_typing.final
 class ImportThreadsRequest(_message.Message):

@@ -119,6 +119,16 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsResponse.FromString,
                 _registered_method=True)
+        self.ListExceptions = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListExceptions',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListExceptionsRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListExceptionsResponse.FromString,
+                _registered_method=True)
+        self.RevokeException = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/RevokeException',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.RevokeExceptionRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.StandingException.FromString,
+                _registered_method=True)
         self.ListCandidates = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListCandidates',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListCandidatesRequest.SerializeToString,
@@ -350,6 +360,20 @@ class AgentRuntimeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListExceptions(self, request, context):
+        """Calls of tasks that their author allowed from now on; those that hold no more by now end with this call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeException(self, request, context):
+        """Ends one; one that ended before stays as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListCandidates(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -573,6 +597,16 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.ResolveInterrupts,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsResponse.SerializeToString,
+            ),
+            'ListExceptions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListExceptions,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListExceptionsRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListExceptionsResponse.SerializeToString,
+            ),
+            'RevokeException': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeException,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.RevokeExceptionRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.StandingException.SerializeToString,
             ),
             'ListCandidates': grpc.unary_unary_rpc_method_handler(
                     servicer.ListCandidates,
@@ -1139,6 +1173,60 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/ResolveInterrupts',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ResolveInterruptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListExceptions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListExceptions',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListExceptionsRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListExceptionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeException(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/RevokeException',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.RevokeExceptionRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.StandingException.FromString,
             options,
             channel_credentials,
             insecure,

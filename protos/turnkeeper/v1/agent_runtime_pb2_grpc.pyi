@@ -71,6 +71,10 @@ class AgentRuntimeStub:
     ResolveInterrupt: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]
     ResolveInterrupts: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptsRequest, _agent_runtime_pb2.ResolveInterruptsResponse]
     """Several decisions in one transaction: all of them or none. A thread whose questions they answer goes on once."""
+    ListExceptions: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListExceptionsRequest, _agent_runtime_pb2.ListExceptionsResponse]
+    """Calls of tasks that their author allowed from now on; those that hold no more by now end with this call."""
+    RevokeException: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.RevokeExceptionRequest, _agent_runtime_pb2.StandingException]
+    """Ends one; one that ended before stays as it is."""
     ListCandidates: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCandidatesRequest, _agent_runtime_pb2.ListCandidatesResponse]
     DecideCandidate: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.DecideCandidateRequest, _agent_runtime_pb2.Candidate]
     """An author's act: the only path by which anything becomes canonical."""
@@ -146,6 +150,10 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     ResolveInterrupt: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptRequest, _agent_runtime_pb2.Interrupt]  # type: ignore[assignment]
     ResolveInterrupts: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ResolveInterruptsRequest, _agent_runtime_pb2.ResolveInterruptsResponse]  # type: ignore[assignment]
     """Several decisions in one transaction: all of them or none. A thread whose questions they answer goes on once."""
+    ListExceptions: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListExceptionsRequest, _agent_runtime_pb2.ListExceptionsResponse]  # type: ignore[assignment]
+    """Calls of tasks that their author allowed from now on; those that hold no more by now end with this call."""
+    RevokeException: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.RevokeExceptionRequest, _agent_runtime_pb2.StandingException]  # type: ignore[assignment]
+    """Ends one; one that ended before stays as it is."""
     ListCandidates: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCandidatesRequest, _agent_runtime_pb2.ListCandidatesResponse]  # type: ignore[assignment]
     DecideCandidate: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.DecideCandidateRequest, _agent_runtime_pb2.Candidate]  # type: ignore[assignment]
     """An author's act: the only path by which anything becomes canonical."""
@@ -320,6 +328,22 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.ResolveInterruptsResponse, _abc.Awaitable[_agent_runtime_pb2.ResolveInterruptsResponse]]:
         """Several decisions in one transaction: all of them or none. A thread whose questions they answer goes on once."""
+
+    @_abc_1.abstractmethod
+    def ListExceptions(
+        self,
+        request: _agent_runtime_pb2.ListExceptionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListExceptionsResponse, _abc.Awaitable[_agent_runtime_pb2.ListExceptionsResponse]]:
+        """Calls of tasks that their author allowed from now on; those that hold no more by now end with this call."""
+
+    @_abc_1.abstractmethod
+    def RevokeException(
+        self,
+        request: _agent_runtime_pb2.RevokeExceptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.StandingException, _abc.Awaitable[_agent_runtime_pb2.StandingException]]:
+        """Ends one; one that ended before stays as it is."""
 
     @_abc_1.abstractmethod
     def ListCandidates(

@@ -188,6 +188,26 @@ async def test_what_only_the_runtime_may_set_is_refused_from_any_other_caller(ho
         assert agrees.came == [method]
 
 
+@pytest.mark.parametrize("fields", [{"for_task": True}, {"any_value": ["url"]}], ids=["for_task", "any_value"])
+async def test_what_an_author_sets_himself_is_refused_from_a_program(home: Home, fields: dict[str, Any]):
+    one = agent_runtime_pb2.ResolveInterruptRequest(interrupt_id="a", decision="approve", **fields)
+    several = agent_runtime_pb2.ResolveInterruptsRequest(decisions=[one])
+    asked = {"ResolveInterrupt": one, "ResolveInterrupts": several}
+    async with serving(home, "agent-runtime") as (agrees, stub):
+        for method, request in asked.items():
+            runner = peer_of(home, "agent-runtime")
+            for said in ((), Identity("my-bot/api").metadata(method), Identity("a/mcp").metadata(method),
+                         runner.metadata(method, request)):  # fmt: skip
+                with pytest.raises(Denied, match="by an author himself alone"):
+                    await call(stub, method, request, said)
+        assert (agrees.came, len(acts(home, "act.refused"))) == ([], 8)
+        for surface in ("cli", "conversation", "web"):
+            await call(stub, "ResolveInterrupt", one, Identity(f"a/{surface}").metadata("ResolveInterrupt"))
+        plain = agent_runtime_pb2.ResolveInterruptRequest(interrupt_id="a", decision="approve")
+        await call(stub, "ResolveInterrupt", plain)
+        assert len(agrees.came) == 4, "a program may still approve one call"
+
+
 def changed(metadata: Metadata, **fields: Callable[[str], str]) -> Metadata:
     names = ("key", "at", "nonce", "mac")
     parts = dict(zip(names, dict(metadata)[PROOF].split(":"), strict=True))

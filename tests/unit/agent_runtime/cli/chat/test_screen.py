@@ -223,6 +223,10 @@ def waiting() -> Waiting:
     [
         ("a 1", "approve", "1234567890abcdef", ""),
         ("approve 1", "approve", "1234567890abcdef", ""),
+        ("f 1", "for_task", "1234567890abcdef", ""),
+        ("f 1 text", "for_task", "1234567890abcdef", "text"),
+        ("f 1 hour", "problem", "", "not approved: the call has no argument hour; f alone keeps all as they are"),
+        ("f 3", "problem", "", "only a tool call of a task stands for its task; a approves it"),
         ("r 1 not  today", "reject", "1234567890abcdef", "not  today"),
         ('e 1 {"tier": "account"}', "edit", "1234567890abcdef", '{"tier": "account"}'),
         ("t 2 the blue one", "answer", "q", "the blue one"),
@@ -264,6 +268,22 @@ def test_a_decision_binds_to_what_was_shown_and_a_number_is_never_given_again() 
     assert found.get(1) is None
     found.put(Item(kind="candidate", row={"candidate_id": "c-2"}), waits=True)
     assert found.numbers["c-2"] == 5
+
+
+def test_an_approval_for_the_task_is_asked_for_and_says_how_it_ends() -> None:
+    asked = list[Any]()
+
+    def change(_method: str, request: Any) -> Any:
+        asked.append(request)
+        return wire.Interrupt(exception=3)
+
+    told = perform(parse("f 1 text", waiting()), "general", "r", change)
+    assert (asked[0].decision, asked[0].for_task, list(asked[0].any_value)) == ("approve", True, ["text"])
+    assert "approvals exceptions revoke 3" in told
+    once = replace(ASKED, once_only="it makes tasks")
+    found = Waiting()
+    found.update(project(FIRE, [PROMPT], [once], first=True))
+    assert parse("f 1", found).text == "this call can only be approved once: it makes tasks; a approves it"
 
 
 LONG = {f"line-{number}": "word " * 30 + f"end-{number}" for number in range(30)}

@@ -1,0 +1,170 @@
+"""What decides a question without asking: an approval in a question of the graph's own, and a standing exception.
+
+Functions of an open connection: they are parts of the transactions of :class:`agent_runtime.store.turn_store.Store`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, approved_before
+from agent_runtime.model.mapping import from_row
+from agent_runtime.model.turn import InterruptRecord, TurnRecord
+from agent_runtime.permissions import exceptions as rules
+from agent_runtime.permissions.exceptions import ForTask, StandingException
+from agent_runtime.store.schema import exceptions, interrupts, turns
+from agent_runtime.store.turn_reads import LARGEST_PAGE, interrupts_of
+from agent_runtime.store.turn_writes import settle_interrupt
+from turnkeeper.errors import Conflict, Exhausted, NotFound
+from turnkeeper.storage.statements import storable
+from turnkeeper.times import to_us
+
+Ends = Mapping[int, str]  # by number, why an exception ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What became of a turn's questions when they were written.
+
+    Attributes:
+        fresh: ids of those that the author is asked now.
+        decided: ids of those that were decided at once, each with the exception that allowed its call, or 0.
+        ended: exceptions that ended by what was asked.
+    """
+
+    fresh: tuple[str, ...]
+    decided: Mapping[str, int]
+    ended: tuple[StandingException, ...] = ()
+
+
+def decide_at_once(
+    connection: Connection,
+    at: datetime,
+    turn: TurnRecord,
+    asked: Sequence[RaisedInterrupt],
+    holding: Collection[int],
+) -> Asked:
+    """Decide what the author approved before or allowed for the task; `holding` are the exceptions that may count."""
+    decided, ended = dict[str, int](), list[StandingException]()
+    standing = [one for one in of_task(connection, turn.task_id) if one.number in holding] if holding else []
+    for item in asked:
+        if _as_approved(connection, at, turn, item):
+            decided[item.interrupt_id] = 0
+        elif found := next((one for one in standing if rules.allows(one, item)), None):
+            _use(connection, found, item, at)
+            decided[item.interrupt_id] = found.number
+        else:
+            ended += [one for one in standing if rules.is_other_code(one, item) and one not in ended]
+    end(connection, at, {one.number: f"the tool {one.tool} is other code now" for one in ended})
+    fresh = tuple(item.interrupt_id for item in asked if item.interrupt_id not in decided)
+    return Asked(fresh=fresh, decided=decided, ended=tuple(get(connection, one.number) for one in ended))
+
+
+def _as_approved(connection: Connection, at: datetime, turn: TurnRecord, item: RaisedInterrupt) -> bool:
+    """Approve a call if the author approved it in a question of the graph's own."""
+    if not item.told:
+        return False
+    before = interrupts_of(connection, [turn.turn_id])[turn.turn_id]
+    mark = approved_before(before, item)
+    if mark:
+        by = next(one.decided_by for one in before if one.interrupt_id in mark)
+        settle_interrupt(connection, item.interrupt_id, AuthorDecision(decision="approve", message=mark), at, by)
+    return bool(mark)
+
+
+def _use(connection: Connection, found: StandingException, item: RaisedInterrupt, at: datetime) -> None:
+    settled = AuthorDecision(decision="approve", message=f"{rules.ALLOWED_BY}{found.number}")
+    settle_interrupt(connection, item.interrupt_id, settled, at, found.given_by)
+    _mark(connection, item.interrupt_id, found.number)
+    used = {"uses": exceptions.c.uses + 1, "last_used_at_us": to_us(at)}
+    connection.execute(update(exceptions).where(exceptions.c.number == found.number).values(used))
+
+
+def give(
+    connection: Connection, at: datetime, asked: InterruptRecord, turn: TurnRecord, wanted: ForTask, by: str
+) -> None:
+    """Write an exception for a question that is approved in this transaction; the same again changes nothing.
+
+    Raises:
+        InvalidInput: the call can be approved only once, or has no such argument.
+        Conflict: it was decided before, without an exception.
+        Exhausted: the task has as many as it may.
+    """
+    rules.check_may_give(asked, turn, wanted.any_value)
+    before = of_task(connection, turn.task_id)
+    alike = [one for one in before if rules.is_same(one, asked, wanted)]
+    if alike or asked.exception:
+        if not alike:
+            raise Conflict(f"exception {asked.exception} was given with it, for other calls", where="for_task")
+        _mark(connection, asked.interrupt_id, alike[0].number)
+        return
+    if len(before) >= rules.MOST_OF_TASK:
+        what = f"task {turn.task_name} has {rules.MOST_OF_TASK} standing exceptions, as many as it may"
+        raise Exhausted(what, where="for_task", hint="revoke some: turnkeeper approvals exceptions list")
+    row = rules.row_of(asked, turn, wanted) | {"given_by": by, "given_at_us": to_us(at)}
+    blank = {"uses": 0, "ended_by": "", "ended_why": ""}
+    added = connection.execute(insert(exceptions).values(row | blank).returning(exceptions.c.number))
+    _mark(connection, asked.interrupt_id, added.scalar_one())
+
+
+def _mark(connection: Connection, interrupt_id: str, number: int) -> None:
+    connection.execute(update(interrupts).where(interrupts.c.interrupt_id == interrupt_id).values(exception=number))
+
+
+def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[StandingException]:
+    """End exceptions that have not ended; return those that ended now.
+
+    A call that one of them allowed, and that its turn was not given yet, is asked about again.
+    """
+    ended = []
+    for number, why in ends.items():
+        live = update(exceptions).where(exceptions.c.number == number, exceptions.c.ended_at_us.is_(None))
+        gone = live.values(ended_at_us=to_us(at), ended_by=by, ended_why=storable(why))
+        if connection.execute(gone).rowcount:
+            _ask_about(connection, number)
+            ended.append(get(connection, number))
+    return ended
+
+
+def _ask_about(connection: Connection, number: int) -> None:
+    waiting = select(turns.c.turn_id).where(turns.c.status == "interrupted")
+    unused = update(interrupts).where(
+        interrupts.c.exception == number,
+        interrupts.c.message == f"{rules.ALLOWED_BY}{number}",
+        interrupts.c.applied.is_(False),
+        interrupts.c.turn_id.in_(waiting),
+    )
+    nothing: dict[str, Any] = {"decision": "", "message": "", "decided_by": "", "resolved_at_us": None, "exception": 0}
+    connection.execute(unused.values(status="pending", **nothing))
+
+
+def of_task(connection: Connection, task_id: str = "") -> list[StandingException]:
+    """Return the exceptions that hold, oldest first; of one task, or of all."""
+    query = select(exceptions).where(exceptions.c.ended_at_us.is_(None)).order_by(exceptions.c.number)
+    query = query.where(exceptions.c.task_id == task_id) if task_id else query
+    return [from_row(StandingException, row) for row in connection.execute(query).mappings()]
+
+
+def listed(connection: Connection, *, task_id: str = "", include_ended: bool = False) -> list[StandingException]:
+    """Return exceptions, newest first."""
+    query = select(exceptions).order_by(exceptions.c.number.desc()).limit(LARGEST_PAGE)
+    query = query.where(exceptions.c.task_id == task_id) if task_id else query
+    query = query if include_ended else query.where(exceptions.c.ended_at_us.is_(None))
+    return [from_row(StandingException, row) for row in connection.execute(query).mappings()]
+
+
+def get(connection: Connection, number: int) -> StandingException:
+    """Return one exception. Raises NotFound."""
+    row = connection.execute(select(exceptions).where(exceptions.c.number == number)).mappings().one_or_none()
+    if row is None:
+        what = f"no standing exception {number}"
+        raise NotFound(what, where="number", hint="see: turnkeeper approvals exceptions list --all")
+    return from_row(StandingException, row)
+
+
+def is_use(asked: InterruptRecord) -> bool:
+    """Return whether a question was decided by an exception."""
+    return bool(asked.exception) and asked.message.startswith(rules.ALLOWED_BY)
