@@ -11,6 +11,7 @@ for its author is left alone.
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,7 +21,7 @@ from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
-from task_runner.model.task import HOSTED, Fire, Outcome
+from task_runner.model.task import COUNTED, HOSTED, Fire, Outcome
 from task_runner.planner import ledger, log_records, overlap, planner
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
@@ -42,6 +43,7 @@ _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
 # Sending the same bytes again cannot help: the task itself has to change.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
+_DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,18 @@ class Pace:
 
 
 class _Key(NamedTuple):
+    """An attempt of a fire; of one that was sent, also its entry, its task, and whether it counts against a limit."""
+
     fire_id: str
     attempt: int
+    entry_id: int = 0
+    task_id: str = ""
+    counts: bool = False
+
+
+def key_of(fire: Fire) -> _Key:
+    """Return what is kept of a sent fire until it is answered."""
+    return _Key(fire.fire_id, fire.attempt, fire.entry_id, fire.task_id, fire.kind in COUNTED)
 
 
 class Dispatcher:
@@ -212,8 +224,8 @@ class Dispatcher:
     async def _write(self, stream: FireStream, batch: list[Outgoing]) -> None:
         self._failpoints.reach("runner.sent")
         self._log.emit_all([log_records.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
-        self._unanswered.extend(_Key(outgoing.fire.fire_id, outgoing.fire.attempt) for outgoing in batch)
-        await stream.write([planning.complete_request(outgoing) for outgoing in batch])
+        self._unanswered.extend(key_of(outgoing.fire) for outgoing in batch)
+        await stream.write([planning.complete_request(outgoing).SerializeToString() for outgoing in batch])
 
     async def _pause_s(self) -> float:
         """Return for how long there is nothing to send."""
@@ -276,10 +288,45 @@ def record_receipts(
     session: Session, receipts: list[wire.FireReceipt], keys: list[_Key | None], now: datetime
 ) -> planning.Planned:
     """Record which fires were accepted; a refused one is unsent again and its task planned. Return the log records."""
-    fires = session.fires.by_ids({receipt.fire_id for receipt in receipts})
+    answered = list(zip(receipts, keys, strict=True))
+    plain = {key.entry_id: (receipt, key) for receipt, key in answered if key is not None and _is_plain(receipt, key)}
+    attempts = session.fires.unanswered_attempts(plain) if plain else {}
+    first = [each for number, each in plain.items() if attempts.get(number) == each[1].attempt]
+    done = _record_first(session, first, now)
+    # What is no first acceptance of a sent attempt is read, and judged on what is there.
+    recorded = {id(receipt) for receipt, _ in first}
+    others = [each for each in answered if id(each[0]) not in recorded]
+    return done + _record_others(session, others, now) if others else done
+
+
+def _is_plain(receipt: wire.FireReceipt, key: _Key) -> bool:
+    """Tell whether a receipt accepts the attempt that was sent."""
+    same = key.fire_id == receipt.fire_id and receipt.attempt in {0, key.attempt}
+    return same and key.entry_id > 0 and not receipt.HasField("error")
+
+
+def _record_first(
+    session: Session, receipts: Sequence[tuple[wire.FireReceipt, _Key]], now: datetime
+) -> planning.Planned:
+    """Record the first acceptance of sent attempts, as `ledger.accepted` says it."""
+    session.fires.accept([(key.entry_id, receipt.turn_id) for receipt, key in receipts], now)
+    session.tasks.count_accepted((key.task_id, key.counts) for _, key in receipts)
+    return planning.Planned(
+        events=[
+            log_records.of_fire("fire.accepted", key, disposition=_DISPOSITIONS[receipt.disposition])
+            for receipt, key in receipts
+        ]
+    )
+
+
+def _record_others(
+    session: Session, receipts: Sequence[tuple[wire.FireReceipt, _Key | None]], now: datetime
+) -> planning.Planned:
+    """Record receipts of any kind."""
+    fires = session.fires.by_ids({receipt.fire_id for receipt, _ in receipts})
     before, events = dict(fires), list[log_records.LogRecord]()
     refused: list[tuple[Fire, wire.FireError]] = []
-    for receipt, key in zip(receipts, keys, strict=True):
+    for receipt, key in receipts:
         fire = fires.get(receipt.fire_id)
         if fire is None:
             continue
@@ -290,7 +337,7 @@ def record_receipts(
                 refused.append((now_fire, receipt.error))
         else:
             now_fire = ledger.accepted(fire, now, attempt=attempt, turn_id=receipt.turn_id)
-            disposition = wire.FireReceipt.Disposition.Name(receipt.disposition)
+            disposition = _DISPOSITIONS[receipt.disposition]
             events.append(log_records.of_fire("fire.accepted", fire, disposition=disposition))
         fires[receipt.fire_id] = now_fire
     changed = [fire for id_, fire in fires.items() if fire is not before[id_]]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ PEER = "agent-runtime"
 LARGEST_MESSAGE = 1 << 20  # bytes, of several fires together
 MOST_IN_MESSAGE = 128  # fires: enough that a message costs little, few enough that both sides work at once
 LARGEST_BATCH = 256  # events taken in together
+_MOST_PARTS = 2 * MOST_IN_MESSAGE  # each fire stands behind its head
 _DEADLINE_S = 10.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
@@ -54,6 +56,10 @@ class Runtime:
         self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)
+        # As the stub's, without a serializer: what is sent are messages as bytes.
+        self._fire_batches: Any = self._channel.stream_stream(
+            "/turnkeeper.v1.AgentRuntime/FireBatches", response_deserializer=wire.ReceiptBatch.FromString
+        )
         self._identity = identity
 
     async def open_stream(self, deadline_s: float) -> "FireStream":
@@ -64,7 +70,7 @@ class Runtime:
             Corrupt: our key cannot be read.
         """
         await self._connected(deadline_s)
-        call = self._stub.FireBatches(metadata=self._identity.metadata("FireBatches"))
+        call = self._fire_batches(metadata=self._identity.metadata("FireBatches"))
         try:
             async with asyncio.timeout(deadline_s):
                 await call.wait_for_connection()
@@ -183,8 +189,8 @@ class FireStream:
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    async def write(self, requests: Sequence[wire.FireRequest]) -> None:
-        """Send fires, as many to a message as it holds. Raises Unreachable; which of them arrived is unknown."""
+    async def write(self, requests: Sequence[bytes]) -> None:
+        """Send FireRequests, as many to a message as it holds. Raises Unreachable; which of them arrived is unknown."""
         for batch in batches(requests):
             await _guarded(lambda batch=batch: self._call.write(batch))  # type: ignore[misc]
 
@@ -199,17 +205,31 @@ class FireStream:
         self._call.cancel()
 
 
-def batches(requests: Sequence[wire.FireRequest]) -> Iterator[wire.FireBatch]:
-    """Yield fires as messages, in order: a long prompt fills one alone, so that none is larger than is taken."""
-    batch, size = wire.FireBatch(), 0
+def batches(requests: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield FireRequests as FireBatches, in order: a long prompt fills one alone, so that none is too large."""
+    batch, size = list[bytes](), 0
     for request in requests:
-        size += request.ByteSize()
-        if batch.fires and (size > LARGEST_MESSAGE or len(batch.fires) == MOST_IN_MESSAGE):
-            yield batch
-            batch, size = wire.FireBatch(), request.ByteSize()
-        batch.fires.append(request)
-    if batch.fires:
-        yield batch
+        size += len(request)
+        if batch and (size > LARGEST_MESSAGE or len(batch) == _MOST_PARTS):
+            yield b"".join(batch)
+            batch, size = [], len(request)
+        batch += (_head(len(request)), request)
+    if batch:
+        yield b"".join(batch)
+
+
+@lru_cache(maxsize=1024)
+def _head(size: int) -> bytes:
+    """Return what stands before a request of so many bytes in a FireBatch: field 1, with its length as a varint.
+
+    Source: https://protobuf.dev/programming-guides/encoding/
+    """
+    head = bytearray([1 << 3 | 2])
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head)
 
 
 async def in_batches(stream: AsyncGenerator[T, None], take: Callable[[list[T]], Awaitable[object]]) -> None:

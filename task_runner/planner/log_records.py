@@ -1,7 +1,7 @@
 """The records that the runner writes into the event log: made inside a transaction, written after its commit."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from task_runner.model.task import Fire, Outcome, Snapshot
 from task_runner.planner.entries import Plan
@@ -18,6 +18,17 @@ class LogRecord(NamedTuple):
 
     name: str
     fields: dict[str, Any]
+
+
+class Attempt(Protocol):
+    """What a record about an attempt of a fire names."""
+
+    @property
+    def fire_id(self) -> str: ...
+    @property
+    def task_id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
 
 
 def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[LogRecord]:
@@ -59,7 +70,7 @@ def settled(fire: Fire) -> LogRecord:
     return of_fire("fire.settled", fire, outcome=fire.outcome.value, reason=fire.reason)
 
 
-def of_fire(name: str, fire: Fire, **fields: Any) -> LogRecord:
+def of_fire(name: str, fire: Attempt, **fields: Any) -> LogRecord:
     """Return a record about one attempt of a fire."""
     return LogRecord(name, {"fire_id": fire.fire_id, "task_id": fire.task_id, "attempt": fire.attempt} | fields)
 

@@ -393,21 +393,56 @@ def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fir
     return replace(caught, fires=fresh), tuple(fire for fire in caught.fires if fire.nominal_at in snapshot.taken)
 
 
-def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan | None:
-    """Return the plan of an active task of which nothing is open and one time is due, on time; None for any other."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alone:
+    """What firing a task is, of which nothing is open and one time is due, on time.
+
+    Attributes:
+        plan: what to write. Its fire is not yet ready.
+        until: until when the time is on time; the task's next time ends it before that.
+        following: the task's next time; None where there is none.
+    """
+
+    plan: Plan
+    until: datetime
+    following: datetime | None
+
+    def goes_at(self, now: datetime) -> bool:
+        """Tell whether that is what planning the task comes to at `now`."""
+        (fire,) = self.plan.new
+        return fire.nominal_at <= now <= self.until and (self.following is None or now < self.following)
+
+
+def fires_alone(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
+    """Return what firing a task will be when its next time is due; None where that takes a decision."""
     task, definition = snapshot.task, snapshot.task.definition
     if snapshot.open or snapshot.taken or task.rewound_until or definition.on or definition.jitter:
         return None
     if definition.max_fires is not None or definition.catch_up_window is not None:
         return None
     due_at = timetable.next_after(task.cursor_at)
-    if due_at is None or not due_at <= now <= due_at + definition.grace:
+    if due_at is None:
         return None
     following = timetable.next_after(due_at)
-    if following is not None and following <= now:
-        return None
-    fire = entries.fresh(task, due_at, ready_at=now)
+    fire = entries.fresh(task, due_at)
     late = fire.send_by + LEAST if fire.send_by and definition.catch_up is CatchUp.SKIP else None
-    return Plan(
-        task=replace(task, cursor_at=due_at, wake_at=earliest(following, late)), new=(fire,), tail=snapshot.tail
-    )
+    after = replace(task, cursor_at=due_at, wake_at=earliest(following, late))
+    plan = Plan(task=after, new=(fire,), tail=snapshot.tail)
+    return Alone(plan=plan, until=due_at + definition.grace, following=following)
+
+
+def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan | None:
+    """Return the plan of an active task of which nothing is open and one time is due, on time; None for any other."""
+    alone = fires_alone(snapshot, timetable)
+    if alone is None or not alone.goes_at(now):
+        return None
+    (fire,) = alone.plan.new
+    return replace(alone.plan, new=(replace(fire, ready_at=now),))
+
+
+def ahead(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
+    """Return what `plan` will come to while a task's next time is on time, if nothing changes till then; else None."""
+    task = snapshot.task
+    if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
+        return None
+    return fires_alone(snapshot, timetable)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, literal_column, select, update
 
 from task_runner.model.task import OPEN, UNANSWERED, UNDER_WAY, Fire, FireKind, Outcome, TaskId, TaskState, replace
 from task_runner.planner.entries import Plan
@@ -99,6 +99,17 @@ class Fires:
     def record_accepted(self, accepted: Sequence[Fire]) -> None:
         """Write what an accepting receipt changes in open entries, by their numbers."""
         _RECORD_ACCEPTED.run_each(self._connection, [rows.acceptance_of(fire) for fire in accepted])
+
+    def unanswered_attempts(self, entry_ids: Collection[int]) -> dict[int, int]:
+        """Return the attempts of those entries that were sent and never answered, by number."""
+        return dict(_UNANSWERED_ATTEMPTS.rows(self._connection, numbers=listed(entry_ids)))
+
+    def accept(self, accepted: Sequence[tuple[int, str]], at: datetime) -> None:
+        """Record the turns of entries that were sent and never answered, by number, as accepted at a time."""
+        us = to_us(at)
+        _ACCEPT.run_each(
+            self._connection, [{"number": number, "at": us, "turn": turn_id} for number, turn_id in accepted]
+        )
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
         """Return the entries of those fire ids that exist."""
@@ -287,6 +298,21 @@ _ADD = NumberedInsert(fires)
 _REPLACE = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_SENT = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_ACCEPTED = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
+_UNANSWERED_ATTEMPTS = Statement(
+    select(fires.c.entry_id, fires.c.attempt)
+    .where(among(fires.c.entry_id, "numbers"), fires.c.outcome == literal_column(f"'{Outcome.SENT.value}'"))
+    .where(fires.c.fired_us.is_not(None), fires.c.accepted_us.is_(None), fires.c.turn_id == literal_column("''"))
+)
+_ACCEPT = Statement(
+    update(fires)
+    .where(fires.c.entry_id == bindparam("number"))
+    .values(
+        outcome=literal_column(f"'{Outcome.ACCEPTED.value}'"),
+        refusals=literal_column("0"),
+        accepted_us=bindparam("at"),
+        turn_id=bindparam("turn"),
+    )
+)
 _LET_GO = Statement(delete(outbox).where(outbox.c.entry_id == bindparam("number")))
 _FREEZE_NEW = Statement(insert(outbox))
 _FREEZE = Statement(upsert(outbox, [outbox.c.entry_id]))

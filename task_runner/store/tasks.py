@@ -173,10 +173,14 @@ class Tasks:
 
     def record_accepted(self, fires: Iterable[Fire]) -> None:
         """Add fires accepted for the first time to their tasks' counts."""
+        self.count_accepted((fire.task_id, fire.kind in COUNTED) for fire in fires)
+
+    def count_accepted(self, fires: Iterable[tuple[str, bool]]) -> None:
+        """Add fires accepted for the first time to their tasks' counts: their tasks, and whether limits count them."""
         counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for fire in fires:
-            counts[fire.task_id][0] += 1
-            counts[fire.task_id][1] += fire.kind in COUNTED
+        for task_id, limited in fires:
+            counts[task_id][0] += 1
+            counts[task_id][1] += limited
         values = [{"task": task, "all": all_, "scheduled": some} for task, (all_, some) in counts.items()]
         _RECORD_ACCEPTED.run_each(self._connection, values)
 

@@ -275,8 +275,8 @@ async def test_an_acceptance_forgets_earlier_refusals(rig: Rig) -> None:
 def test_fires_fill_messages_in_order_and_a_long_prompt_travels_alone() -> None:
     fires = [runtime.FireRequest(fire_id=f"f{number}", prompt="p") for number in range(300)]
     fires[5].prompt = "x" * (1 << 20)
-    found = list(batches(fires))
-    assert [fire.fire_id for batch in found for fire in batch.fires] == [fire.fire_id for fire in fires]
+    found = [runtime.FireBatch.FromString(each) for each in batches([fire.SerializeToString() for fire in fires])]
+    assert [fire for batch in found for fire in batch.fires] == fires
     assert [len(batch.fires) for batch in found] == [5, 1, 128, 128, 38]
 
 
