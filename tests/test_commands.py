@@ -7,7 +7,8 @@ import io
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import constellation.cli
 import task_runner.cli
 from turnkeeper import commands, console
 from turnkeeper.commands import Group, Panel, Program, build, every_command
+from turnkeeper.config.home import Home
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation")
@@ -244,6 +246,49 @@ def test_help_imports_no_command_and_none_of_what_commands_need(program: str) ->
     assert "typer" in modules
     assert modules & LIGHT == set()
     assert [name for name in modules if ".cli." in name] == []
+
+
+def test_a_list_and_a_preview_while_no_daemon_runs_import_neither_the_store_nor_grpc_nor_pydantic(
+    tmp_path: Path,
+) -> None:
+    home = ["--home", str(tmp_path / "home")]
+    Home(root=tmp_path / "home").create()
+    asked = ["task-runner", *home, "next", "--cron", "0 9 * * *", "-n", "3"]
+    assert started(*asked) & LIGHT == {"google.protobuf"}
+    assert "sqlalchemy" in started("task-runner", *home, "list"), "the first one makes the store"
+    assert started("task-runner", *home, "list", "-n", "3", "-o", "wide") & LIGHT == {"google.protobuf"}
+    (tmp_path / "home" / "config.toml").write_text("[scheduler]\ntimezone = 'Asia/Tokyo'\n")
+    assert "pydantic" in started(*asked), "settings are read where there are some"
+
+
+def values(parameter: Any) -> Iterator[Any]:
+    """Yield values that a command line, or a default, may give a parameter."""
+    kind = parameter.type_descriptor.annotation
+    texts = ["", "x", "é", "5", "-1", "007", "1_0", " 5", "99999999999999999999", "yes", "json", "JSON", "none"]
+    given = texts + ([*kind] if isinstance(kind, type) and issubclass(kind, Enum) else [])
+    given += {int: [0, 7, -1], bool: [True, False], float: [0.5]}.get(kind, [])
+    yield None
+    yield from ([], ["a=b"], ("c", "d")) if parameter.multiple or parameter.nargs == -1 else given
+
+
+def outcome_of(convert: Callable[[], Any]) -> Any:
+    try:
+        value = convert()
+    except Exception as error:  # noqa: BLE001  compared
+        return type(error), str(error)
+    return type(value), value
+
+
+def test_a_value_is_read_as_typer_reads_it_though_pydantic_is_left_out_where_nothing_is_to_convert() -> None:
+    compared = 0
+    for path, command in COMMANDS.items():
+        context = typer.Context(command, info_name=path[-1])
+        for parameter in command.get_params(context):
+            for value in () if parameter.callback else values(parameter):
+                theirs = outcome_of(lambda: type(parameter).process_value(parameter, context, value))  # noqa: B023
+                assert outcome_of(lambda: parameter.process_value(context, value)) == theirs, (path, parameter.name)  # noqa: B023
+                compared += 1
+    assert compared > 5000
 
 
 def test_what_help_says_of_a_command_before_it_is_imported_is_the_first_sentence_of_the_commands_help() -> None:

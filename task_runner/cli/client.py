@@ -2,18 +2,16 @@
 
 import importlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper import console
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
-from turnkeeper.errors import Conflict, NotFound, meant
-from turnkeeper.rpc.channel import Caller
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, meant
 from turnkeeper.storage.locking import is_held
 
 PROCESS = "task-runner"
@@ -72,13 +70,16 @@ class Runner:
     def _call(self, method: str, request: Any) -> Any:
         if self._caller is not None:
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+        # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
+        answer = importlib.import_module("task_runner.daemon.reads").read(self.home, method, request)
+        if answer is not None:
+            return answer
         if self.homeless:
-            if not (getattr(request, "dry_run", False) or (method == "PreviewSchedule" and not request.name)):
+            if not getattr(request, "dry_run", False):
                 self.home.check()
-            with TemporaryDirectory() as empty:  # which knows no task, and is gone afterwards
+            with importlib.import_module("tempfile").TemporaryDirectory() as empty:  # which knows no task
                 at = Home(root=Path(empty))
                 return importlib.import_module("task_runner.daemon.assembly").call(at, method, request)
-        # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
         local = importlib.import_module("task_runner.daemon.assembly")
         try:
             return local.call(self.home, method, request)
@@ -89,8 +90,10 @@ class Runner:
             self._caller = self._connect()
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
 
-    def _connect(self) -> Caller:
-        return Caller(self.home.socket(PROCESS), SchedulesStub, PROCESS, via=f"{PROCESS}/cli")
+    def _connect(self) -> Any:
+        channel = importlib.import_module("turnkeeper.rpc.channel")
+        stub = importlib.import_module("protos.turnkeeper.v1.schedules_pb2_grpc").SchedulesStub
+        return channel.Caller(self.home.socket(PROCESS), stub, PROCESS, via=f"{PROCESS}/cli")
 
     def note_unless_serving(self) -> None:
         """Warn that nothing fires while no daemon runs."""
@@ -122,6 +125,15 @@ def read_file(file: str) -> str:
     # Imported only now: what it brings along for TOML takes longer to load than most commands take.
     text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(file))
     return text
+
+
+def tags_of(texts: Iterable[str], flag: str = "--tag") -> dict[str, str]:
+    """Return `key=value` options as a mapping. Raises InvalidInput."""
+    pairs = [text.partition("=") for text in texts]
+    for key, equals, value in pairs:
+        if not key or not equals or not value:
+            raise InvalidInput(f"{key[:60]!r} is not key=value", where=flag)
+    return {key: value for key, _, value in pairs}
 
 
 NameArgument = Annotated[str, typer.Argument(help="A task's name or id.", autocompletion=complete_name)]

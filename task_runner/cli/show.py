@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NameArgument, complete_channel, complete_name, not_running, runner
+from task_runner.cli.client import NameArgument, complete_channel, complete_name, not_running, runner, tags_of
 from task_runner.cli.rows import column, fire_row, left_column, local, row_of, task_row, text_of, time, time_column
-from task_runner.cli.tasks import tags_of
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock

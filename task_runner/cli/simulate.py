@@ -77,7 +77,7 @@ def _declared(files: list[str], span: Span) -> Iterator[tuple[str, Definition]]:
     if not files:
         return
     # Imported only now: few commands need TOML, or the machine's zone.
-    timezone = import_module("task_runner.daemon.assembly").machine_zone(os.environ)
+    timezone = import_module("task_runner.daemon.reads").machine_zone(os.environ)
     reading: Any = import_module("task_runner.cli.task_file")
     for each in reading.read_declarations(map(Path, files)):
         try:

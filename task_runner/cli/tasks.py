@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NameArgument, complete_channel, read_file, runner
+from task_runner.cli.client import NameArgument, complete_channel, read_file, runner, tags_of
 from task_runner.cli.rows import events_lines, local, row_of, task_row, time
 from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, INSTANT, JSON, SCHEDULES, Field, put
 from task_runner.model.task import own_thread
@@ -112,15 +112,6 @@ def _value(field: Field, value: Any) -> Any:
 def flags() -> str:
     """Return the options that give a schedule, for a message."""
     return ", ".join(f"--{kind}" for kind in (*SCHEDULES, "on"))
-
-
-def tags_of(texts: Iterable[str], flag: str = "--tag") -> dict[str, str]:
-    """Return `key=value` options as a mapping. Raises InvalidInput."""
-    pairs = [text.partition("=") for text in texts]
-    for key, equals, value in pairs:
-        if not key or not equals or not value:
-            raise InvalidInput(f"{key[:60]!r} is not key=value", where=flag)
-    return {key: value for key, _, value in pairs}
 
 
 def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:

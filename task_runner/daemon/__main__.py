@@ -14,7 +14,8 @@ from typing import Any
 
 from protos.turnkeeper.v1 import schedules_pb2
 from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
-from task_runner.daemon.assembly import PROCESS, Runner, assemble
+from task_runner.daemon.assembly import Runner, assemble
+from task_runner.daemon.reads import PROCESS
 from task_runner.service.service import RULES, Servicer
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home

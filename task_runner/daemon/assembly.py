@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
+from task_runner.daemon.reads import PROCESS, defaults_of
 from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.runtime_client import Runtime
@@ -20,12 +20,11 @@ from task_runner.service import changes
 from task_runner.service import service as operations
 from task_runner.service.task_spec import Defaults
 from task_runner.store.store import Session, Store
-from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import SchedulerSettings, load_settings
+from turnkeeper.config.settings import load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.errors import Unreachable
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 from turnkeeper.rpc import callers
@@ -33,7 +32,6 @@ from turnkeeper.rpc.callers import Identity
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
-PROCESS = "task-runner"
 _RUNTIME = "agent-runtime"
 _COMMAND = f"{PROCESS}/cli"
 _DELIVERY_S = 60.0
@@ -103,7 +101,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             event.set()
 
     service = operations.Service(
-        store, runtime, clock=clock, entropy=entropy, log=log, defaults=_defaults(settings), tick=loop.tick,
+        store, runtime, clock=clock, entropy=entropy, log=log, defaults=defaults_of(settings), tick=loop.tick,
         changed=task_changed,
         serving=operations.Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
     )  # fmt: skip
@@ -164,10 +162,6 @@ def deliver(home: Home) -> int:
             raise Unreachable(f"{_RUNTIME} did not take everything in {_DELIVERY_S:.0f}s") from error
 
 
-def _defaults(settings: SchedulerSettings) -> Defaults:
-    return Defaults(timezone=settings.timezone or machine_zone(os.environ), grace=timedelta(seconds=settings.grace_s))
-
-
 def _rehearse_a_fire(session: Session, now: datetime, entropy: Entropy) -> None:
     """Take a task through its life in a transaction that is undone, so that every statement is compiled."""
     at = now.replace(microsecond=0) + timedelta(days=1)
@@ -189,28 +183,3 @@ def _rehearse_a_fire(session: Session, now: datetime, entropy: Entropy) -> None:
     for caught_up in (False, True):
         session.fires.next_ready(caught_up=caught_up)
     session.outcomes_read.move(*session.outcomes_read.get())
-
-
-def machine_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:
-    """Return the zone that TZ names, else /etc/timezone, else the link /etc/localtime; UTC where none does."""
-    for name in (environ.get("TZ", "").removeprefix(":"), _written(etc / "timezone"), _linked(etc / "localtime")):
-        try:
-            return zone(name).key
-        except InvalidInput:
-            continue
-    return "UTC"
-
-
-def _written(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()[:255]
-    except OSError:
-        return ""
-
-
-def _linked(path: Path) -> str:
-    try:
-        target = os.readlink(path)  # noqa: PTH115  the text of the link, not what it resolves to
-    except OSError:
-        return ""
-    return target.partition("zoneinfo/")[2]

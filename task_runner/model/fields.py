@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, get_origin
 
 from task_runner.model.task import EACH_FIRE, CatchUp, Overlap
-from task_runner.timetable import check_excluded, zone
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, from_us, parse_duration, parse_rfc3339, rfc3339, to_us
 
@@ -23,6 +23,11 @@ _LARGEST_COUNT = 1_000_000
 MOST_RETRIES = 5
 EACH = "each"  # what an author writes for a thread of its own for each fire
 _CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
+
+
+def _timetable() -> Any:
+    """Return the package that knows times; imported only now, as a command that shows tasks does without."""
+    return import_module("task_runner.timetable")
 
 
 def _same(value: Any) -> Any:
@@ -54,6 +59,7 @@ def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
     Raises:
         InvalidInput: not an ISO time, or a wall time that the zone skips.
     """
+    zone = _timetable().zone
     try:
         at = datetime.fromisoformat(text.strip())
         if at.tzinfo is not None:
@@ -147,7 +153,7 @@ INSTANT = Kind(
 TEXTS = Kind(type=list[str], parse=lambda texts, _name, _timezone: tuple(texts), write=list, store=list, load=tuple)
 EXCLUSIONS = Kind(
     type=list[str],
-    parse=lambda texts, _name, timezone: check_excluded(texts, zone(timezone)),
+    parse=lambda texts, _name, timezone: _timetable().check_excluded(texts, _timetable().zone(timezone)),
     write=list,
     store=list,
     load=tuple,

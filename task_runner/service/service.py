@@ -6,7 +6,7 @@ The daemon serves it over gRPC; the command line calls the same object in its ow
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,11 @@ from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import describe, kind_of
 from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
-from task_runner.service import changes
+from task_runner.service import changes, lists
 from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
-from task_runner.service.views import STATES, cause_of, previewed, show_fire, show_task, stamp, state_of
+from task_runner.service.views import cause_of, previewed, show_fire, show_task, stamp
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
 from turnkeeper import __version__
@@ -37,10 +37,6 @@ from turnkeeper.storage.statements import cursor_at, number_of
 
 _PREVIEW = 3
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
-_MOST_PREVIEWED = 1000
-_PREVIEWED_AT_ONCE = 10
-_LATENESS_OF = 100
-_LATENESS_UP_TO = 100
 _DECISIONS_DEADLINE_S = 0.3
 _ON_GRANT = {"category", "read_only"}  # fields of a task by which it may come to do less
 
@@ -109,7 +105,7 @@ class Service:
     async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:
         """Return the living tasks that pass the filters, next to fire first."""
         now = self._clock.now()
-        answer = await self._store.run(lambda session: _listed(session, request, now))
+        answer = await self._store.run(lambda session: lists.list_tasks(session, request, now))
         if self._serving is not None:
             stamp(answer.serving_since, self._serving.since)
             answer.daemon_version = __version__
@@ -286,32 +282,12 @@ class Service:
             task = await self._store.run(lambda session: changes.find(session, request.name))
             definition, of = task.definition, task
         else:
-            of = None
-            spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
-            spec.MergeFrom(request.spec)
-            definition = parse_spec(spec, self._defaults, now)
-        start = simulating.instant(getattr(request, "from"), "from") if request.HasField("from") else now
-        return wire.PreviewScheduleResponse(
-            nominals=await self._upcoming(definition, start, min(request.count or 5, _MOST_PREVIEWED), of),
-            timezone=definition.timezone,
-            schedule=describe(definition),
-            on=definition.on.event if definition.on else None,
-        )
-
-    async def _upcoming(
-        self, definition: Definition, start: datetime, count: int, task: Task | None
-    ) -> list[wire.Nominal]:
-        """Return the next times, giving way to the runner's own work between a few and a few."""
-        found: list[wire.Nominal] = []
-        while len(found) < count:
-            asked = min(_PREVIEWED_AT_ONCE, count - len(found))
-            more = previewed(definition, start, asked, task)
-            found += more
-            if len(more) < asked:
-                break
-            start = more[-1].nominal_at.ToDatetime(tzinfo=UTC)
-            await self._clock.sleep(0)
-        return found
+            definition, of = lists.previewed_definition(request, self._defaults, now), None
+        answer = lists.preview(definition)
+        for part in lists.upcoming(request, definition, now, of):
+            answer.nominals.extend(part)
+            await self._clock.sleep(0)  # the runner's own work comes between a few times and a few
+        return answer
 
     async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:
         """Return what tasks would do over a span of time, with declared outages."""
@@ -385,7 +361,7 @@ class Service:
 
     def _shown(self, session: Session, task: Task) -> wire.Task:
         glance = session.fires.glances([task.id])[task.id]
-        lateness, away = session.fires.lateness(task.id, _LATENESS_OF), bool(_away(session))
+        lateness, away = session.fires.lateness(task.id, lists.LATENESS_OF), bool(lists.away(session))
         shown = show_task(task, glance, self._clock.now(), lateness, away=away)
         shown.edited_by = session.tasks.edited_by(task)
         return shown
@@ -429,43 +405,6 @@ def _fires_shown(session: Session, entries: Iterable[Fire]) -> list[wire.Fire]:
         tasks[fire.task_id] = definition
         shown.append(show_fire(fire, definition.name, cause_of(fire, definition.grace, outages)))
     return shown
-
-
-def _away(session: Session) -> str:
-    """Say since when the runtime has not answered; empty while it does."""
-    return next((str(each) for each in session.outages.listed()[:1] if each.lasts), "")
-
-
-def _listed(session: Session, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
-    if request.state and request.state not in STATES:
-        hint = f"one of {', '.join(sorted(STATES))}"
-        raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)
-    found = session.tasks.listed(category=request.category, channel=request.channel, made_by=request.made_by)
-    if request.tags:
-        wanted = set(request.tags.items())
-        found = [task for task in found if wanted <= set(task.definition.tags)]
-    total, paused = len(found), sum(task.state is TaskState.PAUSED for task in found)
-    if not request.state and request.limit:
-        found = found[: request.limit]
-    glances = session.fires.glances([task.id for task in found])
-    if request.state:
-        found = [task for task in found if state_of(task, glances[task.id].open) == request.state]
-        total = len(found)
-        found = found[: request.limit or None]
-    away = _away(session)
-    # How late fires were is a look at each task's history: too much for a list that nobody can read anyway.
-    looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
-    shown = [
-        show_task(
-            task,
-            glances[task.id],
-            now,
-            session.fires.lateness(task.id, _LATENESS_OF) if task.id in looked_at else (),
-            away=bool(away),
-        )
-        for task in found
-    ]
-    return wire.ListTasksResponse(tasks=shown, total=total, paused=paused, runtime_away=away)
 
 
 _DEADLINE_S = 1.0

@@ -11,11 +11,9 @@ Bounded, and giving way to the runner's own work between rows: simulating must n
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import NamedTuple
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId, earliest, replace
@@ -23,7 +21,7 @@ from task_runner.planner import budgets, ledger, overlap, self_paced
 from task_runner.planner.entries import Plan
 from task_runner.planner.planner import Lately, plan
 from task_runner.planner.schedule import timetable_of
-from task_runner.service.views import stamp
+from task_runner.service.views import instant, stamp
 from task_runner.timetable import Timetable
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
@@ -235,14 +233,6 @@ async def simulate(tasks: Iterable[Task], span: Span, limit: int, clock: Clock) 
             break
     kept = sorted(found[:room], key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
     return wire.SimulateResponse(rows=map(_shown, kept), truncated=len(found) > room or rounds > MOST_ROUNDS)
-
-
-def instant(at: Timestamp, field: str) -> datetime:
-    """Return an instant of a request. Raises InvalidInput, naming the field."""
-    try:
-        return at.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput("is not a time", where=field) from error
 
 
 def _shown(row: Row) -> wire.SimulatedRow:

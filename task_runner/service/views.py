@@ -1,7 +1,7 @@
 """Tasks and ledger entries as the wire shows them."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -14,6 +14,7 @@ from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
 from task_runner.service.task_spec import write_spec
 from task_runner.store.rows import Glance, Outage
 from task_runner.timetable import zone
+from turnkeeper.errors import InvalidInput
 from turnkeeper.times import shown_in
 
 _APPROVALS = "turnkeeper approvals list"
@@ -188,6 +189,14 @@ def stamp(field: Timestamp, at: datetime | None) -> None:
     """Set a timestamp field; leave it absent for None."""
     if at is not None:
         field.FromDatetime(at)
+
+
+def instant(at: Timestamp, field: str) -> datetime:
+    """Return an instant of a request. Raises InvalidInput, naming the field."""
+    try:
+        return at.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput("is not a time", where=field) from error
 
 
 def _nominal(at: datetime, due_at: datetime, local: ZoneInfo) -> wire.Nominal:

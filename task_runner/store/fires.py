@@ -1,14 +1,13 @@
 """The ledger and the outbox, in a database."""
 
 import itertools
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, literal_column, select, update
 
-from task_runner.model.task import OPEN, UNANSWERED, UNDER_WAY, Fire, FireKind, Outcome, TaskId, TaskState, replace
+from task_runner.model.task import OPEN, UNANSWERED, UNDER_WAY, Fire, FireKind, Outcome, TaskState, replace
 from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
 from task_runner.store import rows
@@ -187,17 +186,8 @@ class Fires:
 
     def glances(self, ids: Collection[str]) -> dict[str, Glance]:
         """Return what a list shows of those tasks' fires."""
-        opened = defaultdict[str, set[Outcome]](set)
-        held = dict[str, str]()
-        for task_id, outcome, reason in _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)):
-            opened[task_id].add(Outcome(outcome))
-            if outcome == Outcome.HELD:
-                held[task_id] = reason
-        last = {fire.task_id: fire for fire in map(fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))}
-        return {
-            id_: Glance(open=frozenset(opened.get(id_, ())), last=last.get(TaskId(id_)), held_by=held.get(id_, ""))
-            for id_ in ids
-        }
+        last = map(fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))
+        return rows.glances_of(ids, _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)), last)
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
         """Return how late, in seconds, a task's newest fires were sent."""

@@ -4,6 +4,8 @@ A definition is one line of JSON. Instants and durations are integer microsecond
 """
 
 import json
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -94,6 +96,25 @@ class Glance:
     open: frozenset[model.Outcome] = frozenset()
     last: Fire | None = None
     held_by: str = ""
+
+
+def glances_of(ids: Iterable[str], opened: Iterable[Any], last: Iterable[Fire]) -> dict[str, Glance]:
+    """Return a glance at each of some tasks.
+
+    Args:
+        ids: of the tasks.
+        opened: of their open entries, task, outcome and reason.
+        last: the newest entry of each that was sent.
+    """
+    outcomes, held = defaultdict[str, set[model.Outcome]](set), dict[str, str]()
+    for task_id, outcome, reason in opened:
+        outcomes[task_id].add(_OUTCOMES[outcome])
+        if outcome == model.Outcome.HELD:
+            held[task_id] = reason
+    sent: dict[str, Fire] = {fire.task_id: fire for fire in last}
+    return {
+        id_: Glance(open=frozenset(outcomes.get(id_, ())), last=sent.get(id_), held_by=held.get(id_, "")) for id_ in ids
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

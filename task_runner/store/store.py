@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from task_runner.store.events import Events
 from task_runner.store.fires import Fires
+from task_runner.store.reading import MIGRATIONS
 from task_runner.store.rows import Outage
 from task_runner.store.schema import follow, outages
 from task_runner.store.tasks import Tasks
@@ -21,7 +22,6 @@ from turnkeeper.storage.statements import upsert
 from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
-MIGRATIONS = "task_runner.store:migrations"
 _OUTAGES_KEPT = 200
 
 

@@ -475,7 +475,7 @@ async def _(ground: Ground) -> Effects:
     return _too_many_steps(work)
 
 
-@attack("a preview of more times than anybody reads", {"task_runner.service.service._MOST_PREVIEWED": 1 << 31})
+@attack("a preview of more times than anybody reads", {"task_runner.service.lists._MOST_PREVIEWED": 1 << 31})
 async def _(ground: Ground) -> Effects:
     rig = Rig(ground.home, ManualClock(), ground.home.root / "schedules.db")
     asked = schedules_pb2.PreviewScheduleRequest(spec=schedules_pb2.TaskSpec(rrule="FREQ=MINUTELY"), count=1500)

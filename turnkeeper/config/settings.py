@@ -4,6 +4,7 @@ The keys and their defaults are documented by the models below; `turnkeeper conf
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +17,7 @@ from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import format_duration, parse_duration
 
+_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 FIRST_AGENT = "agent0"
 MOST_WORKERS = 64
 SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation-walk", "loop")
@@ -49,7 +51,8 @@ GraphName = Annotated[str, Field(pattern=r"^[!-.0-~](?:[ -.0-~]{0,61}[!-.0-~])?$
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Built when it is read: a plugin of Pydantic's is looked for in every installed package, which takes as long.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class AgentSettings(_Section):
@@ -190,17 +193,30 @@ class Settings(_Section):
         return graph.rpartition(":")[2] or "default"
 
 
+@contextlib.contextmanager
+def _without_plugins() -> Iterator[None]:
+    before = os.environ.get(_NO_PLUGINS)
+    os.environ[_NO_PLUGINS] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_NO_PLUGINS)
+        if before is not None:
+            os.environ[_NO_PLUGINS] = before
+
+
 def load_settings(home: Home) -> Settings:
     """Read the home's `config.toml`, or the defaults where there is none.
 
     Raises:
         InvalidInput: an unknown key or a bad value, with file, line and key.
     """
-    try:
-        file = read_toml(home.config)
-    except NotFound:
-        return Settings()
-    return file.validate(Settings)
+    with _without_plugins():
+        try:
+            file = read_toml(home.config)
+        except NotFound:
+            return Settings()
+        return file.validate(Settings)
 
 
 def staffed(settings: Settings, home: Home) -> Settings:

@@ -5,21 +5,21 @@ import os
 import re
 import stat
 import tomllib
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnkeeper.config.json_text import is_deeper
 from turnkeeper.errors import InvalidInput, NotFound, machine_trouble
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 LARGEST_BYTES = 1 << 20
 DEEPEST = 16
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 Location = tuple[str | int, ...]
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound="BaseModel")
 
 
 class TomlFile:
@@ -48,25 +48,30 @@ class TomlFile:
         """Read the part `data`, found at `at`, as `model`. Raises InvalidInput with file, line and key."""
         try:
             return model.model_validate(data)
-        except ValidationError as error:
+        except _invalid() as error:
             raise self._mistake(error.errors(include_url=False)[0], at) from error
 
-    def mistakes(self, model: type[BaseModel]) -> list[InvalidInput]:
+    def mistakes(self, model: "type[BaseModel]") -> list[InvalidInput]:
         """Return every mistake in the file read as `model`, by line, each with file, line and key."""
         try:
             model.model_validate(self.data)
-        except ValidationError as error:
+        except _invalid() as error:
             found = sorted(error.errors(include_url=False), key=lambda one: line_of(self._text, one["loc"]))
             return [self._mistake(one, ()) for one in found]
         return []
 
-    def _mistake(self, one: ErrorDetails, at: Location) -> InvalidInput:
+    def _mistake(self, one: Any, at: Location) -> InvalidInput:
         return InvalidInput(_reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"])))
 
     def where(self, at: Location) -> str:
         """Return `file:line: key` for a place in the file, with the nearest line that can be found."""
         key = ".".join(str(part) for part in at if isinstance(part, str))
         return f"{self.path}:{line_of(self._text, at)}: {key}"
+
+
+def _invalid() -> Any:
+    """Return what Pydantic raises for a mistake; imported only once something was read as a model of its."""
+    return import_module("pydantic").ValidationError
 
 
 def read_toml(path: Path) -> TomlFile:

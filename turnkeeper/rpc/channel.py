@@ -6,11 +6,11 @@ older copy, may have no event to send: from the greeting its follower knows at o
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.rpc.callers import Identity, Metadata
@@ -81,10 +81,11 @@ class Caller:
 
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
     """Ask the daemon's standard health service; False when it does not answer SERVING in time."""
+    # Imported only now: of all callers only the watchers ask this.
+    health_pb2, health = (import_module(f"grpc_health.v1.health_{part}") for part in ("pb2", "pb2_grpc"))
     channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
     try:
-        health: Any = health_pb2_grpc.HealthStub(channel)
-        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=deadline_s)
+        answer = health.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=deadline_s)
     except grpc.RpcError:
         return False
     finally:

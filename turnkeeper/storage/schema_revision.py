@@ -22,7 +22,7 @@ def check_revision(path: Path, migrations: str) -> None:
         MachineTrouble: the machine cannot read it at the moment.
     """
     try:
-        found = _revision_of(path)
+        found = revision_of(path)
     except sqlite3.Error as error:
         raise unopened(error, str(path), "a store") from error
     refuse_newer(found, migrations, str(path))
@@ -41,7 +41,8 @@ def newest(migrations: str) -> str:
     return max(_known(migrations))
 
 
-def _revision_of(path: Path) -> str | None:
+def revision_of(path: Path) -> str | None:
+    """Return the revision of a store's schema; None for one that is not there, or has none. Raises `sqlite3.Error`."""
     if not path.is_file() or not path.stat().st_size:
         return None
     # Where there is no log nobody has it open: `immutable` keeps SQLite from making one beside it.

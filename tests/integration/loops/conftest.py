@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
-from task_runner.daemon.assembly import PROCESS, Runner, assemble
+from task_runner.daemon.assembly import Runner, assemble
+from task_runner.daemon.reads import PROCESS
 from task_runner.service.service import RULES, Servicer
 from tests.integration.runtime.harness import Bench
 from turnkeeper.config.home import Home

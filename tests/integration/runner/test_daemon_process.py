@@ -60,6 +60,9 @@ async def test_a_fire_survives_kill_9_wherever_it_strikes(home, peer: Peer, fail
     if failpoint == "runner.committed":
         assert "already runs" in await run(home, "serve")
         assert "task-runner up since" in await run(home, "list")
+        listing = await start(home, "list", PYTHONPROFILEIMPORTTIME="1")
+        imported = {line.rpartition("|")[2].strip() for line in (await listing.communicate())[0].decode().splitlines()}
+        assert imported & {"grpc", "pydantic", "sqlalchemy", "rich", "task_runner.timetable"} == {"grpc"}
     daemon.terminate()
     assert await daemon.wait() == 0
 

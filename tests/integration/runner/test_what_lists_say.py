@@ -1,12 +1,18 @@
 """What `list`, `show`, `history` and `explain` say while a task waits, and while the runtime is away."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.daemon import assembly, reads
+from task_runner.service import lists
+from task_runner.store.reading import reading
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, Unreachable
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -101,6 +107,64 @@ async def test_an_outage_of_the_runtime_is_one_row_and_is_named_as_the_cause(
     assert row.cause == "agent runtime away from 2026-03-02T09:00:00Z to 2026-03-02T09:04:00Z"
     assert (await rig.service.list_tasks(wire.ListTasksRequest())).runtime_away == ""
     await rig.close()
+
+
+REQUESTS = (
+    {}, {"state": "active"}, {"state": "waiting"}, {"state": "paused"}, {"category": "research"}, {"channel": "general"},
+    {"tags": {"team": "ops"}}, {"limit": 2}, {"state": "nosuch"}, {"category": "nosuch"},
+)  # fmt: skip
+
+
+@pytest.mark.sqlite_only("a command reads the store's file itself only where it is one")
+async def test_a_command_without_a_daemon_lists_what_the_service_lists(rig: Rig, peer: Peer) -> None:
+    async with rig.running():
+        await interrupted(rig, peer)
+        await rig.create("tagged", every="2h", tags={"team": "ops"}, category="research")
+        await rig.create("paced", every=None, dynamic=True)
+        await rig.create("once", every=None, at="2026-03-02T18:00:00Z")
+        await rig.create("gone", every="3h")
+        await rig.service.delete_task(wire.DeleteTaskRequest(name="gone"))
+        await rig.service.pause_task(wire.PauseTaskRequest(name="once", note="holidays"))
+        await rig.pass_time(400)
+    await peer.stop()
+    with pytest.raises(Unreachable):
+        await rig.dispatcher.serve_once()
+    for fields in REQUESTS:
+        request = wire.ListTasksRequest(**fields)
+        with reading(Path(rig.place)) as session:
+            assert listed_by(lambda: lists.list_tasks(session, request, rig.clock.now())) == await answer(  # noqa: B023
+                rig.service.list_tasks(request)
+            )
+    assert (await rig.service.list_tasks(wire.ListTasksRequest())).total == 4
+
+
+def listed_by(read: Callable[[], wire.ListTasksResponse]) -> wire.ListTasksResponse | str:
+    try:
+        return read()
+    except InvalidInput as error:
+        return str(error)
+
+
+async def answer(call: Awaitable[wire.ListTasksResponse]) -> wire.ListTasksResponse | str:
+    try:
+        return await call
+    except InvalidInput as error:
+        return str(error)
+
+
+def test_a_preview_without_a_daemon_is_the_service_s(tmp_path: Path) -> None:
+    home = Home(root=tmp_path / "home")
+    home.create()
+    for settings in (None, "[model]\n", "[scheduler]\ntimezone = 'Asia/Tokyo'\n"):
+        if settings is not None:
+            home.config.write_text(settings)
+        for spec in ({"cron": "0 9 * * *"}, {"every": "90m"}, {"rrule": "FREQ=DAILY;COUNT=3"}, {"on": "deploy"}):
+            request = wire.PreviewScheduleRequest(spec=wire.TaskSpec(**spec), count=13)
+            getattr(request, "from").FromDatetime(T0)
+            assert reads.read(home, "PreviewSchedule", request) == assembly.call(home, "PreviewSchedule", request)
+    home.config.write_text("[scheduler]\ntimezone = 'Atlantis'\n")
+    with pytest.raises(InvalidInput, match="Atlantis"):
+        reads.read(home, "PreviewSchedule", wire.PreviewScheduleRequest(spec=wire.TaskSpec(cron="0 9 * * *")))
 
 
 async def test_without_a_time_explain_answers_for_the_newest_fire_there_was(rig: Rig, peer: Peer) -> None:

@@ -1,0 +1,92 @@
+"""What a command reads in its own process while no daemon runs, without the parts that change anything."""
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from task_runner.service import lists
+from task_runner.service.task_spec import Defaults
+from task_runner.store.reading import reading
+from task_runner.timetable import zone
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.toml_file import read_toml
+from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.storage.locking import ProcessLock
+
+PROCESS = "task-runner"
+
+
+def read(home: Home, method: str, request: Any) -> Any:
+    """Answer an operation, named as on the wire; None where it takes the whole service to answer.
+
+    Raises what the operation raises, and Conflict if another process holds the lock.
+    """
+    if method == "PreviewSchedule" and not request.name:
+        return _preview(home, request)
+    if method == "ListTasks" and home.schedules_db.exists():
+        return _list(home, request)
+    return None
+
+
+def _preview(home: Home, request: Any) -> Any:
+    now = SystemClock().now()
+    definition = lists.previewed_definition(request, _defaults(home), now)
+    answer = lists.preview(definition)
+    answer.nominals.extend(chain.from_iterable(lists.upcoming(request, definition, now, None)))
+    return answer
+
+
+def _defaults(home: Home) -> Defaults:
+    """Return what the settings say; without `[scheduler]` they say nothing, and to load them takes half of the time."""
+    try:
+        said = read_toml(home.config).data.get("scheduler")
+    except NotFound:
+        said = None
+    if not said:
+        return Defaults(timezone=machine_zone(os.environ))
+    return defaults_of(import_module("turnkeeper.config.settings").load_settings(home).scheduler)
+
+
+def _list(home: Home, request: Any) -> Any:
+    home.create()
+    try:
+        with ProcessLock(home, PROCESS), reading(home.schedules_db) as session:
+            return None if session is None else lists.list_tasks(session, request, SystemClock().now())
+    except sqlite3.Error:
+        return None  # the whole service says what is wrong with the file
+
+
+def defaults_of(settings: Any) -> Defaults:
+    """Return what a task gets where its author says nothing."""
+    return Defaults(timezone=settings.timezone or machine_zone(os.environ), grace=timedelta(seconds=settings.grace_s))
+
+
+def machine_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:
+    """Return the zone that TZ names, else /etc/timezone, else the link /etc/localtime; UTC where none does."""
+    for name in (environ.get("TZ", "").removeprefix(":"), _written(etc / "timezone"), _linked(etc / "localtime")):
+        try:
+            return zone(name).key
+        except InvalidInput:
+            continue
+    return "UTC"
+
+
+def _written(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()[:255]
+    except OSError:
+        return ""
+
+
+def _linked(path: Path) -> str:
+    try:
+        target = os.readlink(path)  # noqa: PTH115  the text of the link, not what it resolves to
+    except OSError:
+        return ""
+    return target.partition("zoneinfo/")[2]

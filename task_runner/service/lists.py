@@ -1,0 +1,89 @@
+"""Lists of tasks and previews of times, over a session of the store or over :mod:`task_runner.store.reading`.
+
+A command answers with these while no daemon runs. So nothing here imports what only a daemon needs.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.model.task import Definition, Task, TaskState
+from task_runner.planner.schedule import describe
+from task_runner.service.task_spec import Defaults, parse_spec
+from task_runner.service.views import STATES, instant, previewed, show_task, state_of
+from turnkeeper.errors import InvalidInput
+
+LATENESS_OF = 100
+_LATENESS_UP_TO = 100
+_MOST_PREVIEWED = 1000
+_PREVIEWED_AT_ONCE = 10
+
+
+def away(session: Any) -> str:
+    """Say since when the runtime has not answered; empty while it does."""
+    return next((str(each) for each in session.outages.listed()[:1] if each.lasts), "")
+
+
+def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
+    """Return the living tasks that pass the filters, next to fire first. Raises InvalidInput for an unknown state."""
+    if request.state and request.state not in STATES:
+        hint = f"one of {', '.join(sorted(STATES))}"
+        raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)
+    found = session.tasks.listed(category=request.category, channel=request.channel, made_by=request.made_by)
+    if request.tags:
+        wanted = set(request.tags.items())
+        found = [task for task in found if wanted <= set(task.definition.tags)]
+    total, paused = len(found), sum(task.state is TaskState.PAUSED for task in found)
+    if not request.state and request.limit:
+        found = found[: request.limit]
+    glances = session.fires.glances([task.id for task in found])
+    if request.state:
+        found = [task for task in found if state_of(task, glances[task.id].open) == request.state]
+        total = len(found)
+        found = found[: request.limit or None]
+    gone = away(session)
+    # How late fires were is a look at each task's history: too much for a list that nobody can read anyway.
+    looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
+    shown = [
+        show_task(
+            task,
+            glances[task.id],
+            now,
+            session.fires.lateness(task.id, LATENESS_OF) if task.id in looked_at else (),
+            away=bool(gone),
+        )
+        for task in found
+    ]
+    return wire.ListTasksResponse(tasks=shown, total=total, paused=paused, runtime_away=gone)
+
+
+def previewed_definition(request: wire.PreviewScheduleRequest, defaults: Defaults, now: datetime) -> Definition:
+    """Return the definition of a schedule that need not exist. Raises InvalidInput."""
+    spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
+    spec.MergeFrom(request.spec)
+    return parse_spec(spec, defaults, now)
+
+
+def preview(definition: Definition) -> wire.PreviewScheduleResponse:
+    """Return the answer to a preview of a definition, without its times."""
+    return wire.PreviewScheduleResponse(
+        timezone=definition.timezone,
+        schedule=describe(definition),
+        on=definition.on.event if definition.on else None,
+    )
+
+
+def upcoming(
+    request: wire.PreviewScheduleRequest, definition: Definition, now: datetime, task: Task | None
+) -> Iterator[list[wire.Nominal]]:
+    """Yield the next times, a few and a few, so that a daemon can do its own work between them. Raises InvalidInput."""
+    start = instant(getattr(request, "from"), "from") if request.HasField("from") else now
+    left = min(request.count or 5, _MOST_PREVIEWED)
+    while left > 0:
+        asked = min(_PREVIEWED_AT_ONCE, left)
+        more = previewed(definition, start, asked, task)
+        yield more
+        if len(more) < asked:
+            return
+        start, left = more[-1].nominal_at.ToDatetime(tzinfo=UTC), left - asked
