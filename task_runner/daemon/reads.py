@@ -1,7 +1,6 @@
 """What a command reads in its own process while no daemon runs, without the parts that change anything."""
 
 import os
-import sqlite3
 from collections.abc import Mapping
 from datetime import timedelta
 from importlib import import_module
@@ -11,13 +10,13 @@ from typing import Any
 
 from task_runner.service import lists
 from task_runner.service.task_spec import Defaults
-from task_runner.store.reading import reading
+from task_runner.store import reading
 from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, NotFound
-from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.storage.locking import ProcessLock, is_held
 
 PROCESS = "task-runner"
 
@@ -29,7 +28,8 @@ def read(home: Home, method: str, request: Any) -> Any:
     """
     if method == "PreviewSchedule" and not request.name:
         return _preview(home, request)
-    if method == "ListTasks" and home.schedules_db.exists():
+    # A runtime that runs is asked how many decisions wait.
+    if method == "ListTasks" and home.schedules_db.exists() and not is_held(home, "agent-runtime"):
         return _list(home, request)
     return None
 
@@ -55,11 +55,9 @@ def _defaults(home: Home) -> Defaults:
 
 def _list(home: Home, request: Any) -> Any:
     home.create()
-    try:
-        with ProcessLock(home, PROCESS), reading(home.schedules_db) as session:
-            return None if session is None else lists.list_tasks(session, request, SystemClock().now())
-    except sqlite3.Error:
-        return None  # the whole service says what is wrong with the file
+    with ProcessLock(home, PROCESS):
+        now = SystemClock().now()
+        return reading.read(home.schedules_db, lambda session: lists.list_tasks(session, request, now))
 
 
 def defaults_of(settings: Any) -> Defaults:

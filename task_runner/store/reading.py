@@ -4,34 +4,26 @@ The store itself takes longer to load than everything else that the command does
 `tasks.py`, `fires.py` and `store.py`, written out for SQLite; nothing in the file changes.
 """
 
-import json
-import sqlite3
-from collections.abc import Collection, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any, TypeVar
 
-from task_runner.model.task import Task, TaskState
+from task_runner.model.task import Fire, Task, TaskState
 from task_runner.store.rows import Glance, Outage, fire_of, glances_of, task_of
-from turnkeeper.storage.schema_revision import newest, revision_of
+from turnkeeper.storage.schema_revision import read_current
 from turnkeeper.times import from_us
 
+T = TypeVar("T")
 MIGRATIONS = "task_runner.store:migrations"
+_ASKED_AT_ONCE = 500
 
 
-@contextmanager
-def reading(path: Path) -> Iterator["Reader | None"]:
-    """Open a store for reading; None where it is not there, or its schema is to be brought up to date first.
+def read(path: Path, work: Callable[["Reader"], T]) -> T | None:
+    """Return what `work` reads of a store; None where it takes the store itself to open it, or to say what is wrong.
 
-    The caller holds the lock of the process that owns it. Raises `sqlite3.Error`.
+    The caller holds the lock of the process that owns it.
     """
-    if revision_of(path) != newest(MIGRATIONS):
-        yield None
-        return
-    # Without a log nobody has it open: `immutable` keeps SQLite from making one beside it.
-    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    with closing(sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)) as connection:
-        connection.row_factory = sqlite3.Row
-        yield Reader(connection)
+    return read_current(path, MIGRATIONS, lambda connection: work(Reader(connection)))
 
 
 class Reader:
@@ -41,7 +33,7 @@ class Reader:
         tasks, fires, outages: itself; they stand for what a session has under these names.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.tasks = self.fires = self
         self.outages = _Outages(connection)
@@ -57,9 +49,13 @@ class Reader:
 
     def glances(self, ids: Collection[str]) -> dict[str, Glance]:
         """Return what a list shows of those tasks' fires."""
-        asked = [json.dumps(list(ids))]
-        opened = self._connection.execute(_OPEN, asked).fetchall()
-        return glances_of(ids, opened, [fire_of(tuple(row)) for row in self._connection.execute(_LAST_SENT, asked)])
+        asked, opened, last = list(ids), list[Any](), list[Fire]()
+        for first in range(0, len(asked), _ASKED_AT_ONCE):
+            some = asked[first : first + _ASKED_AT_ONCE]
+            among = ", ".join("?" * len(some))
+            opened += self._connection.execute(_OPEN.format(among), some)
+            last += (fire_of(tuple(row)) for row in self._connection.execute(_LAST_SENT.format(among), some))
+        return glances_of(asked, opened, last)
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
         """Return how late, in seconds, a task's newest fires were sent."""
@@ -67,7 +63,7 @@ class Reader:
 
 
 class _Outages:
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def listed(self) -> list[Outage]:
@@ -78,17 +74,17 @@ class _Outages:
 class _Row:
     """A row whose columns are attributes, as SQLAlchemy has them."""
 
-    def __init__(self, row: sqlite3.Row) -> None:
+    def __init__(self, row: Any) -> None:
         self.__dict__.update(dict(row))
 
 
 _OPEN = """
-SELECT task_id, outcome, reason FROM fires WHERE is_open = 1 AND task_id IN (SELECT value FROM json_each(?))
+SELECT task_id, outcome, reason FROM fires WHERE is_open = 1 AND task_id IN ({})
 """
 _LAST_SENT = """
 SELECT * FROM fires WHERE entry_id IN (
   SELECT (SELECT max(entry_id) FROM fires AS newer WHERE newer.task_id = tasks.id AND newer.fired_us IS NOT NULL)
-  FROM tasks WHERE id IN (SELECT value FROM json_each(?)))
+  FROM tasks WHERE id IN ({}))
 """
 _LATENESS = """
 SELECT fired_us - due_us FROM fires WHERE task_id = ? AND fired_us IS NOT NULL ORDER BY entry_id DESC LIMIT ?

@@ -1,11 +1,15 @@
 """Which version of its schema a store has, asked without opening the store for writing."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, TypeVar
 
 from turnkeeper.errors import Conflict, unopened
+
+T = TypeVar("T")
 
 
 def check_revision(path: Path, migrations: str) -> None:
@@ -45,13 +49,33 @@ def revision_of(path: Path) -> str | None:
     """Return the revision of a store's schema; None for one that is not there, or has none. Raises `sqlite3.Error`."""
     if not path.is_file() or not path.stat().st_size:
         return None
-    # Where there is no log nobody has it open: `immutable` keeps SQLite from making one beside it.
-    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    with closing(sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)) as store:
+    with closing(_reader(path)) as store:
         if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
             return None
         row = store.execute("SELECT version_num FROM alembic_version").fetchone()
     return None if row is None else str(row[0])
+
+
+def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | None:
+    """Return what `read` finds on a connection to a store, which it cannot change; rows have their columns' names.
+
+    None where the schema is not the newest, or the file cannot be read: whoever opens the store for good says why. The
+    caller holds the lock of the process that owns the store.
+    """
+    try:
+        if revision_of(path) != newest(migrations):
+            return None
+        with closing(_reader(path)) as store:
+            store.row_factory = sqlite3.Row
+            return read(store)
+    except sqlite3.Error:
+        return None
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    # Where there is no log nobody has it open: `immutable` keeps SQLite from making one beside it.
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    return sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)
 
 
 def _known(migrations: str) -> frozenset[str]:
