@@ -131,7 +131,10 @@ def run(
     chosen.note_unless_serving()
     if not wait or fire.outcome == "succeeded":
         return 0
-    return EXIT_DENIED if fire.outcome in _FOR_AUTHOR else EXIT_FAILURE
+    if fire.outcome not in _FOR_AUTHOR:
+        return EXIT_FAILURE
+    console.note("it waits for your decision: turnkeeper triage")
+    return EXIT_DENIED
 
 
 def _follow(chosen: Runner, fire: Any) -> Any:

@@ -79,7 +79,7 @@ def told_secrets(home: Home) -> list[Path]:
     return [path for path in said if ".db" not in path.name and home.inbox("agent0") not in path.parents]
 
 
-def test_killed_while_tasks_fire_and_put_back_from_a_backup(constellation: Constellation):
+def test_killed_while_tasks_fire_put_back_from_a_backup_and_moved(constellation: Constellation):
     constellation.command("turnkeeper", "up")
     constellation.command("task-runner", "create", "digest", *TASK)
     constellation.await_outcome("digest", "succeeded", 1)
@@ -105,3 +105,10 @@ def test_killed_while_tasks_fire_and_put_back_from_a_backup(constellation: Const
     constellation.command("turnkeeper", "up", "--takeover")
     constellation.await_outcome("digest", "succeeded", len(constellation.fires("digest")) + 1)
     settle(constellation)
+
+    constellation.stop()
+    moved = Constellation(Home(root=constellation.home.root.rename(target.with_name("moved"))))
+    moved.start()
+    moved.command("task-runner", "enable", "digest")
+    moved.command("task-runner", "run", "digest", "--wait")
+    moved.stop()
