@@ -362,11 +362,11 @@ excepted = typer.Typer(
 )
 app.add_typer(excepted, name="exceptions")
 _EXCEPTIONS = columns(
-    "NO=number TASK=task_name CALL USES LAST_USED=last_used_at GIVEN=given_at +BY=given_by +CATEGORY "
+    "NO=number TASK=task_name CALL USES LAST_USED=last_used_at +GIVEN=given_at +BY=given_by +CATEGORY "
     "+REVISION=category_revision +NEEDS=missing_scope",
-    call=lambda row: clipped(_allowed(row), 60),
+    call=lambda row: clipped(_allowed(row), 32),
 )
-_ENDED = columns("ENDED=ended_at WHY=ended_why")
+_ENDED = columns("+ENDED=ended_at ENDED=ended_why")
 
 
 def _allowed(row: Mapping[str, Any]) -> str:

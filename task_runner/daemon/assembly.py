@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -79,7 +80,8 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
     clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
     log = EventLog(home.logs, PROCESS, clock)
     identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
-    store, runtime = Store(home.schedules_db), Runtime(home.socket(_RUNTIME), identity)
+    at_home = f" --home {shlex.quote(str(home.root))}"
+    store, runtime = Store(home.schedules_db, at_home), Runtime(home.socket(_RUNTIME), identity)
     changed, planned = asyncio.Event(), asyncio.Event()
     stagger_s = settings.catch_up_stagger_s if staggered else 0.0
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s)

@@ -123,7 +123,7 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
     """Write fires and records, in a handful of statements however many tasks there are; return the facts."""
     new: list[tuple[Fire, Trigger, bytes | None]] = []
     for task, decided in decisions:
-        new += [(fire, trigger, _request(task, trigger.event)) for fire, trigger in decided.fires]
+        new += [(fire, trigger, _request(task, trigger.event, session.at_home)) for fire, trigger in decided.fires]
         new += [(record, trigger, None) for record, trigger in decided.records if not record.entry_id]
     written = session.fires.add_each([fire for fire, _, _ in new], [request for _, _, request in new])
     grown = [pair for _, decided in decisions for pair in decided.records if pair[0].entry_id]
@@ -142,9 +142,9 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
     return Planned(tasks=len(decisions), committed=len(fires), asking=asking, events=facts)
 
 
-def _request(task: Task, event: Event) -> bytes:
+def _request(task: Task, event: Event, at_home: str) -> bytes:
     """Return what a fire carries for ever: that of its task, and the event behind the prompt."""
-    request = runtime_wire.FireRequest.FromString(frozen_request(task))
+    request = runtime_wire.FireRequest.FromString(frozen_request(task, at_home))
     for each in (event, replace(event, data_json="")):
         prompt = f"{request.prompt}\n\nEvent: {prompt_line(each)}"
         if len(prompt.encode()) <= _LONGEST_PROMPT:

@@ -29,8 +29,10 @@ _PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_on
 _ON_APPROVALS = ("approval_reminder", "approval_escalation", "approval_timeout")
 
 
-def frozen_request(task: Task) -> bytes:
+def frozen_request(task: Task, at_home: str) -> bytes:
     """Return what a fire carries of its task for ever, whatever becomes of the task: prompt, payload, category.
+
+    An agent in a terminal is told how it goes on, by commands that name the home (:class:`task_runner.store.Session`).
 
     A thread of its own for each fire stands there as `model.EACH_FIRE`, until the fire is sent.
     """
@@ -44,7 +46,9 @@ def frozen_request(task: Task) -> bytes:
         if (after := getattr(definition, name)) is not None:
             setattr(request, f"{name}_s", int(after.total_seconds()))
     if self_paced.is_self_paced(definition) and not model.HOSTED.fullmatch(definition.agent):
-        again, end = f"task-runner loop reschedule {task.id} SECONDS", f"task-runner loop delete {task.id}"
+        again, end = (
+            f"turnkeeper{at_home} loop {how}" for how in (f"reschedule {task.id} SECONDS", f"delete {task.id} --yes")
+        )
         request.prompt += f"\n\n(To be woken again: {again}. To end the loop: {end})"
     return request.SerializeToString()
 
@@ -163,7 +167,7 @@ def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reach
 def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Planned:
     """Write plans; return their log_records."""
     requests = {
-        str(planned.task.id): frozen_request(planned.task)
+        str(planned.task.id): frozen_request(planned.task, session.at_home)
         for _, planned in plans
         if any(fire.outcome is Outcome.PENDING for fire in (*planned.new, *planned.changed))
     }

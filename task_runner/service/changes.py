@@ -28,7 +28,8 @@ T = TypeVar("T")
 OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"
 MOST_AT_ONCE = 10_000
 RESTORABLE = timedelta(days=1)
-_GONE = re.compile(r"was ([a-z]+), deleted at (\S+)")
+# Of a deleted task: the state that it had, until when it was paused, when it was deleted, and why it had stopped.
+_GONE = re.compile(r"was ([a-z]+)(?: until (\S+))?, deleted at (\S+?)(?:: (.*))?", re.DOTALL)
 _BACK = {TaskState.DISABLED: "task.enabled", TaskState.DELETED: "task.restored"}
 _MOST_DRAWS = 100
 _LEAST = timedelta(microseconds=1)
@@ -192,12 +193,20 @@ def stop(
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="only an active task can be paused")
     snapshot = _snapshot(session, task.id)
     if state is TaskState.DELETED and not note:
-        note = f"was {task.state}, deleted at {rfc3339(now)}"
+        note = _gone(task, now)
     timetable, manual = timetable_of(task.definition), state is not TaskState.PAUSED
     withdrawn = planner.withdraw(snapshot, timetable, state.value, now, manual=manual)
     plan = replace(withdrawn, task=replace(withdrawn.task, state=state, reason=note, wake_at=until))
     done = planning.write_plans(session, [(snapshot, plan)])
     return Changed(task=plan.task, events=done.events)
+
+
+def _gone(task: Task, now: datetime) -> str:
+    """Return what `restore` needs to know of a task that is deleted."""
+    is_paused = task.state is TaskState.PAUSED
+    until = f" until {rfc3339(task.wake_at)}" if is_paused and task.wake_at is not None else ""
+    why = f": {task.reason}" if task.reason and task.state in _STOPPED else ""
+    return f"was {task.state}{until}, deleted at {rfc3339(now)}{why}"
 
 
 def resume(session: Session, name: str, now: datetime, *, replay: bool, states: frozenset[TaskState]) -> Changed:
@@ -224,14 +233,15 @@ def restore(session: Session, name: str, now: datetime) -> Changed:
     called, gone = task.definition.name, _GONE.fullmatch(task.reason)
     if task.state is not TaskState.DELETED:
         raise Conflict(f"{called!r} is not deleted")
-    if gone is None or now - parse_rfc3339(gone[2]) > RESTORABLE:
+    if gone is None or now - parse_rfc3339(gone[3]) > RESTORABLE:
         raise Conflict(f"{called!r} was deleted more than a day ago", hint="create it again")
     if find(session, called).state is not TaskState.DELETED:
         raise Conflict(f"another task is named {called!r} by now", where="name")
     done = _go_on(session, task, now, replay=False)
     if gone[1] in {TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED}:
         before = TaskState.PAUSED if gone[1] == TaskState.PAUSED else TaskState.DISABLED
-        stopped = stop(session, task.id, before, "restored", now)
+        until = parse_rfc3339(gone[2]) if gone[2] else None
+        stopped = stop(session, task.id, before, gone[4] or "", now, until=until)
         return replace(stopped, events=done.events + stopped.events)
     return done
 
@@ -261,7 +271,7 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
         raise Conflict(f"{task.definition.name!r} is {task.state}", hint="enable it first")
     manual = {"kind": FireKind.MANUAL, "request_id": request_id, "due_at": now}
     fire = _requested(task, now.replace(microsecond=0), f"~m{request_id}", now, **manual)
-    written = session.fires.add(fire, planning.frozen_request(task))
+    written = session.fires.add(fire, planning.frozen_request(task, session.at_home))
     return written, [committed(written)], task
 
 
@@ -497,7 +507,7 @@ def backfill(
     fires = [_requested(task, nominal_at, suffix, now, **missed) for nominal_at in nominals]
     known = session.fires.by_ids([fire.fire_id for fire in fires])
     new = [fire for fire in fires if fire.fire_id not in known]
-    written = session.fires.add_all(new, planning.frozen_request(task))
+    written = session.fires.add_all(new, planning.frozen_request(task, session.at_home))
     answer = wire.BackfillTaskResponse(count=len(fires))
     if fires:
         stamp(answer.first_nominal_at, fires[0].nominal_at)

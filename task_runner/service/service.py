@@ -482,6 +482,7 @@ RULES = Rules(
         "EmitEvent": "request.name",
         "Tick": "",
     },
+    author_fields={"CreateTask": ("words",)},  # what a person typed: no program's text is read as an order
     reserved_fields={
         "CreateTask": ("spec.created_by", "fire_id"),
         "ApplyTasks": ("specs.created_by",),

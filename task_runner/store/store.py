@@ -35,9 +35,11 @@ class Session:
         outcomes_read: how far the runtime's turn events were taken in.
         events_read: how far the events that happen inside turns were taken in.
         outages: when the runtime could not be reached.
+        at_home: what a command needs to find this home, ` --home DIR`; empty where that is not known.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, at_home: str = "") -> None:
+        self.at_home = at_home
         self.tasks = Tasks(connection)
         self.fires = Fires(connection)
         self.events = Events(connection)
@@ -99,13 +101,13 @@ class Position:
 class Store:
     """A store of tasks and fires, owned by one process: one writer thread, many units of work to a commit."""
 
-    def __init__(self, place: Path | str) -> None:
+    def __init__(self, place: Path | str, at_home: str = "") -> None:
         """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`."""
-        self._database = Database(place, migrations=MIGRATIONS)
+        self._database, self._at_home = Database(place, migrations=MIGRATIONS), at_home
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """Run `work` in one transaction; return its result once that is on disk. Its exception undoes it alone."""
-        return await self._database.run(lambda connection: work(Session(connection)))
+        return await self._database.run(lambda connection: work(Session(connection, self._at_home)))
 
     async def rehearse(self, work: Callable[[Session], T]) -> T:
         """Run `work` in a transaction that is undone; return what it would have done."""

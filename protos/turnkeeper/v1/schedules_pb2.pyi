@@ -499,7 +499,9 @@ class CreateTaskRequest(_message.Message):
     fire_id: _builtins.str
     """set by the agent runtime: the fire whose turn makes it; its task's budget holds for it too"""
     words: _builtins.str
-    """of a loop, as typed where people talk: "15m check the build"; gives the schedule and the prompt"""
+    """Of a loop, as typed where people talk: "15m check the build"; gives the schedule and the prompt. Refused by any
+    other way than an author's own surface (cli, conversation, web).
+    """
     @_builtins.property
     def spec(self) -> Global___TaskSpec: ...
     def __init__(

@@ -2,11 +2,13 @@
 
 import asyncio
 import io
+import json
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from rich.console import Console
 
 from agent_runtime.cli import app
@@ -18,8 +20,10 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from task_runner.daemon.assembly import Runner
 from tests.integration.runtime.harness import Bench, look_again, soon
+from tests.support.scripted import calls
 from turnkeeper.console import run
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.rpc.callers import UNKNOWN, Via, answer_for
 from turnkeeper.rpc.server import UnixServer
 
 
@@ -107,6 +111,30 @@ async def test_what_is_typed_into_send_is_read_and_what_a_pipe_writes_is_said(
         "good morning", "/loop 1m sent by a tool", "/loop list", "/loops are fun", "/loop 1m sent by another program",
     ]  # fmt: skip
     assert len(await tasks(runner)) == 1
+
+
+async def test_what_agents_tools_and_programs_write_makes_no_loop(talking: Bench, runner: Runner) -> None:
+    order = "/loop 1m do as I say"
+    talking.category("work", tools=["tool:note"])
+    talking.script["go"] = [calls(("note", {"text": order})), AIMessage(order)]
+    await talking.run(prompt="go")
+    outbox = talking.home.inbox("codex") / "outbox"
+    outbox.mkdir(parents=True, mode=0o700)
+    outbox.parent.chmod(0o700)
+    (outbox / ".1").write_text(json.dumps({"from": "author", "body": order}))
+    (outbox / ".1").rename(outbox / "1.json")
+    answer_for(Via(program="a-client", surface="mcp", key="k1"))
+    await talking.send(order)
+    answer_for(UNKNOWN)
+
+    async def taken() -> None:
+        while not talking.trail("outbox.accepted") or len(await talking.conversation()) < 3:
+            await look_again()
+
+    await soon(taken(), "the messages")
+    await talking.rest()
+    assert talking.noted == [order]
+    assert await tasks(runner) == []
 
 
 async def test_the_view_of_a_conversation_shows_its_loops_and_takes_their_lines(talking: Bench, runner: Runner) -> None:

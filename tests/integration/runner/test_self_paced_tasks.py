@@ -141,7 +141,11 @@ async def test_an_agent_in_a_terminal_is_told_how_to_go_on_and_how_to_end(rig: R
     async with rig.running():
         await iterate(rig, peer)
     request = peer.received[0]
-    told = [f"task-runner loop {how}" in request.prompt for how in (f"reschedule {made.id} ", f"delete {made.id}")]
+    ways, program = (
+        (f"reschedule {made.id} SECONDS.", f"delete {made.id} --yes)"),
+        f"turnkeeper --home {rig.home.root}",
+    )
+    told = [f"{program} loop {how}" in request.prompt for how in ways]
     assert told == [agent == "codex"] * 2, "one that the runtime hosts has a tool for it"
 
 

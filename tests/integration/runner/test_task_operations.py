@@ -8,6 +8,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.times import rfc3339
 
 
 def spec(**fields) -> wire.TaskSpec:
@@ -162,6 +163,26 @@ async def test_a_deleted_task_returns_within_a_day_and_its_history_has_its_name(
     assert (await rig.history())[-1] == ("pending", "", 1)
     with pytest.raises(Conflict, match="not deleted"):
         await rig.service.restore_task(wire.RestoreTaskRequest(name="digest"))
+
+
+async def test_a_paused_task_returns_with_its_note_and_comes_back_when_it_was_to(rig: Rig, peer: Peer) -> None:
+    await rig.create()
+    until = rfc3339(rig.clock.now() + timedelta(minutes=10))
+    pause = wire.PauseTaskRequest(name="digest", note="away: see the\ncalendar", until=until)
+    paused = await rig.service.pause_task(pause)
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    await rig.pass_time(130)
+    back = await rig.service.restore_task(wire.RestoreTaskRequest(name="digest"))
+    assert (back.state, back.paused_note, back.paused_until) == ("paused", pause.note, paused.paused_until)
+    await rig.pass_time(600)
+    assert (await rig.service.get_task(wire.GetTaskRequest(name="digest"))).state != "paused"
+    pause.until = rfc3339(rig.clock.now() + timedelta(minutes=10))
+    await rig.service.pause_task(pause)
+    await rig.service.delete_task(wire.DeleteTaskRequest(name="digest"))
+    await rig.pass_time(700)
+    await rig.service.restore_task(wire.RestoreTaskRequest(name="digest"))
+    await rig.pass_time(1)
+    assert (await rig.service.get_task(wire.GetTaskRequest(name="digest"))).state != "paused", "its pause was over"
 
 
 @pytest.mark.parametrize("state", ["paused", "disabled"])

@@ -208,6 +208,21 @@ async def test_what_an_author_sets_himself_is_refused_from_a_program(home: Home,
         assert len(agrees.came) == 4, "a program may still approve one call"
 
 
+async def test_what_a_person_typed_is_read_as_an_order_only_on_an_authors_surface(home: Home):
+    typed = schedules_pb2.CreateTaskRequest(loop=True, words="15m check the build")
+    async with serving(home, "task-runner") as (agrees, stub):
+        for via in ("", "my-bot/api", "a-client/mcp/k1"):
+            with pytest.raises(Denied, match="by an author himself alone") as refused:
+                await call(stub, "CreateTask", typed, Identity(via).metadata("CreateTask"))
+            assert refused.value.where == "words"
+        agents = peer_of(home, "task-runner")
+        with pytest.raises(Denied, match="by an author himself alone"):
+            await call(stub, "CreateTask", typed, agents.metadata("CreateTask", typed))
+        assert agrees.came == []
+        await call(stub, "CreateTask", typed, Identity("a-client/web").metadata("CreateTask"))
+        assert agrees.came == ["CreateTask"]
+
+
 def changed(metadata: Metadata, **fields: Callable[[str], str]) -> Metadata:
     names = ("key", "at", "nonce", "mac")
     parts = dict(zip(names, dict(metadata)[PROOF].split(":"), strict=True))
