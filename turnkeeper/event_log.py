@@ -5,11 +5,12 @@ keys: `at` (RFC 3339 UTC), `process`, `pid`, `event`. The rest are fields of the
 prompt, a message, an argument or a secret.
 """
 
+import asyncio
 import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,23 @@ class EventLog:
             self._descriptor = os.open(self._folder / f"{self._prefix}-{day}.jsonl", self._flags, 0o600)
             self._day = day
         return self._descriptor
+
+
+LATE_S = 0.25
+
+
+@contextlib.contextmanager
+def told_if_late(log: EventLog, event: Callable[[], Sequence[tuple[str, Mapping[str, Any]]]]) -> Iterator[None]:
+    """Write events, each a name and its fields, if the block takes long; for a block in an event loop.
+
+    What reaches a process is in its trail so, however long a store then keeps the process waiting. Where the store
+    answers at once, what it answered is all there is to tell.
+    """
+    late = asyncio.get_running_loop().call_later(LATE_S, lambda: log.emit_all(event()))
+    try:
+        yield
+    finally:
+        late.cancel()
 
 
 def record_act(folder: Path, program: str, command: str, subject: str, clock: Clock) -> None:

@@ -12,6 +12,7 @@ delivered it, and each fire ends once. A restart reads all of this from the rows
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -30,7 +31,7 @@ from turnkeeper.bus.inbox import Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.event_log import EventLog
+from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.process import Failpoints
 from turnkeeper.times import rfc3339
 
@@ -240,7 +241,8 @@ class Acceptor:
         while self._waiting:
             group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
             try:
-                await self._write_group(group)
+                with told_if_late(self._log, partial(_arrivals, group)):
+                    await self._write_group(group)
             except Exception as error:  # noqa: BLE001  each of the group's callers gets it as its answer
                 for item in group:
                     _fail(item, error)
@@ -260,13 +262,14 @@ class Acceptor:
                 _fail(item, Conflict(f"{item.key} {what}", where="fire_id", hint="send it under a new id"))
         put = await self._put(fresh)
         first = {id(item) for item in fresh}
-        accepted: list[tuple[_Waiting, bool]] = []
+        accepted: list[tuple[_Waiting, bool, str]] = []
         for item in group:
             answer = put.get(item.key)
             if isinstance(answer, TurnkeeperError):
                 _fail(item, answer)
             elif not item.answer.done():
-                accepted.append((item, id(item) in first and (answer is None or answer.fresh)))
+                fresh_one = id(item) in first and (answer is None or answer.fresh)
+                accepted.append((item, fresh_one, answer.name if answer else ""))
         self._answer(accepted)
 
     async def _known(self, keys: Iterable[str]) -> dict[str, str]:
@@ -296,22 +299,38 @@ class Acceptor:
         self._arrived.notify()
         return put
 
-    def _answer(self, accepted: Sequence[tuple[_Waiting, bool]]) -> None:
-        """Log what was accepted, in one write, then answer the callers; each comes with whether it is fresh."""
-        self._log.emit_all([line for item, fresh in accepted if (line := _log_line(item.item.header, fresh=fresh))])
-        for item, fresh in accepted:
+    def _answer(self, accepted: Sequence[tuple[_Waiting, bool, str]]) -> None:
+        """Log what was accepted, in one write, then answer the callers.
+
+        Each comes with whether it is fresh, and with the name of its envelope, as far as that lies in an inbox.
+        """
+        lines = (_log_line(item.item.header, fresh=fresh, name=name) for item, fresh, name in accepted)
+        self._log.emit_all([line for line in lines if line])
+        for item, fresh, _ in accepted:
             item.answer.set_result(Receipt(header=item.item.header, fresh=fresh))
 
 
-def _log_line(header: TriggerHeader, *, fresh: bool) -> tuple[str, dict[str, object]] | None:
+def _arrivals(group: Sequence[_Waiting]) -> list[tuple[str, dict[str, object]]]:
+    return [_arrival(item.item.header) for item in group]
+
+
+def _arrival(header: TriggerHeader) -> tuple[str, dict[str, object]]:
+    if is_fire(header.key):
+        return "fire.arrived", {"fire_id": header.fire_id, "attempt": header.attempt, "turn_id": header.turn_id}
+    return "message.arrived", {"turn_id": header.turn_id, "thread_id": header.thread_id}
+
+
+def _log_line(header: TriggerHeader, *, fresh: bool, name: str) -> tuple[str, dict[str, object]] | None:
+    named: dict[str, object] = {"name": name} if name else {}
     if is_fire(header.key):
         return "fire.received", {
             "fire_id": header.fire_id,
             "attempt": header.attempt,
             "turn_id": header.turn_id,
             "disposition": "ACCEPTED" if fresh else "DUPLICATE",
+            **named,
         }
-    return ("message.accepted", {"turn_id": header.turn_id, "thread_id": header.thread_id}) if fresh else None
+    return ("message.accepted", {"turn_id": header.turn_id, "thread_id": header.thread_id} | named) if fresh else None
 
 
 def _fail(item: _Waiting, error: Exception) -> None:

@@ -26,7 +26,7 @@ from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from turnkeeper.config.settings import NotifySettings
 from turnkeeper.errors import MachineTrouble
-from turnkeeper.event_log import EventLog
+from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.process import Failpoints
 
 LONGEST_NOTIFY_S = 30.0
@@ -320,7 +320,9 @@ class Turns:
             cancelled = await self._store.read(is_cancelled, turn.turn_id)
             error = "" if cancelled else "was cancelled from within its graph"
             return await self._finish(turn, "cancelled" if cancelled else "failed", error)
-        return await self._settle(turn, ended)
+        ran = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "state": ended.stopped}
+        with told_if_late(self._log, lambda: [("turn.ran", ran)]):
+            return await self._settle(turn, ended)
 
     async def _outlast(self, turn: TurnRecord, trouble: MachineTrouble) -> bool:
         """Let a turn go on once the machine is well: it failed at nothing of its own, so the interval does not count.

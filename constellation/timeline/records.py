@@ -24,7 +24,9 @@ _STEPS = {
     "interrupt": ("interrupt_id",),
     "restart": ("id", "phase"),
 }
-_LINKS = ("fire_id", "turn_id", "interrupt_id", "envelope")
+_LINKS = ("fire_id", "turn_id", "interrupt_id")
+_OF_ENVELOPES = ("fire.received", "message.accepted", "envelope.")  # their `name` is that of an envelope
+_ACTS = {"act.asked", "act.done"}
 _LIFECYCLE = ("daemon.", "process.", "runtime.up", "revive.", "hang.", "restart.", "crashloop.", "machine.", "store.")
 
 
@@ -207,8 +209,9 @@ class Filter:
 
 def linked(record: Record, ids: frozenset[str]) -> frozenset[str]:
     """Return the ids that a record ties to `ids`, these among them; empty where it has nothing to do with them."""
-    own = frozenset(str(record.fields[name]) for name in _LINKS if record.fields.get(name))
-    subjects = frozenset(str(record.fields.get("subject") or "").split(", ")) if record.kind == "act.done" else own
+    names = (*_LINKS, "name") if record.kind.startswith(_OF_ENVELOPES) else _LINKS
+    own = frozenset(str(record.fields[name]) for name in names if record.fields.get(name))
+    subjects = frozenset(str(record.fields.get("subject") or "").split(", ")) if record.kind in _ACTS else own
     return own | ids if (own | subjects) & ids else frozenset()
 
 

@@ -58,12 +58,12 @@ SENTENCES = {
     "runtime.refused": "the agent runtime refused to take fires from the task runner: {reason}.",
     "runtime.replaced": "the task runner found that the agent runtime has another store than before.",
     # The runtime, about what reaches it.
-    "fire.arrived": f"the agent runtime got {_OF_TASK} from the task runner.",
+    "fire.arrived": f"the agent runtime got {_OF_TASK} from the task runner, and waits for its store.",
     "fire.received": f"the agent runtime accepted {_OF_TASK}[ ({{disposition}})]; its turn is {{turn_id}}.",
     "fire.delivered": f"the agent {{agent}} took {_OF_TASK} from its inbox.",
     "fire.cancelled": f"the agent runtime took {_OF_TASK} back from the inbox of {{agent}}[: {{reason}}].",
     "fire.failed": f"{_OF_TASK} failed[: {{reason}}].",
-    "message.arrived": "the agent runtime got a message for thread {thread_id}.",
+    "message.arrived": "the agent runtime got a message for thread {thread_id}, and waits for its store.",
     "message.accepted": "the agent runtime accepted a message for thread {thread_id}; its turn is {turn_id}.",
     "message.kept": "the agent runtime keeps a message until thread {thread_id} is released.",
     "envelope.received": "{agent} received an envelope of kind {kind} from {from}[ for thread {thread}].",
@@ -72,7 +72,7 @@ SENTENCES = {
     "{reason}.",
     # The runtime, about turns and approvals.
     "turn.started": "the agent runtime {begins} " + _TURN + "[ for fire {fire_id}].",
-    "turn.ran": "the graph of " + _TURN + " stopped: {state}.",
+    "turn.ran": "the graph of " + _TURN + " stopped ({state}), and its store has not taken that in yet.",
     "turn.stopped": "the agent runtime recorded that " + _TURN + " {ended}.",
     "turn.held": "the agent runtime holds fire {fire_id}[ of task {task}]: a question on thread {thread_id} is open.",
     "turn.released": "the agent runtime released " + _TURN + ": the question on its thread is settled.",
@@ -87,7 +87,6 @@ SENTENCES = {
     "interrupt.reminded": f"the agent runtime reminded the author of {_ASKED}.",
     "interrupt.escalated": f"the agent runtime raised an alert about {_ASKED}.",
     "interrupt.expired": f"the agent runtime ended {_ASKED}: nobody answered in time.",
-    "decision.arrived": "the agent runtime got the author's decision about {subject}[, by {via}].",
     "model.answered": "the model answered in turn {turn_id} after {took_s} s with {tokens_out} tokens.",
     "model.retry": "the model failed in turn {turn_id}: {reason}. the agent runtime asks it again after {wait_s} s.",
     "model.failed": "the model failed in turn {turn_id}: {reason}.",
@@ -145,6 +144,7 @@ SENTENCES = {
     "marker.stands": "{path} stands since then: {meaning}[: {reason}].",
     # Authors.
     "act.done": "the author used {method}[ on {subject}][, by {via}].",
+    "act.asked": "the author asked {process} for {method}[ on {subject}][, by {via}]; it waits for a store.",
     "act.refused": "{process} refused {method}[ from {via}]: {reason}.",
 }
 _BEGINS = {"start": "started", "resume": "resumed", "continue": "went on with"}

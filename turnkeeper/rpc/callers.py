@@ -28,7 +28,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError, Unreachable
-from turnkeeper.event_log import EventLog
+from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.rpc.errors import to_status
 from turnkeeper.storage.keys import CALLS, GRACE_S, KeyFile
 from turnkeeper.times import parse_rfc3339
@@ -221,6 +221,15 @@ def record(log: EventLog, rules: Rules, method: str, request: Message, answer: M
     log.emit("act.done", method=method, subject=", ".join(found)[:LONGEST_SUBJECT], via=str(via))
 
 
+def _asked(rules: Rules, method: str, request: Message, via: Via) -> list[tuple[str, dict[str, Any]]]:
+    """Return the event that something is asked for; none of a read."""
+    if method not in rules.acts:
+        return []
+    source, _, path = rules.acts[method].partition(".")
+    subject = sorted({str(one) for one in _values(request, path)}) if source == "request" and path else []
+    return [("act.asked", {"method": method, "subject": ", ".join(subject)[:LONGEST_SUBJECT], "via": str(via)})]
+
+
 def _values(message: Any, path: str) -> Iterable[Any]:
     """Yield what stands at a path in a message, each item of repeated fields; nothing where a field is not set."""
     name, _, rest = path.partition(".")
@@ -273,7 +282,8 @@ class Door(grpc.aio.ServerInterceptor):
     def _recorded(self, method: str, behaviour: Any, admit: Callable[[Message], None]) -> Callable[..., Awaitable[Any]]:
         async def call(request: Message, context: Any) -> Any:
             admit(request)
-            answer = await behaviour(request, context)
+            with told_if_late(self._log, lambda: _asked(self._rules, method, request, current())):
+                answer = await behaviour(request, context)
             record(self._log, self._rules, method, request, answer, current())
             return answer
 

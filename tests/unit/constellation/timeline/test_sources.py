@@ -76,7 +76,7 @@ def told(home: Home) -> Home:
     ]
     trail(home, "task-runner", *runner_says)
     runtime_says = [
-        {"at": AT.format(2), "event": "fire.received", **about, "turn_id": "turn-1", "envelope": "e-1"},
+        {"at": AT.format(2), "event": "fire.received", **about, "turn_id": "turn-1", "name": "0-task-runner.json"},
         {"at": AT.format(3), "event": "turn.started", **named, "fire_id": FIRE, "mode": "start"},
         {
             "at": AT.format(4),
@@ -94,7 +94,12 @@ def told(home: Home) -> Home:
         },
     ]
     trail(home, "agent-runtime", *runtime_says)
-    received = {"at": AT.format(2), "process": "agent-runtime", "event": "envelope.received", "envelope": "e-1"}
+    received = {
+        "at": AT.format(2),
+        "process": "agent-runtime",
+        "event": "envelope.received",
+        "name": "0-task-runner.json",
+    }
     of_fire = {"agent": "agent0", "kind": "fire", "from": "task-runner", "thread": "desk"}
     (home.logs / "channel-acks-2026-11-22.jsonl").write_text(json.dumps(received | of_fire) + "\n")
     trail(
