@@ -170,13 +170,14 @@ def _inodes(folder: Path, names: set[str]) -> dict[int, str]:
 
 
 REASON = ".reason"
-_COUNT_AGAIN = 1024  # puts between two counts of the files, which other processes add to and remove from too
+_COUNT_AGAIN = 1024  # puts at least between two counts of the files, which other processes add to and remove from too
+_WRITERS = 8  # each may use such a part of the room there is before it counts again: together they fill it and no more
 _STALE_S = 86_400  # a temporary file older than this is nobody's, also where its writer's pid lives again
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """What may wait in one inbox. Several writing processes may together pass it by a thousand envelopes each.
+    """What may wait in one inbox. Up to eight writing processes may together pass it by a thousand envelopes each.
 
     Attributes:
         most_waiting: envelopes.
@@ -188,17 +189,17 @@ class Quota:
 
 
 class Capacity:
-    """Counts down what an inbox still takes; counts the files again when that is used up."""
+    """Counts down what an inbox still takes; counts the files again, the more often the less that is."""
 
     def __init__(self, folder: Path, quota: Quota) -> None:
         self._folder = folder
         self._quota = quota
-        self._left = self._left_bytes = self._until_count = 0
+        self._left = self._left_bytes = self._found_left = self._found_left_bytes = 0
         self._unwritten = self._unwritten_bytes = 0
 
     def reserve(self, size_bytes: int) -> None:
         """Reserve room for one envelope. Raises Exhausted: the sender is to wait until the agent has caught up."""
-        if self._left < 1 or self._left_bytes < size_bytes or self._until_count < 1:
+        if self._left < 1 or self._left_bytes < size_bytes or self._is_stale():
             self._count()
         if self._left < 1:
             raise self._full(f"{self._quota.most_waiting} envelopes")
@@ -206,7 +207,6 @@ class Capacity:
             raise self._full(f"{self._quota.most_bytes} bytes")
         self._left -= 1
         self._left_bytes -= size_bytes
-        self._until_count -= 1
         self._unwritten += 1
         self._unwritten_bytes += size_bytes
 
@@ -214,12 +214,17 @@ class Capacity:
         """Say that every reserved envelope is written or will never be: the next count finds the files themselves."""
         self._unwritten = self._unwritten_bytes = 0
 
+    def _is_stale(self) -> bool:
+        used, used_bytes = self._found_left - self._left, self._found_left_bytes - self._left_bytes
+        most, most_bytes = self._found_left // _WRITERS, self._found_left_bytes // _WRITERS
+        return used >= _COUNT_AGAIN and (used >= most or used_bytes >= most_bytes)
+
     def _count(self) -> None:
         with os.scandir(self._folder) as entries:
             sizes = [_size(entry) for entry in entries if not entry.name.startswith(".")]
         self._left = self._quota.most_waiting - len(sizes) - self._unwritten
         self._left_bytes = self._quota.most_bytes - sum(sizes) - self._unwritten_bytes
-        self._until_count = _COUNT_AGAIN
+        self._found_left, self._found_left_bytes = self._left, self._left_bytes
 
     def _full(self, what: str) -> Exhausted:
         return Exhausted(f"the inbox holds {what}", where=str(self._folder), hint="let the agent catch up")

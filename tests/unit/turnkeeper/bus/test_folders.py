@@ -1,12 +1,17 @@
 """Where an envelope has got to, as whoever put it sees it: never further than it is."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from tests.support.clock import ManualClock
 from tests.support.inboxes import message
 from tests.support.seeded_entropy import SeededEntropy
-from turnkeeper.bus.folders import EnvelopeState, envelope_states
+from turnkeeper.bus import folders
+from turnkeeper.bus.folders import Capacity, EnvelopeState, Quota, envelope_states
 from turnkeeper.bus.inbox import Inbox
+from turnkeeper.errors import Exhausted
 from turnkeeper.storage.files import SystemFiles
 
 
@@ -40,3 +45,38 @@ def test_one_that_was_set_aside_or_never_claimed_with_its_key_is_told_apart(fold
         "torn": EnvelopeState.QUARANTINED,
         "withdrawn": EnvelopeState.DELIVERED,
     }
+
+
+def put_until_refused(place: Path, quota: Quota, writers: int, size_bytes: int) -> int:
+    """Let writers put in turns, 100 files each, until all are refused; return how many files there are."""
+    capacities = {number: Capacity(place, quota) for number in range(writers)}
+    while capacities:
+        for number, capacity in list(capacities.items()):
+            for _ in range(100):
+                try:
+                    capacity.reserve(size_bytes)
+                except Exhausted:
+                    del capacities[number]
+                    break
+                (place / f"{len(os.listdir(place)):06d}").write_bytes(b"x" * size_bytes)
+            capacity.settle()
+    return len(os.listdir(place))
+
+
+@pytest.mark.parametrize("quota", [Quota(most_waiting=300), Quota(most_bytes=3000)])
+def test_eight_writers_pass_a_quota_by_what_each_may_put_between_two_counts(
+    quota: Quota, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_COUNT_AGAIN", 3)
+    folder.mkdir(exist_ok=True)
+    assert 300 <= put_until_refused(folder, quota, 8, 10) <= 300 + 8 * 3
+
+
+def test_files_are_counted_rarely_while_there_is_much_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(exist_ok=True)
+    capacity, counts = Capacity(folder, Quota()), []
+    monkeypatch.setattr(capacity, "_count", lambda count=capacity._count: (counts.append(None), count()))
+    for _ in range(50_000):
+        capacity.reserve(2000)
+        capacity.settle()
+    assert len(counts) <= 5
