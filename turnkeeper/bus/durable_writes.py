@@ -11,7 +11,6 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from turnkeeper.clock import Clock
@@ -24,6 +23,7 @@ MARK = ".newest"
 _NAME = re.compile(r"(\d{20})-(\d{1,10})-[0-9a-f]{8}-\d{6,12}-[a-z0-9-]+\.json", re.ASCII)
 _LATEST_NS = 9 * 10**18  # in the year 2255; a forged name beyond it does not push ours there
 _DIGITS = 20
+_TAG_DIGITS = 8
 
 
 class Names:
@@ -40,12 +40,13 @@ class Names:
         """Return one name for each sender, later than every name drawn before; `lying` is read at the first draw."""
         if self._last_ns < 0:
             self._last_ns = max((ns_of(name) or 0 for name in lying), default=0)
-        first = self._reserve(len(senders))
-        return [self._name(first + place, sender) for place, sender in enumerate(senders)]
+        first, tags = self._reserve(len(senders)), self._entropy.hex(_TAG_DIGITS * len(senders))
+        cut = [tags[place : place + _TAG_DIGITS] for place in range(0, len(senders) * _TAG_DIGITS, _TAG_DIGITS)]
+        return [self._name(first + n, tag, sender) for n, (tag, sender) in enumerate(zip(cut, senders, strict=True))]
 
     def tag(self) -> str:
         """Return digits that tell apart what a foreign writer gave one name."""
-        return self._entropy.hex(8)
+        return self._entropy.hex(_TAG_DIGITS)
 
     def _reserve(self, count: int) -> int:
         descriptor = os.open(self._mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -59,9 +60,9 @@ class Names:
             os.close(descriptor)  # gives the lock back
         return first
 
-    def _name(self, ns: int, sender: str) -> str:
+    def _name(self, ns: int, tag: str, sender: str) -> str:
         self._sequence += 1
-        return f"{ns:020d}-{os.getpid()}-{self._entropy.hex(8)}-{self._sequence:06d}-{sender}.json"
+        return f"{ns:020d}-{os.getpid()}-{tag}-{self._sequence:06d}-{sender}.json"
 
 
 def ns_of(name: str) -> int | None:
@@ -105,12 +106,12 @@ class GroupingFiles(SystemFiles):
     def __init__(self) -> None:
         self._one_pass: dict[int, bool] = {}
 
-    def write_group(self, items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
+    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[Failure]:
         """Create the files and sync them all."""
         failures: list[Failure] = []
         for start in range(0, len(items), _CHUNK):
             chunk = items[start : start + _CHUNK]
-            whole = len(chunk) >= SMALLEST_GROUP and self._syncs_whole(chunk[0][0].parent)
+            whole = len(chunk) >= SMALLEST_GROUP and self._syncs_whole(Path(chunk[0][0]).parent)
             failures += _write_in_one_pass(chunk) if whole else super().write_group(chunk)
         return failures
 
@@ -126,13 +127,13 @@ def link_all(files: Files, inbox: Path, items: Sequence[tuple[str, bytes]]) -> l
 
     One with a failure is not there, unless a reader took it between its link and a sync of the folder that failed.
     """
-    paths = [(inbox / f".{name}.tmp", inbox / name) for name, _ in items]
+    paths = [(f"{inbox}/.{name}.tmp", f"{inbox}/{name}") for name, _ in items]
     new = [(path, data) for (path, _), (_, data) in zip(paths, items, strict=True)]
     alone = len(new) == 1
-    failures = [attempt(new[0][0], partial(files.write_synced, *new[0]))] if alone else files.write_group(new)
+    failures = [attempt(new[0][0], files.write_synced, *new[0])] if alone else files.write_group(new)
     for place, (temporary, target) in enumerate(paths):
         if failures[place] is None:
-            failures[place] = attempt(target, partial(_link, files, temporary, target))
+            failures[place] = attempt(target, _link, files, temporary, target)
     linked = [target for (_, target), failure in zip(paths, failures, strict=True) if failure is None]
     if not linked:
         return failures
@@ -146,15 +147,15 @@ def link_all(files: Files, inbox: Path, items: Sequence[tuple[str, bytes]]) -> l
     return failures
 
 
-def _link(files: Files, temporary: Path, target: Path) -> None:
+def _link(files: Files, temporary: str, target: str) -> None:
     try:
         files.link(temporary, target)
     finally:
         files.unlink(temporary)
 
 
-def _write_in_one_pass(items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
-    folder = items[0][0].parent
+def _write_in_one_pass(items: Sequence[tuple[str, bytes]]) -> list[Failure]:
+    folder = Path(items[0][0]).parent
     failures: list[Failure] = []
     try:
         with machine_errors(folder):
@@ -163,17 +164,21 @@ def _write_in_one_pass(items: Sequence[tuple[Path, bytes]]) -> list[Failure]:
     except Exhausted as error:
         return [error] * len(items)
     try:
-        failures += [attempt(path, partial(create, path, data, sync=False)) for path, data in items]
+        failures += [attempt(path, _create_unsynced, path, data) for path, data in items]
         with machine_errors(folder):
             _syncfs(watch)
     except Exhausted as error:
         for (path, _), failure in zip(items, failures, strict=True):
             if failure is None:
-                path.unlink(missing_ok=True)
+                Path(path).unlink(missing_ok=True)
         return [failure or error for failure in failures]
     finally:
         os.close(watch)
     return failures
+
+
+def _create_unsynced(path: str, data: bytes) -> None:
+    create(path, data, sync=False)
 
 
 def _syncfs(descriptor: int) -> None:

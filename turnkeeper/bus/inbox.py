@@ -31,7 +31,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.storage.files import Files, machine_errors
+from turnkeeper.storage.files import Files, machine_errors, no_room
 from turnkeeper.storage.keys import KeyFile
 from turnkeeper.times import parse_rfc3339, rfc3339
 
@@ -292,12 +292,15 @@ class Inbox:
     def _repeat_or_refuse(self, key: str, size_bytes: int) -> Put | TurnkeeperError | None:
         """Return the earlier put of this key, or the lack of room; None where it is to be written."""
         try:
-            with machine_errors(self.folder):
-                earlier = self._earlier(key) if key else None
-                if earlier is None:
-                    self._capacity.reserve(size_bytes)
+            earlier = self._earlier(key) if key else None
+            if earlier is None:
+                self._capacity.reserve(size_bytes)
         except Exhausted as error:
             return error
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError as error:
+            return no_room(error, self.folder)
         return earlier
 
     def _earlier(self, key: str) -> Put | None:

@@ -8,31 +8,33 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from turnkeeper.errors import Corrupt, Exhausted, MachineTrouble, TurnkeeperError, machine_trouble
 
 _PROBE = b"\0" * (64 << 10)
 
 
+Place = Path | str  # making a Path costs more than many an operation on it
+
+
 class Files(Protocol):
     """Operations on plain files in private directories. Each may raise OSError, or Exhausted where there is no room."""
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Place, data: bytes) -> None:
         """Create `path`, mode 0600, with `data`, and sync the file. Raises FileExistsError."""
 
-    def write_group(self, items: Sequence[tuple[Path, bytes]]) -> list[TurnkeeperError | None]:
+    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
         """Create the files as :meth:`write_synced` does; answer for each. A failed one leaves no file."""
 
-    def link(self, source: Path, target: Path) -> None:
+    def link(self, source: Place, target: Place) -> None:
         """Give `source` the second name `target`. Raises FileExistsError: never overwrites."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Move a name; overwrites `target`."""
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: Place) -> None:
         """Remove a name; one that is gone already is no error."""
 
     def sync_folder(self, folder: Path) -> None:
@@ -52,18 +54,18 @@ class Files(Protocol):
 class SystemFiles:
     """The machine's file system."""
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Place, data: bytes) -> None:
         """Create `path` with `data` and sync it; on failure leave no partial file."""
         try:
             create(path, data, sync=True)
         except OSError as error:
             raise _typed(error, path) from error
 
-    def write_group(self, items: Sequence[tuple[Path, bytes]]) -> list[TurnkeeperError | None]:
+    def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
         """Create the files, each synced by itself."""
-        return [attempt(path, partial(self.write_synced, path, data)) for path, data in items]
+        return [attempt(path, self.write_synced, path, data) for path, data in items]
 
-    def link(self, source: Path, target: Path) -> None:
+    def link(self, source: Place, target: Place) -> None:
         """Give `source` the second name `target`."""
         try:
             os.link(source, target)
@@ -74,9 +76,9 @@ class SystemFiles:
         """Move a name."""
         source.rename(target)
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: Place) -> None:
         """Remove a name."""
-        path.unlink(missing_ok=True)
+        _unlink(path)
 
     def sync_folder(self, folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -109,7 +111,12 @@ class SystemFiles:
             os.close(descriptor)
 
 
-def create(path: Path, data: bytes, *, sync: bool) -> None:
+def _unlink(path: Place) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108  also takes a text
+
+
+def create(path: Place, data: bytes, *, sync: bool) -> None:
     """Create `path`, mode 0600, with `data`; on failure leave no partial file. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -119,7 +126,7 @@ def create(path: Path, data: bytes, *, sync: bool) -> None:
         if sync:
             os.fsync(descriptor)
     except OSError:
-        path.unlink(missing_ok=True)
+        _unlink(path)
         raise
     finally:
         os.close(descriptor)
@@ -145,18 +152,19 @@ def machine_errors(path: Path) -> Iterator[None]:
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError as error:
-        raise _no_room(error, path) from error
+        raise no_room(error, path) from error
 
 
-def attempt(path: Path, work: Callable[[], None]) -> TurnkeeperError | None:
+def attempt(path: Place, work: Callable[..., None], *arguments: Any) -> TurnkeeperError | None:
     """Do work on a file; return the error of which its caller is to be told, if any."""
     try:
-        with machine_errors(path):
-            work()
+        work(*arguments)
     except Exhausted as error:
         return error
-    except OSError as error:  # the name is taken, or the temporary file was swept away
+    except (FileExistsError, FileNotFoundError) as error:  # the name is taken, or the temporary file was swept away
         return Exhausted(f"was not written: {error.strerror}", where=str(path), hint="try again")
+    except OSError as error:
+        return no_room(error, path)
     return None
 
 
@@ -184,10 +192,11 @@ def why_unwritable(folder: Path) -> MachineTrouble | None:
     return None
 
 
-def _typed(error: OSError, path: Path) -> Exception:
+def _typed(error: OSError, path: Place) -> Exception:
     return machine_trouble(error, str(path), ours=True) or error
 
 
-def _no_room(error: OSError, path: Path) -> Exhausted:
+def no_room(error: OSError, path: Place) -> Exhausted:
+    """Return what a caller is told of an error that is neither its own nor the file's."""
     trouble = machine_trouble(error, str(path), ours=True)
     return trouble or Exhausted(f"cannot be written: {error.strerror}", where=str(path), hint="try again")

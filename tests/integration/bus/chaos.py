@@ -30,7 +30,8 @@ class TornFiles(GroupingFiles):
     def write_group(self, items):
         return [self.write_synced(path, data) for path, data in items]
 
-    def write_synced(self, path: Path, data: bytes) -> None:
+    def write_synced(self, path: Path | str, data: bytes) -> None:
+        path = Path(path)
         if not path.name.endswith(".tmp"):
             super().write_synced(path, data)
             return
@@ -39,16 +40,16 @@ class TornFiles(GroupingFiles):
         with final.open("ab") as file:
             file.write(data[len(data) // 2 :])
 
-    def link(self, source: Path, target: Path) -> None:
-        if source.exists():
+    def link(self, source: Path | str, target: Path | str) -> None:
+        if Path(source).exists():
             super().link(source, target)
 
 
 class LosingFiles(GroupingFiles):
     """Archives by removing first, and forgets the link now and then."""
 
-    def link(self, source: Path, target: Path) -> None:
-        if target.name.endswith("0-author.json") and target.parent.name == "inbox":
+    def link(self, source: Path | str, target: Path | str) -> None:
+        if Path(target).name.endswith("0-author.json") and Path(target).parent.name == "inbox":
             return
         super().link(source, target)
 

@@ -94,8 +94,8 @@ def test_an_archived_envelope_that_a_crash_left_in_claimed_is_not_handed_out_aga
 
 def test_the_archive_is_synced_before_the_claimed_name_goes(folder: Path) -> None:
     class Order(Recorder):
-        def unlink(self, path: Path) -> None:
-            self.steps.append(f"unlink from {path.parent.name}")
+        def unlink(self, path: Path | str) -> None:
+            self.steps.append(f"unlink from {Path(path).parent.name}")
             super().unlink(path)
 
     files = Order()
