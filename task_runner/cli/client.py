@@ -54,6 +54,12 @@ class Runner:
             request.name = task.id
             return self._call(method, request)
 
+    def stream(self, method: str, request: Any) -> Any:
+        """Yield what a stream of the daemon's sends. Raises InvalidInput where none runs, or TurnkeeperError."""
+        if self._caller is None:
+            raise InvalidInput("no daemon runs, so nothing changes", where="--follow", hint="start it: turnkeeper up")
+        yield from getattr(self._caller, method)(request)
+
     def _meant(self, given: str, error: NotFound) -> Any:
         """Return the one task whose name or id begins as given. Raises `error`, with what may be meant, or Conflict."""
         tasks = self._call("ListTasks", wire.ListTasksRequest()).tasks

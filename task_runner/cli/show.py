@@ -1,5 +1,6 @@
 """`list`, `show`, `next`, `history` and `explain`."""
 
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any
@@ -48,6 +49,10 @@ def list_(
     state: Annotated[str, typer.Option("--state", help="Only tasks in this state.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this label, as key=value.")] = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every two seconds.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Then print each change of a task as it happens."),
+    ] = False,
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
@@ -58,7 +63,50 @@ def list_(
     request = wire.ListTasksRequest(
         category=category, channel=channel, state=state, tags=tags_of(tag or []), limit=limit
     )
+    if follow:
+        follow_changes(request, output)
     show_again(lambda now: _show_list(request, now, output), watch=watch, every_s=_REFRESH_S)
+
+
+def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> None:
+    """Print the list, then each change of a task that is in it; again after the daemon was away or the reader slow."""
+    clock, names, cursor = SystemClock(), dict[str, str](), ""
+    chosen = runner()
+    while True:
+        try:
+            for told in chosen.stream("WatchTasks", wire.WatchTasksRequest(cursor=cursor)):
+                cursor = told.cursor
+                if not told.task_id:
+                    answer = chosen.call("ListTasks", request)
+                    names |= {task.id: task.spec.name for task in answer.tasks}
+                    _show_answer(answer, clock.now(), console.Output.JSONL if output is console.Output.JSON else output)
+                elif told.task_id in names or _passes(told.task, request):
+                    names[told.task_id] = told.task.spec.name or names.get(told.task_id, told.task_id)
+                    _show_changed(told, names[told.task_id], clock.now(), output)
+                sys.stdout.flush()
+        except Unreachable as away:
+            console.note(str(away))
+        clock.block(_REFRESH_S)  # the stream ended: the daemon stops, or is gone
+
+
+def _passes(task: Any, request: wire.ListTasksRequest) -> bool:
+    asked = {"category": request.category, "channel": request.channel}
+    fits = all(not value or getattr(task.spec, key) == value for key, value in asked.items())
+    tags = {tag: task.spec.tags[tag] for tag in request.tags if tag in task.spec.tags}
+    return bool(task.id) and fits and tags == dict(request.tags) and request.state in {"", task.state}
+
+
+def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -> None:
+    row = task_row(told.task) if told.HasField("task") else None
+    if output in {console.Output.JSON, console.Output.JSONL}:
+        record = {"change": told.change, "task_id": told.task_id, "cursor": told.cursor, "task": row}
+        console.show_record(record, console.Output.JSONL, name_key="task_id", lines=[])
+    elif output is console.Output.NAME:
+        typer.echo(console.plain(name))
+    else:
+        next_ = f"next {local(row['next_fire_at'])}" if row and row["next_fire_at"] else ""
+        state = row["state"] if row else ""
+        typer.echo(console.plain(f"{console.when(now)}  {told.change:<8} {name}  {state}  {next_}".rstrip()))
 
 
 def show(
@@ -90,7 +138,10 @@ def show_change(task: Any, output: console.Output, done: str) -> None:
 
 
 def _show_list(request: wire.ListTasksRequest, now: datetime, output: console.Output) -> None:
-    answer = runner().call("ListTasks", request)
+    _show_answer(runner().call("ListTasks", request), now, output)
+
+
+def _show_answer(answer: wire.ListTasksResponse, now: datetime, output: console.Output) -> None:
     rows = [task_row(task) for task in answer.tasks]
     waiting = any(row["waits_for"] for row in rows)
     console.show_rows(rows, _columns(now, waiting=waiting), output, name_key="name", footer=_footer(answer))

@@ -55,6 +55,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
             kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log))
             await _work_until(stop, runner, kept, log)
         finally:
+            runner.log.changes.close()
             await server.stop(_STOP_GRACE_S)
             with suppress(MachineTrouble):  # the next start does it
                 await runner.service.end_ephemeral()

@@ -20,13 +20,13 @@ from task_runner.scheduler.pruner import Pruner
 from task_runner.service import changes
 from task_runner.service import service as operations
 from task_runner.service.task_spec import Defaults
+from task_runner.service.watch import TaskChanges, WatchedLog
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
-from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
@@ -63,7 +63,7 @@ class Runner:
     canceller: sending.Canceller
     pruner: Pruner
     warm_up: Callable[[], Awaitable[None]]
-    log: EventLog
+    log: WatchedLog
     trouble: Callable[[], str]
 
 
@@ -78,7 +78,8 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
     """
     settings = load_settings(home).scheduler
     clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
-    log = EventLog(home.logs, PROCESS, clock)
+    log = WatchedLog(home.logs, PROCESS, clock)
+    log.changes = TaskChanges(entropy.hex(8))
     identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
     at_home = f" --home {shlex.quote(str(home.root))}"
     store, runtime = Store(home.schedules_db, at_home), Runtime(home.socket(_RUNTIME), identity)
@@ -105,6 +106,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
     service = operations.Service(
         store, runtime, clock=clock, entropy=entropy, log=log, defaults=defaults_of(settings), tick=loop.tick,
         changed=task_changed,
+        watched=log.changes,
         serving=operations.Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
     )  # fmt: skip
     try:

@@ -3,7 +3,7 @@
 The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +25,7 @@ from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
 from task_runner.service.views import cause_of, previewed, show_fire, show_task, stamp
+from task_runner.service.watch import Change, TaskChanges
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
 from turnkeeper import __version__
@@ -69,10 +70,11 @@ class Service:
         tick: Callable[[], Awaitable[Planned]],
         changed: Callable[[], None],
         serving: Serving | None = None,
+        watched: TaskChanges | None = None,
     ) -> None:
         self._store, self._runtime, self._clock, self._entropy = store, runtime, clock, entropy
         self._log, self._defaults, self._tick, self._changed = log, defaults, tick, changed
-        self._serving = serving
+        self._serving, self._watched = serving, watched or TaskChanges("none")
         self._names = Names(runtime, clock)
 
     async def create_task(self, request: wire.CreateTaskRequest) -> wire.CreateTaskResponse:
@@ -359,6 +361,28 @@ class Service:
         self._record(done.events)
         return shown
 
+    async def watch_tasks(self, request: wire.WatchTasksRequest) -> AsyncIterator[wire.TaskChange]:
+        """Yield each change of a task after the cursor, until the daemon stops."""
+        watched = self._watched
+        number = watched.number_at(request.cursor) if request.cursor else watched.newest
+        if not request.cursor:
+            yield wire.TaskChange(cursor=watched.cursor(watched.newest), change=Change.WATCHING)
+        while number is None or await watched.wait(number):
+            found = None if number is None else watched.since(number)
+            if found is None:
+                number = watched.newest
+                yield wire.TaskChange(cursor=watched.cursor(number), change=Change.LIST_AGAIN)
+                continue
+            shown = await self._store.run(partial(self._shown_by_id, {each.task_id for each in found}))
+            for each in found:
+                number = each.number
+                cursor, task = watched.cursor(number), shown.get(each.task_id)
+                yield wire.TaskChange(cursor=cursor, change=each.change, task_id=each.task_id, task=task)
+
+    def _shown_by_id(self, ids: set[str], session: Session) -> dict[str, wire.Task]:
+        found = filter(None, map(session.tasks.find, sorted(ids)))
+        return {task.id: self._shown(session, task) for task in found if task.state is not TaskState.DELETED}
+
     def _shown(self, session: Session, task: Task) -> wire.Task:
         glance = session.fires.glances([task.id])[task.id]
         lateness, away = session.fires.lateness(task.id, lists.LATENESS_OF), bool(lists.away(session))
@@ -463,7 +487,7 @@ RULES = Rules(
     reads=frozenset(
         {
             *("GetTask", "ListTasks", "ListFires", "GetFire"),
-            *("ExplainFire", "PreviewSchedule", "Simulate", "GetStatus"),
+            *("ExplainFire", "PreviewSchedule", "Simulate", "GetStatus", "WatchTasks"),
         }
     ),
     acts={
@@ -494,6 +518,7 @@ METHODS = {
     method.name: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name).lstrip("_")
     for method in wire.DESCRIPTOR.services_by_name["Schedules"].methods
 }
+STREAMS = frozenset({"WatchTasks"})
 
 
 class Servicer:
@@ -501,11 +526,18 @@ class Servicer:
 
     def __init__(self, service: Service) -> None:
         for method, own in METHODS.items():
-            setattr(self, method, _handler(getattr(service, own)))
+            setattr(self, method, (_stream if method in STREAMS else _handler)(getattr(service, own)))
 
 
 def _handler(operation: Any) -> Any:
     async def handle(request: Any, _context: object) -> Any:
         return await operation(request)
+
+    return handle
+
+
+def _stream(operation: Any) -> Any:
+    def handle(request: Any, _context: object) -> Any:
+        return operation(request)
 
     return handle

@@ -1150,6 +1150,61 @@ class Fire(_message.Message):
 Global___Fire: _TypeAlias = Fire  # noqa: Y015
 
 @_typing.final
+class WatchTasksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """go on after the change that gave it; empty: from now on"""
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTasksRequest: _TypeAlias = WatchTasksRequest  # noqa: Y015
+
+@_typing.final
+class TaskChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """the place behind this change"""
+    change: _builtins.str
+    """"watching" once, where no cursor was given: all that changes from now on follows. "created", "changed", "paused",
+    "fired", "deleted". "list_again": changes are missing, also after a start of the daemon; those from now on follow.
+    """
+    task_id: _builtins.str
+    @_builtins.property
+    def task(self) -> Global___Task:
+        """as it is now, which may be later than the change; absent once it is deleted"""
+
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+        change: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        task: Global___Task | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "cursor", b"cursor", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskChange: _TypeAlias = TaskChange  # noqa: Y015
+
+@_typing.final
 class ListFiresRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

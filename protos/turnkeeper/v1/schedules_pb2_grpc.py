@@ -144,6 +144,11 @@ class SchedulesStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RestoreTaskRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
                 _registered_method=True)
+        self.WatchTasks = channel.unary_stream(
+                '/turnkeeper.v1.Schedules/WatchTasks',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.WatchTasksRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.TaskChange.FromString,
+                _registered_method=True)
 
 
 class SchedulesServicer:
@@ -284,6 +289,13 @@ class SchedulesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchTasks(self, request, context):
+        """Changes of tasks as they happen. The newest are kept in memory: a reader that is too slow is told to list again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -396,6 +408,11 @@ def add_SchedulesServicer_to_server(servicer, server):
                     servicer.RestoreTask,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RestoreTaskRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.SerializeToString,
+            ),
+            'WatchTasks': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTasks,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.WatchTasksRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.TaskChange.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -992,6 +1009,33 @@ class Schedules:
             '/turnkeeper.v1.Schedules/RestoreTask',
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.RestoreTaskRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.Task.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/turnkeeper.v1.Schedules/WatchTasks',
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.WatchTasksRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_schedules__pb2.TaskChange.FromString,
             options,
             channel_credentials,
             insecure,

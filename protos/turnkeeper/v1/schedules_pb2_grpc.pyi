@@ -56,6 +56,8 @@ class SchedulesStub:
     GetStatus: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]
     RestoreTask: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.RestoreTaskRequest, _schedules_pb2.Task]
     """Brings back a task that was deleted within the last day, in the state that it had."""
+    WatchTasks: _grpc.UnaryStreamMultiCallable[_schedules_pb2.WatchTasksRequest, _schedules_pb2.TaskChange]
+    """Changes of tasks as they happen. The newest are kept in memory: a reader that is too slow is told to list again."""
 
 @_typing.type_check_only
 class SchedulesAsyncStub(SchedulesStub):
@@ -85,6 +87,8 @@ class SchedulesAsyncStub(SchedulesStub):
     GetStatus: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetStatusRequest, _schedules_pb2.RunnerStatus]  # type: ignore[assignment]
     RestoreTask: _aio.UnaryUnaryMultiCallable[_schedules_pb2.RestoreTaskRequest, _schedules_pb2.Task]  # type: ignore[assignment]
     """Brings back a task that was deleted within the last day, in the state that it had."""
+    WatchTasks: _aio.UnaryStreamMultiCallable[_schedules_pb2.WatchTasksRequest, _schedules_pb2.TaskChange]  # type: ignore[assignment]
+    """Changes of tasks as they happen. The newest are kept in memory: a reader that is too slow is told to list again."""
 
 class SchedulesServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -243,5 +247,13 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.Task, _abc.Awaitable[_schedules_pb2.Task]]:
         """Brings back a task that was deleted within the last day, in the state that it had."""
+
+    @_abc_1.abstractmethod
+    def WatchTasks(
+        self,
+        request: _schedules_pb2.WatchTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_schedules_pb2.TaskChange], _abc.AsyncIterator[_schedules_pb2.TaskChange]]:
+        """Changes of tasks as they happen. The newest are kept in memory: a reader that is too slow is told to list again."""
 
 def add_SchedulesServicer_to_server(servicer: SchedulesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,6 +1,7 @@
 """The daemon as a process: it serves, dies at a failpoint, and goes on where it was."""
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -92,3 +93,51 @@ async def test_ticks_without_a_daemon_send_what_is_due_and_take_in_what_became_o
 
 async def tasks(home) -> list[str]:
     return [task.id for task in (await asyncio.to_thread(call, home, "ListTasks", wire.ListTasksRequest())).tasks]
+
+
+async def test_changes_of_tasks_are_followed_over_a_start_of_the_daemon(home, peer: Peer) -> None:
+    task = ("--category", "loop", "--channel", "general", "--prompt", "p")
+    await asyncio.to_thread(command, home, "create", "digest", "--every", "1h", *task)
+    assert "no daemon runs" in await run(home, "list", "--follow")
+    peer.finishes = True
+    daemon = await start(home, "serve")
+    channel = connect(home.socket("task-runner"))
+    stub: Any = SchedulesStub(channel)
+    await stub.GetStatus(wire.GetStatusRequest(), wait_for_ready=True)
+    reader = await start(home, "list", "--follow", "--channel", "general", "-o", "jsonl", "-q")
+
+    async def line() -> dict[str, Any]:
+        assert reader.stdout is not None
+        return json.loads(await reader.stdout.readline())
+
+    assert (await line())["name"] == "digest"
+    elsewhere = wire.TaskSpec(name="other", every="1h", category="loop", channel="elsewhere", prompt="p")
+    await stub.CreateTask(wire.CreateTaskRequest(spec=elsewhere))
+    await stub.PauseTask(wire.PauseTaskRequest(name="digest", note="n"))
+    paused = await line()
+    assert (paused["change"], paused["task"]["state"], paused["task"]["name"]) == ("paused", "paused", "digest")
+    await stub.ResumeTask(wire.ResumeTaskRequest(name="digest"))
+    assert (await line())["change"] == "changed"
+    await stub.RunTask(wire.RunTaskRequest(name="digest", request_id="abc"))
+    assert [(await line())["change"] for _ in range(2)] == ["fired", "changed"]
+    newest = [each async for each in first(stub.WatchTasks(wire.WatchTasksRequest(cursor=paused["cursor"])), 3)]
+    assert [each.change for each in newest] == ["changed", "fired", "changed"]
+    daemon.terminate()
+    assert await daemon.wait() == 0
+    daemon = await start(home, "serve")
+    assert (await line())["name"] == "digest", "the list again"
+    await stub.DeleteTask(wire.DeleteTaskRequest(name="digest"), wait_for_ready=True)
+    gone = await line()
+    assert (gone["change"], gone["task"]) == ("deleted", None)
+    reader.terminate()
+    daemon.terminate()
+    await asyncio.gather(reader.wait(), daemon.wait(), channel.close())
+
+
+async def first(stream: Any, count: int) -> Any:
+    async for each in stream:
+        yield each
+        count -= 1
+        if not count:
+            stream.cancel()
+            return
