@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
+ROW = re.compile(r"\b[A-E]\d{1,2}\b")
+SOURCES = {"A": 22, "B": 19, "C": 17, "D": 21, "E": 26}  # the documents' rows, by group
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
@@ -26,6 +28,11 @@ def names_in(path: Path) -> frozenset[str]:
 def test_the_page_has_rows() -> None:
     assert len(rows()) > 30
     assert len({requirement for requirement, _ in rows()}) == len(rows()), "each is said once"
+
+
+def test_every_row_of_the_source_documents_is_there() -> None:
+    named = {id_ for requirement, _ in rows() for id_ in ROW.findall(requirement)}
+    assert {f"{group}{number}" for group, most in SOURCES.items() for number in range(1, most + 1)} <= named
 
 
 @pytest.mark.parametrize(("requirement", "shown_by"), rows())
