@@ -225,7 +225,12 @@ def key_name(model: str) -> str:
 
 def _asked_key(name: str) -> str:
     variable = key_name(name)
-    if not variable or os.environ.get(variable):
+    if not variable:
+        return ""
+    if found := os.environ.get(variable):  # which daemons have only where they were started with it
+        note(f"{variable} of this shell goes into .env in the home")
+        return checked_key(found)
+    if not _on_a_terminal():
         return ""
     question = f"{variable}, which is not shown (Enter: as it is)"
     return checked_key(typer.prompt(question, "", hide_input=True, show_default=False, err=True))
@@ -244,7 +249,7 @@ def chosen_model(place: Home, name: str | None, base_url: str | None, key_file: 
     chosen = _model_name(present.name if name is None else name)
     url = present.base_url if base_url is None and chosen == present.name else base_url or ""
     if key_file is None:
-        key = _asked_key(chosen) if chosen != OFFLINE and _on_a_terminal() and not _has_key(place, chosen) else ""
+        key = "" if chosen == OFFLINE or _has_key(place, chosen) else _asked_key(chosen)
     else:
         key = checked_key(sys.stdin.read() if str(key_file) == "-" else read_text(key_file))
     if key and not key_name(chosen):
@@ -274,7 +279,8 @@ def set_model(place: Home, model: Model) -> None:
     if model.key:
         _write(place, _with_line(before.get(place.environment, ""), key_name(model.name), model.key), place.environment)
     with spinner("loading the model"):
-        why = daemons.refusal(place, daemons.AGENT_RUNTIME, os.environ) if model.name != OFFLINE else ""
+        environ = daemons.environ_of(place, daemons.SUPERVISOR) or os.environ
+        why = daemons.refusal(place, daemons.AGENT_RUNTIME, environ) if model.name != OFFLINE else ""
     if why:
         for path in (place.config, place.environment):
             replace_whole(path, before[path].encode()) if path in before else path.unlink(missing_ok=True)

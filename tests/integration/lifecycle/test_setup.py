@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from constellation.install.init import config_text
-from constellation.install.setup import key_name
+from constellation.install.init import config_text, initialise
+from constellation.install.setup import chosen_model, key_name
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 
@@ -132,6 +132,15 @@ def test_a_model_is_shown_and_changed_by_one_command_and_only_if_it_can_be_made(
     assert run(home, "model", "offline").returncode == 0
     assert load_settings(home).model.base_url == ""
     assert KEY in home.environment.read_text()
+
+
+def test_a_key_of_the_shell_is_kept_for_the_daemons(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    initialise(home, example=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert chosen_model(home, "openai:gpt-5", None, None).key == KEY
+    assert ("goes into .env" in (said := capsys.readouterr().err), KEY in said) == (True, False)
+    home.environment.write_text("OPENAI_API_KEY=another\n")
+    assert chosen_model(home, "openai:gpt-5", None, None).key == ""
 
 
 @pytest.mark.parametrize(("model", "key"), [("offline", ""), ("x", ""), ("xai:grok-4", "XAI_API_KEY")])
