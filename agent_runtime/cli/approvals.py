@@ -361,12 +361,11 @@ excepted = typer.Typer(
     help="Standing exceptions: calls of tasks that run without a question.", rich_markup_mode=None, no_args_is_help=True
 )
 app.add_typer(excepted, name="exceptions")
-_EXCEPTIONS = columns(
-    "NO=number TASK=task_name CALL USES LAST_USED=last_used_at +GIVEN=given_at +BY=given_by +CATEGORY "
-    "+REVISION=category_revision +NEEDS=missing_scope",
-    call=lambda row: clipped(_allowed(row), 32),
+_STAND = "+GIVEN=given_at +BY=given_by +CATEGORY +REVISION=category_revision +NEEDS=missing_scope"
+_HOLD, _ALL = (
+    columns(f"NO=number TASK=task_name CALL USES {more} {_STAND}", call=lambda row: clipped(_allowed(row), 32))
+    for more in ("LAST_USED=last_used_at", "ENDED=ended_why +ENDED_AT=ended_at +LAST_USED=last_used_at")
 )
-_ENDED = columns("+ENDED=ended_at ENDED=ended_why")
 
 
 def _allowed(row: Mapping[str, Any]) -> str:
@@ -392,7 +391,7 @@ def list_exceptions(
     found = [row for row in found if task in {"", row["task_name"], row["task_id"]}]
     live = any(not row["ended_at"] for row in found)
     footer = "end one with: turnkeeper approvals exceptions revoke NO" if live else "no standing exception holds"
-    show_rows(found, (*_EXCEPTIONS, *(_ENDED if everything else ())), output, name_key="number", footer=footer)
+    show_rows(found, _ALL if everything else _HOLD, output, name_key="number", footer=footer)
 
 
 @excepted.command("revoke")
