@@ -33,6 +33,7 @@ class EventLog:
 
     Attributes:
         trouble: why events are lost at the moment; empty while they are written.
+        count: called with all events, also those that cannot be written.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class EventLog:
         self._torn = False
         self._lost = 0
         self.trouble = ""
+        self.count: Callable[[Sequence[tuple[str, Mapping[str, Any]]]], object] = len
 
     def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
         """Append one event; with `durable`, return only when it is on disk, or raise OSError."""
@@ -60,6 +62,7 @@ class EventLog:
     def emit_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool = False) -> None:
         """Append events as :meth:`append` does; a failure is raised only with `durable`."""
         missed = [("events.lost", {"count": self._lost})] if self._lost else []
+        self.count(events)
         try:
             self.append([*missed, *events], durable=durable)
         except OSError as error:

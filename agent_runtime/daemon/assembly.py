@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.daemon.metrics import PROCESS, export
 from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, build_graph
 from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
@@ -63,7 +64,6 @@ from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
-PROCESS = "agent-runtime"
 MOST_AT_ONCE = 32
 MOST_THREADS = 1024  # started as they are needed; one that hangs is lost until the process ends
 DRAIN_GRACE_S = 60.0  # for running turns to come to a checkpoint
@@ -176,6 +176,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
+        exporter = export(home, runtime, settings.metrics)
         await runtime.worker.start(on_shutdown=stop.set)
         server = UnixServer(home.socket(PROCESS), Door(home, RULES, runtime.log))
         servicer = Servicer(runtime)
@@ -185,7 +186,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         await server.start()
         runtime.log.emit("process.started")
         kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
-            runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers)
+            runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers, exporter)
         )
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
         try:
@@ -202,6 +203,8 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             progress.cancel()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)
+            if exporter is not None:
+                exporter.close()
             runtime.mailboxes.close()
             runtime.log.emit("process.stopped")
 

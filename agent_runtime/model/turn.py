@@ -259,6 +259,11 @@ class InterruptRecord:
     escalated_at: datetime | None = None
     expires_at: datetime | None = None
 
+    @property
+    def waited_s(self) -> float:
+        """How long it waited until it was decided or ended; 0 while it waits."""
+        return ((self.resolved_at or self.expires_at or self.created_at) - self.created_at).total_seconds()
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventRecord:

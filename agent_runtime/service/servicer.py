@@ -440,7 +440,7 @@ class Servicer(WorkspaceService):
             given: dict[str, Any] = {"exception": record.exception} if record.exception else {}
             self._runtime.log.emit(
                 "interrupt.resolved", interrupt_id=record.interrupt_id, turn_id=record.turn_id,
-                decision=record.decision, via=record.decided_by, **given,
+                decision=record.decision, via=record.decided_by, waited_s=record.waited_s, **given,
             )  # fmt: skip
         for thread_id in {record.thread_id for record in records}:
             self._runtime.worker.answered(thread_id)

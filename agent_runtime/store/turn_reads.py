@@ -155,6 +155,14 @@ def list_interrupts(
     return [from_row(InterruptRecord, row) for row in connection.execute(query.limit(LARGEST_PAGE)).mappings()]
 
 
+def count_waiting(connection: Connection) -> tuple[dict[str, int], int]:
+    """Return how many turns stand at each state that is no end, and how many approvals wait for authors."""
+    by_state = select(turns.c.status, func.count()).where(turns.c.status.in_(UNFINISHED)).group_by(turns.c.status)
+    found: dict[str, int] = dict(connection.execute(by_state).tuples().all())
+    waits = select(func.count()).where(interrupts.c.status == "pending", interrupts.c.kind != "pause")
+    return {status: found.get(status, 0) for status in UNFINISHED}, connection.execute(waits).scalar_one()
+
+
 def timed_interrupts(connection: Connection) -> list[InterruptRecord]:
     """Return what waits for an author and is reminded of, escalated or ended at some time, oldest first."""
     timed = interrupts.c.remind_at_us.is_not(None) | interrupts.c.escalate_at_us.is_not(None)

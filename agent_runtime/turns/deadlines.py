@@ -56,7 +56,7 @@ class Deadlines:
         """Do what is due by now; return how many seconds to wait before looking again."""
         for item in await self._store.expire():
             self._failpoints.reach("runtime.approval_expired")
-            self._log.emit("interrupt.expired", **_names(item), reason=_expired(item))
+            self._log.emit("interrupt.expired", **_names(item), reason=_expired(item), waited_s=item.waited_s)
             self._tell("expired", item, item.interrupt_id)
             self._lanes.put_decision(item.thread_id)
         waiting, now = await self._store.read(timed_interrupts), self._clock.now()

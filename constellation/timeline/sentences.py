@@ -87,6 +87,7 @@ SENTENCES = {
     "interrupt.reminded": f"the agent runtime reminded the author of {_ASKED}.",
     "interrupt.escalated": f"the agent runtime raised an alert about {_ASKED}.",
     "interrupt.expired": f"the agent runtime ended {_ASKED}: nobody answered in time.",
+    "exception.ended": "the standing exception {exception} of task {task_id} for {tool} ended: {reason}[, by {via}].",
     "model.answered": "the model answered in turn {turn_id} after {took_s} s with {tokens_out} tokens.",
     "model.retry": "the model failed in turn {turn_id}: {reason}. the agent runtime asks it again after {wait_s} s.",
     "model.failed": "the model failed in turn {turn_id}: {reason}.",
@@ -114,6 +115,7 @@ SENTENCES = {
     "memory.embedding_failed": "the agent runtime could not index {entries} memory entries: {error}.",
     "run.repaired": "{process} put back what somebody had removed: {what}.",
     "run.unreachable": "{process} could not put back its socket, lock or pid file: {reason}.",
+    "metrics.unserved": "{process} could not serve metrics at {where}: {reason}.",
     # Processes.
     "process.started": "{process} serves (pid {pid}).",
     "process.draining": "{process} ends its turns before it stops (pid {pid}).",

@@ -15,10 +15,12 @@ from typing import Any
 from protos.turnkeeper.v1 import schedules_pb2
 from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.daemon.assembly import Runner, assemble
+from task_runner.daemon.metrics import export
 from task_runner.daemon.reads import PROCESS
 from task_runner.service.service import RULES, Servicer
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import MachineTrouble, exit_code_of
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Progress, keep_running, settle_heap
@@ -47,15 +49,18 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         server.add(add_SchedulesServicer_to_server, Servicer(runner.service), described)
         await runner.service.end_ephemeral()
         await runner.warm_up()
+        exporter = export(home, runner, load_settings(home).metrics, SystemClock())
         settle_heap()
         await server.start()
         log.emit("process.started")
         try:
             progress = Progress(home, PROCESS, os.getpid(), runner.trouble)
-            kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log))
+            kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log, exporter=exporter))
             await _work_until(stop, runner, kept, log)
         finally:
             runner.log.changes.close()
+            if exporter is not None:
+                exporter.close()
             await server.stop(_STOP_GRACE_S)
             with suppress(MachineTrouble):  # the next start does it
                 await runner.service.end_ephemeral()

@@ -43,6 +43,7 @@ class Runner:
     """The parts of a runner.
 
     Attributes:
+        store: the tasks and the ledger.
         service: the operations.
         loop: plans.
         dispatcher: sends fires.
@@ -55,6 +56,7 @@ class Runner:
         trouble: says what of the machine stands in the way of the store and the event log; empty where nothing does.
     """
 
+    store: Store
     service: operations.Service
     loop: Loop
     dispatcher: sending.Dispatcher
@@ -111,6 +113,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
     )  # fmt: skip
     try:
         yield Runner(
+            store=store,
             service=service,
             loop=loop,
             dispatcher=dispatcher,

@@ -11,7 +11,7 @@ for its author is left alone.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -79,6 +79,7 @@ class Dispatcher:
 
     Attributes:
         refusal: why the runtime takes no fires from this runner; empty while it does, or cannot be reached.
+        on_claimed: called with fires that were just marked as sent.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Dispatcher:
         self._stagger_until: datetime | None = None
         self.connected = False
         self.refusal = ""
+        self.on_claimed: Callable[[Sequence[Outgoing]], object] = len
 
     def wake(self) -> None:
         """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
@@ -217,6 +219,7 @@ class Dispatcher:
         slots = 0 if self._stagger_until is not None and now < self._stagger_until else self._pace.concurrency
         single = self._pace.stagger_s > 0
         batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
+        self.on_claimed(batch)
         if any(outgoing.fire.caught_up for outgoing in batch):
             self._stagger_until = now + timedelta(seconds=self._pace.stagger_s)
         return batch

@@ -151,6 +151,10 @@ class Fires:
         """Return at most `limit` fires under way whose task is deleted or disabled, in order."""
         return self._found(_OF_STOPPED_TASKS, limit=limit)
 
+    def open_by_outcome(self) -> dict[str, int]:
+        """Return how many open fires stand at each outcome."""
+        return dict(_OPEN_COUNTED.rows(self._connection))
+
     def catching_up(self) -> int:
         """Return how many caught-up fires are under way."""
         return int(_CATCHING_UP.value(self._connection))
@@ -328,6 +332,7 @@ _CATCHING_UP = Statement(
     .select_from(fires)
     .where(fires.c.is_open, fires.c.caught_up, one_of(fires.c.outcome, UNDER_WAY))
 )
+_OPEN_COUNTED = Statement(select(fires.c.outcome, func.count()).where(fires.c.is_open).group_by(fires.c.outcome))
 _REACHED = OPEN - {Outcome.WAITING, Outcome.PENDING, Outcome.SENT}
 _OPEN = Statement(
     select(fires)

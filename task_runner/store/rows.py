@@ -5,7 +5,7 @@ A definition is one line of JSON. Instants and durations are integer microsecond
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -126,6 +126,16 @@ class Totals:
     open_fires: int
     unsent: int
     next_wake_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Counts for metrics: each is read from an index alone."""
+
+    tasks: int
+    scheduled: int
+    open_fires: Mapping[str, int]
+    next_ready_at: datetime | None
 
 
 def task_of(row: Any) -> Task:

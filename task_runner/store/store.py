@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from task_runner.store.events import Events
 from task_runner.store.fires import Fires
 from task_runner.store.reading import MIGRATIONS
-from task_runner.store.rows import Outage
+from task_runner.store.rows import Counts, Outage
 from task_runner.store.schema import follow, outages
 from task_runner.store.tasks import Tasks
 from turnkeeper.storage.database import Database
@@ -46,6 +46,15 @@ class Session:
         self.outcomes_read = Position(connection, "agent-runtime")
         self.events_read = Position(connection, "agent-runtime/events")
         self.outages = Outages(connection)
+
+    def counts(self) -> Counts:
+        """Return what metrics show of the store."""
+        return Counts(
+            tasks=self.tasks.living(),
+            scheduled=self.tasks.scheduled(),
+            open_fires=self.fires.open_by_outcome(),
+            next_ready_at=self.fires.next_ready(caught_up=False),
+        )
 
 
 class Outages:

@@ -6,7 +6,7 @@ from dataclasses import make_dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.model.task import (
@@ -198,6 +198,14 @@ class Tasks:
         query = select(tasks).where(tasks.c.ephemeral, tasks.c.state != TaskState.DELETED.value)
         return self._found(query)
 
+    def living(self) -> int:
+        """Return how many tasks are not deleted."""
+        return int(_LIVING.value(self._connection))
+
+    def scheduled(self) -> int:
+        """Return how many tasks will be looked at again at some time."""
+        return int(_SCHEDULED.value(self._connection))
+
     def totals(self) -> Totals:
         """Return counts over the whole store."""
         states = select(tasks.c.state, func.count()).where(tasks.c.state != TaskState.DELETED.value)
@@ -246,6 +254,8 @@ _PACED_ON = select(tasks).where(
     among(tasks.c.paced_thread, "ids"), tasks.c.paced_thread.is_not(None), tasks.c.state.not_in(_OVER)
 )
 _NEXT_WAKE = Statement(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)))
+_LIVING = Statement(select(func.count()).select_from(tasks).where(tasks.c.state != text("'deleted'")))
+_SCHEDULED = Statement(select(func.count()).select_from(tasks).where(tasks.c.wake_us.is_not(None)))
 _BY_IDS = Statement(select(tasks).where(among(tasks.c.id, "ids")))
 _OPEN_OF = Statement(
     select(fires).where(fires.c.is_open, among(fires.c.task_id, "ids")).order_by(fires.c.nominal_us, fires.c.entry_id)

@@ -116,4 +116,4 @@ class Constellation(Driver):
         return sum(datetime.fromisoformat(item["nominal_at"]) <= last for item in shown)
 
 
-__all__ = ["AGENT_RUNTIME", "TASK_RUNNER", "Constellation"]
+__all__ = ["AGENT_RUNTIME", "TASK_RUNNER", "Constellation", "Daemon"]

@@ -4,7 +4,7 @@ Layout (`docs/contract.md` documents it for people and scripts)::
 
     config.toml  .env  categories/*.toml  tasks/*.toml
     state/schedules.db  state/agent.db  state/checkpoints.db
-    state/run/{task-runner,agent-runtime}.{sock,lock,pid}  state/workers
+    state/run/{task-runner,agent-runtime}.{sock,http,lock,pid}  state/workers
     keys/envelopes.json, keys/calls.json
     channels/agent/<agent>/{inbox,claimed,delivered,quarantine}/  channels/agent/<agent>/{outbox,taken,refused}/
     logs/events-<process>-<date>.jsonl
@@ -103,6 +103,10 @@ class Home:
     def socket(self, process: str) -> Path:
         """Return the socket of `task-runner` or `agent-runtime`."""
         return self.run / f"{process}.sock"
+
+    def http(self, process: str) -> Path:
+        """Return the socket on which it answers `/metrics`, `/healthz` and `/readyz`."""
+        return self.run / f"{process}.http"
 
     def lock(self, process: str) -> Path:
         """Return the lock file whose holder is that process; never unlinked."""

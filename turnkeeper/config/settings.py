@@ -154,6 +154,23 @@ class WatchdogSettings(_Section):
     announce: bool = Field(False, description="also say by these routes when agent-runtime is up after a start")
 
 
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class MetricsSettings(_Section):
+    """`[metrics]`: metrics and health for Prometheus and other tools of this machine."""
+
+    enabled: bool = Field(True, description="answer on a Unix socket of each daemon: state/run/<daemon>.http")
+    task_runner_port: Port = Field(0, description="answer for task-runner on this port of 127.0.0.1 too; 0: on none")
+    agent_runtime_port: Port = Field(0, description="likewise for agent-runtime")
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.task_runner_port and self.task_runner_port == self.agent_runtime_port:
+            raise ValueError("task_runner_port and agent_runtime_port must differ")
+        return self
+
+
 class AssistantSettings(_Section):
     """`[assistants.<name>]`: a graph as it is configured under a name, for tasks and messages that name it."""
 
@@ -185,6 +202,7 @@ class Settings(_Section):
     approvals: ApprovalSettings = Field(default_factory=ApprovalSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
 
     @property
     def default_graph(self) -> str:

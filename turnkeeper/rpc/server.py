@@ -15,6 +15,7 @@ from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
+from turnkeeper.rpc.metrics import Exporter
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
@@ -115,7 +116,11 @@ class UnixServer:
 
 
 async def keep_reachable(
-    lock: ProcessLock, server: UnixServer, log: EventLog, readers: Sequence[ReaderLock] = ()
+    lock: ProcessLock,
+    server: UnixServer,
+    log: EventLog,
+    readers: Sequence[ReaderLock] = (),
+    exporter: Exporter | None = None,
 ) -> None:
     """Put back what others removed or changed of what makes a daemon found: locks, pid file, folder, socket.
 
@@ -134,6 +139,8 @@ async def keep_reachable(
         for reader in readers:
             repaired += reader.keep()
         repaired += await server.keep()
+        if exporter is not None:
+            exporter.keep()
     except (OSError, RuntimeError) as error:
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
     for what in repaired:

@@ -1,0 +1,118 @@
+"""What the runtime counts and shows. `docs/metrics.md` lists it for people."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agent_runtime.service.servicer import Runtime
+from agent_runtime.store.turn_reads import count_waiting
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import MetricsSettings
+from turnkeeper.rpc.metrics import WAITS_S, Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events
+
+PROCESS = "agent-runtime"
+_OVER = frozenset({"succeeded", "silent", "failed", "cancelled"})
+_PENDING = Gauge("turnkeeper_approvals_pending", "approvals that wait for the author")
+_OPEN = Gauge("turnkeeper_turns_open", "turns that have not come to an end, by their state", "state")
+_DEPTH = Gauge("turnkeeper_inbox_depth", "fires and messages in the inboxes of all agents, also those at work")
+_QUEUED = Gauge("turnkeeper_turns_queued", "what waits or runs in the lanes of all threads")
+_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk", "store")
+_TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while the machine stands in the way of the process, else 0")
+
+
+class Counted:
+    """What the runtime counts."""
+
+    def __init__(self, steady: Callable[[], float]) -> None:
+        """Begin at nothing; `steady` reads a clock that never goes back."""
+        self._steady = steady
+        self._began: dict[str, float] = {}
+        self.received = Counter(
+            "turnkeeper_fires_received",
+            "fires that came in; one that was known is not new",
+            "new",
+            of=("true", "false"),
+        )
+        self.messages = Counter("turnkeeper_messages_accepted", "messages of authors and agents that were taken")
+        self.turns = Counter("turnkeeper_turns", "turns that ran and came to their end", "outcome")
+        self.duration = Histogram(
+            "turnkeeper_turn_duration_seconds", "from a turn's start or resume to its end, its next question or a pause"
+        )
+        self.asked = Counter("turnkeeper_approvals_asked", "approvals that were asked for")
+        self.decided = Counter("turnkeeper_approvals_decided", "approvals that were decided", "decision")
+        self.waited = Histogram(
+            "turnkeeper_approval_wait_seconds", "from when an approval was asked for to its decision", steps=WAITS_S
+        )
+        self.calls = Counter("turnkeeper_model_calls", "calls of a model's server, each try by itself", "outcome")
+        self.call_s = Histogram("turnkeeper_model_call_duration_seconds", "how long a model took to answer")
+        self.tokens = Counter("turnkeeper_tokens", "tokens that models reported or that were estimated", "direction")
+        self.set_aside = Counter("turnkeeper_envelopes_quarantined", "envelopes that could not be read or dealt with")
+        self.all = (
+            *(self.received, self.messages, self.turns, self.duration, self.asked, self.decided, self.waited),
+            *(self.calls, self.call_s, self.tokens, self.set_aside),
+        )
+
+    def started(self, fields: Mapping[str, Any]) -> None:
+        """Note when a turn began to run."""
+        self._began[fields["turn_id"]] = self._steady()
+
+    def stopped(self, fields: Mapping[str, Any]) -> None:
+        """Count a turn that ended or waits, and how long it ran."""
+        began = self._began.pop(fields["turn_id"], None)
+        if began is not None:
+            self.duration.add(self._steady() - began)
+        if fields["state"] in _OVER:
+            self.turns.add(fields["state"])
+
+    def resolved(self, fields: Mapping[str, Any]) -> None:
+        """Count a decision, and how long it was waited for."""
+        self.decided.add(fields["decision"])
+        if (waited_s := fields.get("waited_s")) is not None:
+            self.waited.add(waited_s)
+
+    def answered(self, fields: Mapping[str, Any]) -> None:
+        """Count an answer of a model."""
+        self.calls.add("answered")
+        self.call_s.add(fields["took_s"])
+        self.tokens.add("input", by=fields["tokens_in"])
+        self.tokens.add("output", by=fields["tokens_out"])
+
+    def events(self) -> dict[str, Any]:
+        """Return what is counted of each event."""
+        return {
+            "fire.received": lambda fields: self.received.add(
+                "true" if fields["disposition"] == "ACCEPTED" else "false"
+            ),
+            "message.accepted": lambda _fields: self.messages.add(),
+            "turn.started": self.started,
+            "turn.stopped": self.stopped,
+            "interrupt.raised": lambda _fields: self.asked.add(),
+            "interrupt.resolved": self.resolved,
+            "interrupt.expired": lambda fields: self.resolved({**fields, "decision": "expired"}),
+            "model.answered": self.answered,
+            "model.retry": lambda _fields: self.calls.add("retried"),
+            "model.failed": lambda _fields: self.calls.add("failed"),
+            "envelope.quarantined": lambda _fields: self.set_aside.add(),
+        }
+
+
+def export(home: Home, runtime: Runtime, settings: MetricsSettings) -> Exporter | None:
+    """Return what serves the runtime's metrics, not yet serving; None where they are switched off."""
+    if not settings.enabled:
+        return None
+    counted = Counted(runtime.clock.monotonic)
+    count_events(runtime.log, counted.events())
+
+    async def read() -> Sequence[Any]:
+        open_turns, pending = await runtime.store.read(count_waiting)
+        stores = {"agent": home.agent_db, "checkpoints": home.checkpoints_db}
+        return (
+            _PENDING.of(pending),
+            _OPEN.of({(state,): count for state, count in open_turns.items()}),
+            _DEPTH.of(sum(1 for _ in runtime.mailboxes.queued())),
+            _QUEUED.of(runtime.worker.waiting),
+            _STORE.of({(name,): bytes_of(path) for name, path in stores.items()}),
+            _TROUBLE.of(bool(runtime.trouble())),
+        )
+
+    source = Source(counted.all, read, runtime.trouble)
+    return Exporter(source, runtime.log, path=home.http(PROCESS), port=settings.agent_runtime_port)

@@ -1,0 +1,97 @@
+"""What the runner counts and shows. `docs/metrics.md` lists it for people."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from task_runner.daemon.assembly import Runner
+from task_runner.daemon.reads import PROCESS
+from task_runner.model.task import OPEN, FireKind, Outcome
+from task_runner.store.rows import Outgoing
+from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import MetricsSettings
+from turnkeeper.rpc.metrics import Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events
+
+_CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime takes fires from this runner, else 0")
+_OPEN = Gauge("turnkeeper_fires_open", "fires that have not come to an end, by their state", "state")
+_TASKS = Gauge("turnkeeper_tasks", "tasks that are not deleted")
+_SCHEDULED = Gauge("turnkeeper_tasks_scheduled", "tasks that fall due or are looked at again by themselves")
+_OVERDUE = Gauge("turnkeeper_fires_overdue_seconds", "how long the first fire that could be sent has been waiting")
+_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk", "store")
+_TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while the machine stands in the way of the process, else 0")
+
+
+_ENDS = sorted(set(Outcome) - OPEN - {Outcome.PRUNED})
+
+
+class Counted:
+    """What the runner counts."""
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self.fires = Counter("turnkeeper_fires", "entries of the ledger that came to their end", "outcome", of=_ENDS)
+        self.committed = Counter(
+            "turnkeeper_fires_committed", "fires that were planned and are on disk", "kind", of=FireKind
+        )
+        self.missed = Counter("turnkeeper_scheduled_times_skipped", "scheduled times that a policy or a pause skipped")
+        self.refusals = Counter("turnkeeper_fire_refusals", "fires that the agent runtime refused; each is tried again")
+        self.quarantined = Counter("turnkeeper_tasks_quarantined", "tasks that could not be planned or were refused")
+        self.lateness = Histogram(
+            "turnkeeper_fire_lateness_seconds",
+            "from when a fire was due to its first sending",
+            "catch_up",
+            of=("false", "true"),
+        )
+        self.all = (self.fires, self.committed, self.missed, self.refusals, self.quarantined, self.lateness)
+
+    def sent(self, batch: Sequence[Outgoing]) -> None:
+        """Count how late fires are that were just marked as sent, each at its first sending."""
+        for outgoing in batch:
+            fire = outgoing.fire
+            if fire.attempt == 1 and not fire.refusals and fire.fired_at is not None:
+                late_s = (fire.fired_at - fire.due_at).total_seconds()
+                self.lateness.add(max(0.0, late_s), "true" if fire.caught_up else "false")
+
+    def skipped(self, fields: Mapping[str, Any]) -> None:
+        """Count an entry that fires nothing."""
+        self.fires.add("skipped")
+        self.missed.add(by=fields["count"])
+
+    def events(self) -> dict[str, Any]:
+        """Return what is counted of each event."""
+        return {
+            "fire.settled": lambda fields: self.fires.add(fields["outcome"]),
+            "fire.skipped": self.skipped,
+            "fire.committed": lambda fields: self.committed.add(fields["kind"]),
+            "fire.refused": lambda _fields: self.refusals.add(),
+            "task.quarantined": lambda _fields: self.quarantined.add(),
+        }
+
+
+def export(home: Home, runner: Runner, settings: MetricsSettings, clock: Clock) -> Exporter | None:
+    """Return what serves the runner's metrics, not yet serving; None where they are switched off."""
+    if not settings.enabled:
+        return None
+    counted = Counted()
+    count_events(runner.log, counted.events())
+    runner.dispatcher.on_claimed = counted.sent
+
+    async def read() -> Sequence[Any]:
+        found = await runner.store.run(lambda session: session.counts())
+        due = found.next_ready_at
+        overdue_s = 0.0 if due is None else max(0.0, (clock.now() - due).total_seconds())
+        return (
+            _CONNECTED.of(runner.dispatcher.connected),
+            _OPEN.of({(outcome.value,): found.open_fires.get(outcome.value, 0) for outcome in sorted(OPEN)}),
+            _TASKS.of(found.tasks),
+            _SCHEDULED.of(found.scheduled),
+            _OVERDUE.of(overdue_s),
+            _STORE.of({("schedules",): bytes_of(home.schedules_db)}),
+            _TROUBLE.of(bool(runner.trouble())),
+        )
+
+    def unready() -> str:
+        return runner.trouble() or ("" if runner.dispatcher.connected else "agent-runtime is not connected")
+
+    source = Source(counted.all, read, unready)
+    return Exporter(source, runner.log, path=home.http(PROCESS), port=settings.task_runner_port)

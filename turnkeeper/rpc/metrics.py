@@ -1,0 +1,353 @@
+"""Metrics of a daemon: counted in plain numbers where things happen, put into words only when somebody asks.
+
+Counting takes no lock and imports nothing: a count is read, raised and stored between two points at which CPython lets
+another thread run. `prometheus_client` is imported at the first scrape.
+
+A daemon answers `/metrics`, `/healthz` and `/readyz` over HTTP on a Unix socket of its own, mode 0600, and, where its
+settings name a port, on 127.0.0.1. Each scrape runs in a thread, and asks the daemon's event loop for what stands in
+its stores.
+"""
+
+import asyncio
+import socket
+import socketserver
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.event_log import EventLog
+
+# Seconds, in steps of about three: from the lateness of a fire to a turn that runs for an hour.
+STEPS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
+# From an answer at once to a week, in steps that people think in.
+WAITS_S = (10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86_400.0, 3 * 86_400.0, 7 * 86_400.0)
+MOST_AT_ONCE = 8  # scrapes; a ninth is refused
+_ANSWER_S = 5.0
+_ALIVE_S = 2.0
+_MODE = 0o600
+_REST_S = 1.0
+_IS_TCP = "turnkeeper.tcp"
+_HOSTS = frozenset({"127.0.0.1", "localhost"})
+
+Labels = tuple[str, ...]
+
+
+class Counter:
+    """Counts that only rise; with a label, one for each of its values, which are few."""
+
+    def __init__(self, name: str, says: str, *label: str, of: Iterable[str] = ()) -> None:
+        """Name it without `_total`. The values `of` its label are shown from the first, as 0."""
+        self.name, self.says, self.labels = name, says, label
+        self._counts = defaultdict[Labels, float](int, {(value,): 0 for value in of})
+
+    def add(self, *values: str, by: float = 1) -> None:
+        """Raise the count for these values of the labels."""
+        self._counts[values] += by
+
+    def family(self) -> Any:
+        """Return it as Prometheus's client has it."""
+        return _family("CounterMetricFamily", self.name, self.says, self.labels, self._counts)
+
+
+class Histogram:
+    """How many values were at most so great, and their sum; with a label, for each of its values."""
+
+    def __init__(
+        self, name: str, says: str, *label: str, of: Iterable[str] = (), steps: Sequence[float] = STEPS_S
+    ) -> None:
+        self.name, self.says, self.labels, self._steps = name, says, label, tuple(steps)
+        self._counts: dict[Labels, list[int]] = {
+            values: [0] * (len(steps) + 1) for values in ([(value,) for value in of] if label else [()])
+        }
+        self._sums = dict.fromkeys(self._counts, 0.0)
+
+    def add(self, value: float, *values: str) -> None:
+        """Take a value in."""
+        self._counts[values][bisect_left(self._steps, value)] += 1
+        self._sums[values] += value
+
+    def family(self) -> Any:
+        """Return it as Prometheus's client has it."""
+        from prometheus_client import core  # noqa: PLC0415  a quarter of a second, at the first scrape
+
+        made = core.HistogramMetricFamily(self.name, self.says, labels=self.labels)
+        ends = [*(str(step) for step in self._steps), "+Inf"]
+        for values, counts in self._counts.items():
+            total, buckets = 0, []
+            for end, count in zip(ends, list(counts), strict=True):
+                total += count
+                buckets.append((end, total))
+            made.add_metric(values, buckets, self._sums[values])
+        return made
+
+
+class Gauge:
+    """What stands somewhere at the time of a scrape, by the values of its labels."""
+
+    def __init__(self, name: str, says: str, *labels: str) -> None:
+        self.name, self.says, self.labels = name, says, labels
+
+    def of(self, found: Mapping[Labels, float] | float) -> Any:
+        """Return it with what was found, as Prometheus's client has it."""
+        values: Mapping[Labels, float] = found if isinstance(found, Mapping) else {(): found}
+        return _family("GaugeMetricFamily", self.name, self.says, self.labels, values)
+
+
+def _family(kind: str, name: str, says: str, labels: Labels, found: Mapping[Labels, float]) -> Any:
+    from prometheus_client import core  # noqa: PLC0415  a quarter of a second, at the first scrape
+
+    made = getattr(core, kind)(name, says, labels=labels)
+    for values, number in list(found.items()) or ([] if labels else [((), 0)]):
+        made.add_metric(values, number)
+    return made
+
+
+Told = Callable[[Mapping[str, Any]], None]
+
+
+def count_events(log: EventLog, counts: Mapping[str, Told]) -> None:
+    """Call `counts[name]` with the fields of each event of that name, whether or not it can be written."""
+
+    def take(events: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        for name, fields in events:
+            if (told := counts.get(name)) is not None:
+                told(fields)
+
+    log.count = take
+
+
+def bytes_of(*files: Path) -> int:
+    """Return what SQLite files take on disk, with what waits in their logs."""
+    found = 0
+    for path in (each for file in files for each in (file, file.with_name(f"{file.name}-wal"))):
+        with suppress(OSError):
+            found += path.stat().st_size
+    return found
+
+
+class Source:
+    """What a daemon shows: what it counted, what stands in its stores, and whether it is ready.
+
+    Attributes:
+        counted: its counters and histograms.
+    """
+
+    def __init__(
+        self,
+        counted: Sequence[Counter | Histogram],
+        read: Callable[[], Awaitable[Sequence[Any]]],
+        unready: Callable[[], str],
+    ) -> None:
+        """`read` returns families on the daemon's event loop; `unready` says why it is not ready, or nothing."""
+        self.counted, self._read, self._unready = counted, read, unready
+        self._loop = asyncio.get_running_loop()
+        self._registry: Any = None
+
+    def collect(self) -> Iterator[Any]:
+        """Yield every family. What cannot be read in time is left out, and `turnkeeper_scrape_complete` is 0."""
+        for each in self.counted:
+            yield each.family()
+        read: Sequence[Any] = ()
+        with suppress(TurnkeeperError, TimeoutError, RuntimeError):  # a store in trouble, or one that is closed already
+            read = self.ask(self._read(), _ANSWER_S)
+        yield from read
+        complete = Gauge("turnkeeper_scrape_complete", "1 where the stores could be read for this scrape, else 0")
+        yield complete.of(float(bool(read)))
+
+    def ask(self, work: Any, patience_s: float) -> Any:
+        """Return what `work` returns on the daemon's event loop. Raises TimeoutError."""
+        asked: Future[Any] = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        try:
+            return asked.result(patience_s)
+        finally:
+            asked.cancel()
+
+    def unready(self) -> str:
+        """Return why the daemon cannot do its work now; empty where it can."""
+        return self._unready()
+
+    def registry(self) -> Any:
+        """Return the registry of Prometheus's client, made at the first scrape."""
+        if self._registry is None:
+            from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+
+            registry = CollectorRegistry()
+            ProcessCollector(registry=registry)
+            registry.register(self)
+            self._registry = registry
+        return self._registry
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+async def _nothing() -> None:
+    pass
+
+
+def application(source: Source) -> Callable[..., Iterable[bytes]]:
+    """Return the WSGI application of a daemon: `/metrics`, `/healthz` and `/readyz`."""
+
+    def wrong(path: str) -> str:
+        try:
+            source.ask(_nothing(), _ALIVE_S)
+        except TimeoutError:
+            return f"its event loop has not turned for {_ALIVE_S:.0f} s"
+        return source.unready() if path == "/readyz" else ""
+
+    def answer(environ: Mapping[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if not _is_own(environ):
+            status, text = "403 Forbidden", "only for the hosts 127.0.0.1 and localhost"
+        elif path == "/metrics":
+            from prometheus_client import make_wsgi_app  # noqa: PLC0415
+
+            return make_wsgi_app(source.registry())(environ, start)  # type: ignore[no-any-return]
+        elif path in {"/healthz", "/readyz"}:
+            text = wrong(path) or "ok"
+            status = "200 OK" if text == "ok" else "503 Service Unavailable"
+        else:
+            status, text = "404 Not Found", "there are /metrics, /healthz and /readyz"
+        start(status, [("Content-Type", "text/plain; charset=utf-8")])  # the server adds to the list
+        return [f"{text}\n".encode()]
+
+    return answer
+
+
+def _is_own(environ: Mapping[str, Any]) -> bool:
+    """Tell whether a request is meant for this machine: a web page could ask under a name of its own."""
+    before, _, last = str(environ.get("HTTP_HOST", "localhost")).rpartition(":")
+    return not environ[_IS_TCP] or (before or last) in _HOSTS
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 5.0  # for a request to be read, and for its answer
+
+    def log_message(self, *_said: object) -> None:
+        """Log nothing."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    """Answers each connection in a thread of its own, a few at once; the event loop accepts them."""
+
+    daemon_threads = True
+
+    def __init__(self, family: socket.AddressFamily, address: Any, app: Callable[..., Iterable[bytes]]) -> None:
+        self.address_family = family
+        self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
+        super().__init__(address, _Handler)
+        self.socket.setblocking(False)
+        self.set_app(app)
+
+    def server_bind(self) -> None:
+        """Bind without asking for the machine's name, which may take long."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", 0
+        self.setup_environ()
+        self.base_environ[_IS_TCP] = self.address_family == socket.AF_INET
+
+    def take(self) -> None:
+        """Accept a connection and answer it in a thread. Raises OSError."""
+        with suppress(BlockingIOError):
+            connection, _ = self.socket.accept()
+            connection.setblocking(True)
+            if not self._room.acquire(blocking=False):
+                self.shutdown_request(connection)
+                return
+            self.process_request(connection, ("localhost", 0))
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, then make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing where whoever asked has hung up."""
+
+
+class Exporter:
+    """Serves a source on a Unix socket and, where it is given a port, on 127.0.0.1. The caller holds the lock."""
+
+    def __init__(self, source: Source, log: EventLog, *, path: Path, port: int = 0) -> None:
+        self._app, self._log = application(source), log
+        self._path, self._port = path, port
+        self._servers: dict[str, _Server] = {}
+        self._told: set[str] = set()
+        self._bound = (0, 0)
+        self._loop = asyncio.get_running_loop()
+
+    def keep(self) -> None:
+        """Serve what is not served: at first, after its socket was removed, or now that its port is free.
+
+        Where that cannot be done it is logged once, and the daemon does its work all the same.
+        """
+        if "unix" in self._servers and _identity(self._path) != self._bound:
+            self._end("unix")
+        opens = {"unix": self._open_unix} | ({"tcp": self._open_tcp} if self._port else {})
+        for name, open_ in opens.items():
+            if name in self._servers:
+                continue
+            try:
+                self._servers[name] = server = open_()
+            except OSError as error:
+                if name not in self._told:
+                    where = f"127.0.0.1:{self._port}" if name == "tcp" else str(self._path)
+                    self._log.emit("metrics.unserved", where=where, reason=error.strerror)
+                self._told.add(name)
+            else:
+                self._told.discard(name)
+                self._listen(server)
+
+    def close(self) -> None:
+        """End serving, and remove the socket unless it is another's."""
+        if "unix" in self._servers and _identity(self._path) == self._bound:
+            self._path.unlink(missing_ok=True)
+        for name in list(self._servers):
+            self._end(name)
+
+    def _listen(self, server: _Server) -> None:
+        if server in self._servers.values():
+            self._loop.add_reader(server.fileno(), self._take, server)
+
+    def _take(self, server: _Server) -> None:
+        try:
+            server.take()
+        except (OSError, RuntimeError):  # no descriptor or no thread is left: the connection waits
+            self._loop.remove_reader(server.fileno())
+            self._loop.call_later(_REST_S, self._listen, server)
+
+    def _end(self, name: str) -> None:
+        server = self._servers.pop(name)
+        self._loop.remove_reader(server.fileno())
+        server.server_close()
+
+    def _open_unix(self) -> _Server:
+        # No longer than the name that it is renamed to: a socket's path must be short.
+        own = self._path.with_name(f".{self._path.name[0]}m")
+        own.unlink(missing_ok=True)
+        server = _Server(socket.AF_UNIX, str(own), self._app)
+        own.chmod(_MODE)
+        self._bound = _identity(own)
+        own.rename(self._path)
+        return server
+
+    def _open_tcp(self) -> _Server:
+        return _Server(socket.AF_INET, ("127.0.0.1", self._port), self._app)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.lstat()
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
