@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from importlib import import_module
 from typing import Any, get_origin
 
@@ -25,6 +26,7 @@ EACH = "each"  # what an author writes for a thread of its own for each fire
 _CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
 
 
+@cache
 def _timetable() -> Any:
     """Return the package that knows times; imported only now, as a command that shows tasks does without."""
     return import_module("task_runner.timetable")

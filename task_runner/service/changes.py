@@ -336,8 +336,11 @@ def _create_all(
         ids = _restored(session, specs, ids, entropy)
     if loop:
         specs = [as_loop(spec, id_) for spec, id_ in zip(specs, ids, strict=True)]
+    alike: dict[bytes, Task] = {}
     new = [
-        _named(spec, partial(_new_task, spec, id_, defaults, now)) if named else _new_task(spec, id_, defaults, now)
+        _named(spec, partial(_new_task_like, spec, id_, defaults, now, alike))
+        if named
+        else _new_task(spec, id_, defaults, now)
         for spec, id_ in zip(specs, ids, strict=True)
     ]
     _check_room(session, new)
@@ -372,6 +375,26 @@ def _loop_id(spec: wire.TaskSpec) -> model.TaskId | None:
         hint = "leave it out: only loops are declared with the id that they had"
         raise InvalidInput(f"{spec.id[:70]!r} is not a loop's id", where=f"{spec.name}: id", hint=hint)
     return None
+
+
+def _new_task_like(
+    spec: wire.TaskSpec, task_id: model.TaskId, defaults: Defaults, now: datetime, alike: dict[bytes, Task]
+) -> Task:
+    """Return a new task as :func:`_new_task` does; of specs that differ only in their names one is read.
+
+    `alike` holds the tasks of those that were read, by their specs without the name.
+    """
+    name = spec.name
+    spec.ClearField("name")
+    rest = spec.SerializePartialToString(deterministic=True)
+    spec.name = name
+    like = alike.get(rest)
+    # A hash in a cron expression, and a thread that is written out, depend on the name and on the id.
+    if like is None or spec.thread_id or "H" in like.definition.schedule.text:
+        alike[rest] = task = _new_task(spec, task_id, defaults, now)
+        return task
+    model.check_name(name, own_id=task_id)
+    return model.replace(like, id=task_id, definition=model.replace(like.definition, name=name))
 
 
 def _new_task(spec: wire.TaskSpec, task_id: model.TaskId, defaults: Defaults, now: datetime) -> Task:

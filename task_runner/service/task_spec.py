@@ -82,7 +82,10 @@ def parse_spec(
     if previous is not None and spec.HasField("created_by") and _maker(spec) != previous.created_by:
         raise InvalidInput("cannot be changed", where="created_by", hint="leave it out")
     given = _Given(spec, timezone, defaults, now, previous, own_id)
-    values = {field.name: _parsed(field, given) for field in DIRECT if _is_read(field, spec)}
+    read = _ALWAYS_READ | {descriptor.name for descriptor, _ in spec.ListFields()}
+    if "catch_up" in read:
+        read |= {"overlap"}
+    values = {field.name: _parsed(field, given) for field in _READ if field.name in read}
     definition = Definition(
         schedule=_schedule(spec, timezone, values.get("start_at"), now, previous),
         created_by=previous.created_by if previous is not None else _maker(spec),
@@ -126,14 +129,6 @@ def as_loop(spec: wire.TaskSpec, own_id: str) -> wire.TaskSpec:
         loop.first = loop.first if loop.HasField("first") else "0s"
         loop.if_silent = loop.if_silent if loop.HasField("if_silent") else self_paced.END
     return loop
-
-
-def _is_read(field: Field, spec: Any) -> bool:
-    """Tell whether a field is read from the spec; one that is not has the model's default."""
-    if field.name in _ONLY_SELF_PACED:
-        return False
-    has_presence = wire.TaskSpec.DESCRIPTOR.fields_by_name[field.name].has_presence
-    return field.name in _PARSERS or not has_presence or spec.HasField(field.name)
 
 
 def _parsed(field: Field, given: _Given) -> Any:
@@ -285,6 +280,11 @@ _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
     "thread_id": _thread,
     "agent": lambda given: check_agent(given.spec.agent) if given.spec.HasField("agent") else "agent0",
 }
+
+
+# What is read whether a spec gives it or not; any other field that it leaves out has the model's default.
+_ALWAYS_READ = frozenset({"name", "timezone", "category", "channel", "prompt", "grace"})
+_READ = tuple(field for field in DIRECT if field.name not in _ONLY_SELF_PACED)
 
 
 def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:

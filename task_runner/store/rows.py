@@ -6,13 +6,16 @@ A definition is one line of JSON. Instants and durations are integer microsecond
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import date, datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
+import orjson
+
 from task_runner.model import task as model
-from task_runner.model.fields import DIRECT
+from task_runner.model.fields import DIRECT, TEXT
 from task_runner.model.task import Definition, EventTrigger, Fire, Pacing, Schedule, Task, Usage
 from turnkeeper.times import from_us, rfc3339, to_us
 
@@ -341,12 +344,23 @@ def _us(at: datetime | None) -> int | None:
     return None if at is None else to_us(at)
 
 
+_VALUES = attrgetter(*(field.name for field in DIRECT))
+_DEFAULTS = {each.name: each.default for each in fields(Definition)}
+# How each value is stored, and, computed once, how the model's default is.
+_STORED = tuple(
+    (each.name, None if each.kind.store is TEXT.store else each.kind.store, default, stored)
+    for each in DIRECT
+    for default in [_DEFAULTS[each.name]]
+    for stored in [default if default is None or default is MISSING else each.kind.store(default)]
+)
+
+
 def encode_definition(definition: Definition) -> str:
     """Return the definition as one line of JSON, the same line for equal definitions."""
-    stored: dict[str, Any] = {}
-    for field in DIRECT:
-        value = getattr(definition, field.name)
-        stored[field.name] = None if value is None else field.kind.store(value)
+    stored: dict[str, Any] = {
+        name: usual if value is default else value if value is None or store is None else store(value)
+        for (name, store, default, usual), value in zip(_STORED, _VALUES(definition), strict=True)
+    }
     schedule = definition.schedule
     stored["schedule"] = {
         "kind": schedule.kind.value,
@@ -358,7 +372,10 @@ def encode_definition(definition: Definition) -> str:
         stored["created_by"] = [by.turn_id, by.category, by.agent]
     if (on := definition.on) is not None:
         stored["on"] = [on.event, list(on.filters), on.debounce // _MICROSECOND, to_us(on.since)]
-    return json.dumps(stored, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    try:
+        return orjson.dumps(stored, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:  # what only the slower encoder takes: long integers, lone surrogates
+        return json.dumps(stored, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def signed(definition: str, by: str) -> str:

@@ -104,6 +104,7 @@ class Statement:
         if not many:
             return
         sql, given = self._compile(connection, tuple(many[0]))
+        given = {name: value for name, value in given.items() if name not in many[0]}
         try:
             _driver(connection).cursor().executemany(sql, [{**given, **values} for values in many] if given else many)
         except _driver_errors(connection) as error:
