@@ -28,7 +28,7 @@ PACKAGES = {
     ),
     "constellation.cli": (
         *("init", "model", "up", "down", "restart", "status", "logs", "events", "demo", "doctor", "backup"),
-        *("restore", "escalate", "quiet", "config", "keys", "service", "watchdog"),
+        *("restore", "escalate", "quiet", "config", "keys", "audit", "service", "watchdog"),
     ),
     "task_runner.cli": ("emit", "task", "loop"),
 }

@@ -40,6 +40,7 @@ from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
 from agent_runtime.service.threads import ThreadImport
 from agent_runtime.store.database import open_database
+from agent_runtime.store.schema import audit
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import Loops, loop_tools
@@ -57,9 +58,10 @@ from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, InvalidInput
 from turnkeeper.event_log import EventLog
-from turnkeeper.process import Failpoints, Progress, settle_heap
+from turnkeeper.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
@@ -188,6 +190,10 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
             runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers, exporter)
         )
+        signer = Signer(
+            home, runtime.store.write, audit, clock=runtime.clock, entropy=SystemEntropy(), emit=runtime.log.emit
+        )
+        signing = asyncio.create_task(keep_running(signer.run, runtime.clock, runtime.log.emit), name="signing")
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([progress, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -201,6 +207,9 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             servicer.refuse_fires()
             await runtime.worker.stop(grace_s)
             progress.cancel()
+            signing.cancel()
+            if not progress.done():
+                await signer.sign()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)
             if exporter is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from turnkeeper.storage.chain import Chain, table_of
 from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, partial
 
 metadata = sa.MetaData()
@@ -538,3 +539,6 @@ attachments = sa.Table(
     sa.CheckConstraint("lifecycle = 'canonical'", name="attachments_lifecycle"),
     sa.CheckConstraint("size = length(data) AND added_by <> ''", name="attachments_size"),
 )
+
+# How turns ended, what the author decided, and which proposals he accepted, in a chain of hashes.
+audit = Chain(table_of(metadata), "agent-runtime")

@@ -7,7 +7,7 @@ Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Stor
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
@@ -19,8 +19,9 @@ from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import ASIDE, FIRST_AGENT, OF_GRAPH, Trigger, TriggerHeader, turn_id_of
 from agent_runtime.model.turn import Category, InterruptRecord, PastThread, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ForTask, StandingException
-from agent_runtime.store import exceptions, mail, turn_reads, turn_writes
+from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
 from agent_runtime.store.database import check_lease, take_lease
+from agent_runtime.store.schema import audit
 from agent_runtime.store.turn_events import EventSource, add_event
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, started_by
 from turnkeeper.clock import Clock
@@ -98,6 +99,7 @@ class Store:
 
         def work(connection: Connection) -> Store:
             incarnation, epoch = take_lease(connection, drawn)
+            audit.begin(connection, clock.now(), entropy, partial(records.known, connection, clock.now()))
             store = cls(database, clock, EventSource(connection), incarnation=incarnation, epoch=epoch)
             store.with_handoffs = mail.unfinished_with_handoffs(connection)
             return store
@@ -202,7 +204,9 @@ class Store:
         answers = canonical({interrupt_id: approval.pause_value(trigger)})
         resumed = {"answers_json": answers, "resumes": paused, "after_message": after_message}
         self._add_turn(connection, at, trigger, status="running", tries=1, **resumed)
-        self.event_source.ended(connection, _turn(connection, paused), "succeeded", at)
+        ended = _turn(connection, paused)
+        self.event_source.ended(connection, ended, "succeeded", at)
+        records.put_end(connection, at, ended, "succeeded")
         turn_writes.change_turn(connection, paused, status="succeeded", ended_at_us=to_us(at))
         turn_writes.void_interrupts(connection, paused, at)
         self._add_event(connection, trigger, "STARTED", at, trigger="fire")
@@ -334,7 +338,7 @@ class Store:
         if not again or turn.status != "running" or turn_reads.is_cancelled(connection, turn_id):
             return []
         turn_writes.mark_applied(connection, [one for one in turn.answers if one not in left])
-        turn_writes.ask_again(connection, again, error)
+        turn_writes.ask_again(connection, again, error, at)
         turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
         what = {"summary": f"the graph refused the answer: {error}"[:LONGEST_SUMMARY], "held_by": tuple(left)}
         self._add_event(connection, turn, "INTERRUPTED", at, trigger=started_by(turn), turn=turn, **what)
@@ -392,6 +396,7 @@ class Store:
         told = "; ".join(filter(None, (why, expired, allowed)))
         add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=told, turn=turn)
         self.event_source.ended(connection, turn, ended, at)
+        records.put_end(connection, at, turn, ended)
         released = turn_writes.release_held(connection, turn.thread_id, at, why=expired)
         kept = turn_writes.kept(connection, turn.thread_id)
         return Finished(state=ended, released=released, kept=kept, owes=mail.owe_answer(connection, turn_id))

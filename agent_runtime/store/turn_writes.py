@@ -24,6 +24,7 @@ from agent_runtime.model.trigger import (
     from_meta,
 )
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
+from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
@@ -79,6 +80,7 @@ def add_turn(
     instants = {f"{name}_us": None if (due := getattr(trigger, name)) is None else to_us(due) for name in INSTANTS}
     values = copied | instants | row | blank | changes
     _ADD_TURN.run(connection, **values)
+    records.put_end(connection, at, trigger, status)
     put_message(connection, trigger.turn_id, 0, _opening(trigger), at)
     if trigger.source == "agent":
         add_delegation(connection, trigger, over=status != "running")
@@ -172,6 +174,7 @@ def settle_interrupt(
             decided_by=by,
         )
     )
+    records.put_decisions(connection, at, filter(None, [turn_reads.get_interrupt(connection, interrupt_id)]))
 
 
 def mark_told(
@@ -183,11 +186,13 @@ def mark_told(
     return bool(connection.execute(row.where(column.is_(None)).values({column: to_us(at)})).rowcount)
 
 
-def ask_again(connection: Connection, interrupt_ids: Sequence[str], error: str) -> None:
+def ask_again(connection: Connection, interrupt_ids: Sequence[str], error: str, at: datetime) -> None:
     """Withdraw the author's answers, which the graph refused; keep why."""
     nothing = {"decision": "", "edited_json": "", "decided_by": "", "resolved_at_us": None}
     back = update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids))
     connection.execute(back.values(status="pending", message=storable(error), **nothing))
+    undone = [turn_reads.get_interrupt(connection, each) for each in interrupt_ids]
+    records.put_decisions(connection, at, filter(None, undone))
 
 
 def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:

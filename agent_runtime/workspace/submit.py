@@ -25,6 +25,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from agent_runtime.model.turn import TurnContext
+from agent_runtime.store.records import put_verdict
 from agent_runtime.store.schema import candidates, derivations, page_versions, pages, turns
 from agent_runtime.workspace import deviations, model, revalidation
 from agent_runtime.workspace import pages as records
@@ -261,6 +262,7 @@ def _decide(
         "note": model.check_text(draft.note, "note", 4096),
     }
     connection.execute(update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision))
+    put_verdict(connection, at, proposed.candidate_id, mark.lifecycle, proposed.body, mark.via)
     return records.get_candidate(connection, proposed.candidate_id)
 
 

@@ -70,6 +70,11 @@ PEOPLE = {
     "service": Later(
         "constellation.install.service:service", "Run it as a service of systemd, or of launchd on macOS.", Panel.HOME
     ),
+    "audit": Later(
+        "constellation.audit.commands:audit",
+        "Check that no record of what was decided and how it ended was changed.",
+        Panel.HOME,
+    ),
     "watchdog": Later("constellation.cli.commands:watchdog", "Check and repair the processes.", Panel.HOME),
 }
 app = App("Run scheduled work for an AI agent: start it, stop it, check its health.", PEOPLE)

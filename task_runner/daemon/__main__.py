@@ -64,6 +64,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
             await server.stop(_STOP_GRACE_S)
             with suppress(MachineTrouble):  # the next start does it
                 await runner.service.end_ephemeral()
+            await runner.signer.sign()
             log.emit("process.stopped")
 
 
@@ -77,6 +78,7 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[A
         asyncio.create_task(keep_running(part.run, SystemClock(), log.emit), name=type(part).__name__)
         for part in (
             runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
+            runner.signer,
         )
     ]  # fmt: skip
     parts.append(asyncio.create_task(progress, name="Progress"))

@@ -21,6 +21,7 @@ from task_runner.service import changes
 from task_runner.service import service as operations
 from task_runner.service.task_spec import Defaults
 from task_runner.service.watch import TaskChanges, WatchedLog
+from task_runner.store.schema import audit
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -30,6 +31,7 @@ from turnkeeper.errors import Unreachable
 from turnkeeper.process import Failpoints
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
+from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
@@ -64,6 +66,7 @@ class Runner:
     runtime_events: outcomes.RuntimeEvents
     canceller: sending.Canceller
     pruner: Pruner
+    signer: Signer
     warm_up: Callable[[], Awaitable[None]]
     log: WatchedLog
     trouble: Callable[[], str]
@@ -84,7 +87,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
     log.changes = TaskChanges(entropy.hex(8))
     identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
     at_home = f" --home {shlex.quote(str(home.root))}"
-    store, runtime = Store(home.schedules_db, at_home), Runtime(home.socket(_RUNTIME), identity)
+    store, runtime = Store(home.schedules_db, at_home, clock, entropy), Runtime(home.socket(_RUNTIME), identity)
     changed, planned = asyncio.Event(), asyncio.Event()
     stagger_s = settings.catch_up_stagger_s if staggered else 0.0
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s)
@@ -120,6 +123,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             follower=outcomes.Follower(store, runtime, clock=clock, entropy=entropy, log=log, wakes=wakes),
             runtime_events=runtime_events,
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
+            signer=Signer(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
             log=log,
             trouble=lambda: store.trouble or log.trouble or dispatcher.refusal,

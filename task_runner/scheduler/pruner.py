@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome
 from task_runner.planner import entries
+from task_runner.store.schema import audit
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.event_log import EventLog
@@ -56,6 +57,7 @@ class Pruner:
             await self._clock.sleep(BETWEEN_BATCHES_S)
         while await self._store.run(partial(_forget, before=before)) == LARGEST_BATCH:
             await self._clock.sleep(BETWEEN_BATCHES_S)
+        await self._store.transact(partial(audit.prune, at=self._clock.now(), before=before, rows=removed))
         if removed:
             self._log.emit("history.pruned", entries=removed)
         return removed

@@ -1,7 +1,7 @@
 """The ledger and the outbox, in a database."""
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,16 +12,17 @@ from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
 from task_runner.store import rows
 from task_runner.store.rows import Glance, Outgoing, fire_of
-from task_runner.store.schema import fires, outbox, tasks
+from task_runner.store.schema import audit, fires, outbox, tasks
+from turnkeeper.storage.chain import digest
 from turnkeeper.storage.statements import NumberedInsert, Statement, among, listed, one_of, upsert
-from turnkeeper.times import from_us, to_us
+from turnkeeper.times import from_us, rfc3339, to_us
 
 
 class Fires:
     """The ledger, over one connection inside a transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, now: Callable[[], datetime]) -> None:
+        self._connection, self._now = connection, now
 
     def write_plans(self, plans: Sequence[Plan], requests: Mapping[str, bytes]) -> list[tuple[Fire, ...]]:
         """Write plans: tasks, new and changed entries, and frozen requests; return each plan's entries with numbers.
@@ -88,8 +89,9 @@ class Fires:
     def update(self, changed: Sequence[Fire]) -> None:
         """Replace entries by their numbers; the requests of settled ones are deleted."""
         _REPLACE.run_each(self._connection, [rows.changes_of_fire(fire) for fire in changed])
-        settled = [{"number": fire.entry_id} for fire in changed if fire.outcome not in OPEN]
-        _LET_GO.run_each(self._connection, settled)
+        settled = [fire for fire in changed if fire.outcome not in OPEN]
+        _LET_GO.run_each(self._connection, [{"number": fire.entry_id} for fire in settled])
+        self._put_on_record([fire for fire in settled if fire.fire_id])
 
     def record_sent(self, sent: Sequence[Fire]) -> None:
         """Write what sending changes in entries, by their numbers: outcome, reason, and the times around it."""
@@ -228,6 +230,8 @@ class Fires:
     def remove_runs(self, entry_ids: Sequence[int]) -> None:
         """Remove skipped runs whose nominal times turn out to lie in the future."""
         if entry_ids:
+            withdrawn = [{"kind": "withdrawn", "entry": number} for number in entry_ids]
+            audit.append(self._connection, self._now(), withdrawn)
             self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids), fires.c.fire_id.is_(None)))
 
     def numbered(self, after_entry: int, limit: int) -> list[Fire]:
@@ -267,13 +271,35 @@ class Fires:
     def _number(self, new: Sequence[Fire]) -> list[Fire]:
         """Write entries that are new; return them with the numbers that the database gave them."""
         numbers = _ADD.run_each(self._connection, [rows.row_of_new_fire(fire) for fire in new])
-        return [replace(fire, entry_id=number) for fire, number in zip(new, numbers, strict=True)]
+        numbered = [replace(fire, entry_id=number) for fire, number in zip(new, numbers, strict=True)]
+        self._put_on_record([fire for fire in numbered if fire.outcome not in OPEN])
+        return numbered
+
+    def _put_on_record(self, settled: Sequence[Fire]) -> None:
+        """Write how entries ended into the chain; a run of skipped times is there from its first one on."""
+        if settled:
+            audit.append(self._connection, self._now(), [_fact_of(fire) for fire in settled])
 
     def _restore(self, restored: Sequence[Fire]) -> None:
         for fire in restored:
             row = rows.row_of_new_fire(fire)
             values = {key: row[key] for key in ("covers", "first_us", "last_us")}
             self._connection.execute(update(fires).where(fires.c.fire_id == fire.fire_id), values)
+
+
+def _fact_of(fire: Fire) -> dict[str, Any]:
+    """Return what goes on record of an entry that is settled."""
+    what = {"kind": "fire", "fire": fire.fire_id} if fire.fire_id else {"kind": "skip"}
+    return what | {
+        "entry": fire.entry_id,
+        "task": fire.task_id,
+        "outcome": fire.outcome.value,
+        "reason_hash": digest(fire.reason),
+        "attempt": fire.attempt,
+        "turn": fire.turn_id,
+        "nominal": rfc3339(fire.nominal_at),
+        "last": to_us(max(fire.last_at, fire.ended_at or fire.last_at)),
+    }
 
 
 def _outgoing(found: Sequence[tuple[Any, ...]]) -> list[Outgoing]:

@@ -2,6 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Identity, Index, LargeBinary, MetaData, Table, false
 
+from turnkeeper.storage.chain import Chain, table_of
 from turnkeeper.storage.statements import NUMBER, TEXT, partial
 
 metadata = MetaData()
@@ -140,3 +141,6 @@ triggers = Table(
     Column("chain", TEXT, nullable=False),
     Index("triggers_task", "task_id", "entry_id"),
 )
+
+# How fires ended, in a chain of hashes.
+audit = Chain(table_of(metadata), "task-runner")

@@ -6,17 +6,20 @@ it, and what it writes is on disk, whole, when :meth:`Store.run` returns.
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from task_runner.store.events import Events
 from task_runner.store.fires import Fires
 from task_runner.store.reading import MIGRATIONS
 from task_runner.store.rows import Counts, Outage
-from task_runner.store.schema import follow, outages
+from task_runner.store.schema import audit, fires, follow, outages
 from task_runner.store.tasks import Tasks
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.statements import upsert
 from turnkeeper.times import from_us, to_us
@@ -38,10 +41,10 @@ class Session:
         at_home: what a command needs to find this home, ` --home DIR`; empty where that is not known.
     """
 
-    def __init__(self, connection: Connection, at_home: str = "") -> None:
+    def __init__(self, connection: Connection, now: Callable[[], datetime], at_home: str = "") -> None:
         self.at_home = at_home
         self.tasks = Tasks(connection)
-        self.fires = Fires(connection)
+        self.fires = Fires(connection, now)
         self.events = Events(connection)
         self.outcomes_read = Position(connection, "agent-runtime")
         self.events_read = Position(connection, "agent-runtime/events")
@@ -110,13 +113,24 @@ class Position:
 class Store:
     """A store of tasks and fires, owned by one process: one writer thread, many units of work to a commit."""
 
-    def __init__(self, place: Path | str, at_home: str = "") -> None:
+    def __init__(
+        self, place: Path | str, at_home: str = "", clock: Clock | None = None, entropy: Entropy | None = None
+    ) -> None:
         """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`."""
         self._database, self._at_home = Database(place, migrations=MIGRATIONS), at_home
+        self._clock = clock or SystemClock()
+        at, drawn = self._clock.now(), entropy or SystemEntropy()
+        self._database.submit(
+            lambda connection: audit.begin(connection, at, drawn, partial(_known, connection))
+        ).result()
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """Run `work` in one transaction; return its result once that is on disk. Its exception undoes it alone."""
-        return await self._database.run(lambda connection: work(Session(connection, self._at_home)))
+        return await self._database.run(lambda connection: work(Session(connection, self._clock.now, self._at_home)))
+
+    async def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run what takes a plain connection in one transaction, as :meth:`run` does."""
+        return await self._database.run(work)
 
     async def rehearse(self, work: Callable[[Session], T]) -> T:
         """Run `work` in a transaction that is undone; return what it would have done."""
@@ -124,7 +138,7 @@ class Store:
 
         def undone(connection: Connection) -> None:
             with connection.begin_nested() as savepoint:
-                done.append(work(Session(connection)))
+                done.append(work(Session(connection, self._clock.now)))
                 savepoint.rollback()
 
         await self._database.run(undone)
@@ -138,3 +152,8 @@ class Store:
     def close(self) -> None:
         """Finish what is queued, then close the store."""
         self._database.close()
+
+
+def _known(connection: Connection) -> dict[str, int]:
+    """Return up to which number the entries of the ledger are."""
+    return {"fire": connection.execute(select(func.max(fires.c.entry_id))).scalar() or 0}

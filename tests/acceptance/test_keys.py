@@ -64,7 +64,7 @@ def test_a_lost_key_is_restored_from_a_backup_or_given_up_by_the_author(constell
     assert "Traceback" not in refused.stderr
     for argv, code in (
         (("rotate",), 1),
-        (("rotate", "audit"), 2),
+        (("rotate", "other"), 2),
         (("rotate", "--lost"), 0),
         (("rotate", "--lost"), 4),
     ):

@@ -91,6 +91,11 @@ class Home:
         return self.root / "state" / f"key-made-{purpose}"
 
     @property
+    def audit_heads(self) -> Path:
+        """The signed heads of the chains of records, one to a line, oldest first."""
+        return self.root / "state" / "audit-heads.jsonl"
+
+    @property
     def restored(self) -> Path:
         """Lies there from a restore until the home is taken over: no daemon starts meanwhile."""
         return self.root / "state" / "restored"

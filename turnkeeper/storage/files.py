@@ -141,6 +141,19 @@ def replace_whole(path: Path, data: bytes) -> None:
         fresh.replace(path)
 
 
+def append_synced(path: Path, line: bytes) -> None:
+    """Append a line to a file, mode 0600, and sync it; a line that a crash cut short is ended. Raises Exhausted."""
+    with machine_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, b"\n" + line if torn else line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 @contextlib.contextmanager
 def machine_errors(path: Path) -> Iterator[None]:
     """Turn an OSError inside the block into Exhausted; one that says a name exists or is gone passes as it is.

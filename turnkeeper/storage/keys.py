@@ -21,8 +21,8 @@ from turnkeeper.errors import Conflict, Corrupt
 from turnkeeper.storage.files import SystemFiles, create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-ENVELOPES, CALLS = "envelopes", "calls"
-PURPOSES = (ENVELOPES, CALLS)
+ENVELOPES, CALLS, AUDIT = "envelopes", "calls", "audit"
+PURPOSES = (ENVELOPES, CALLS, AUDIT)
 VERSION = 1
 SECRET_DIGITS = 64  # hexadecimal: 256 bits
 GRACE_S = 60.0  # a process that read the key file before a rotation has put its envelope long before this is over

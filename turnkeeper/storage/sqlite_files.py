@@ -61,6 +61,21 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
     return store
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a snapshot as :func:`reader` does, and wait for those who have the file locked. Raises Corrupt."""
+    try:
+        with closing(reader(path, _BUSY_S)) as snapshot:
+            yield snapshot
+    except sqlite3.Error as error:
+        raise Corrupt(f"it cannot be read: {error}", where=str(path), hint="turnkeeper doctor") from error
+
+
+def has_table(snapshot: sqlite3.Connection, name: str) -> bool:
+    """Return whether there is a table of that name."""
+    return bool(snapshot.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())
+
+
 def copy(snapshot: sqlite3.Connection, target: Path) -> None:
     """Write what a snapshot shows to a new file, mode 0600, without a log beside it."""
     target.touch(mode=0o600)

@@ -130,6 +130,7 @@ class PacedMachine(Life):
 
     def teardown(self) -> None:
         """In the end whatever is armed wakes, in time."""
+        super().teardown()
         if not hasattr(self, "how"):
             return
         self.comes_to_its_end()

@@ -14,6 +14,8 @@ from google.rpc import code_pb2
 from sqlalchemy import create_engine, delete, event, select
 from sqlalchemy.pool import StaticPool
 
+from constellation.audit import verify
+from constellation.audit.records import differences, records
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import _Key, claim, record_receipts
@@ -25,7 +27,7 @@ from task_runner.scheduler.rewind import bring_back, rewind
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.store.rows import Outgoing, fire_of
-from task_runner.store.schema import fires, metadata
+from task_runner.store.schema import audit, fires, metadata
 from task_runner.store.store import Session
 from tests.support.seeded_entropy import SeededEntropy
 
@@ -168,11 +170,12 @@ class World:
         with engine.begin() as connection:
             for table in reversed(metadata.sorted_tables):
                 connection.execute(delete(table))
+            audit.begin(connection, self.now, self.entropy, lambda: {"fire": 0})
 
     def run(self, work: Callable[[Session], T]) -> T:
         """Run one transaction; if the process is about to die, nothing of it is on disk."""
         with self.engine.begin() as connection:
-            done = work(Session(connection))
+            done = work(Session(connection, lambda: self.now))
             if self.dies:
                 raise Crash
         return done
@@ -190,6 +193,14 @@ class World:
         with self.engine.begin() as connection:
             query = select(fires).where(fires.c.task_id == self.task_id).order_by(fires.c.entry_id)
             return [fire_of(row) for row in connection.execute(query)]
+
+    def check_records(self) -> None:
+        """The chain is whole, and tells of the ledger what the ledger tells."""
+        with self.engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            lines = [{"record": record} for record in records(driver, "task-runner")]
+            assert verify.check(lines).faults == []
+            assert list(differences(driver, "task-runner")) == []
 
     def create(self, **fields: Any) -> None:
         spec = spec_of(fields)

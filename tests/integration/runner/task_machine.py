@@ -213,6 +213,9 @@ class Life(RuleBasedStateMachine):
         assert task.state is not TaskState.QUARANTINED, task.reason
         assert task.wake_at is None or task.wake_at > self.world.now, "would be planned again at once, for ever"
 
+    def teardown(self) -> None:
+        self.world.check_records()
+
     @invariant()
     def what_is_settled_stays(self) -> None:
         rows = {row.entry_id: row for row in self.world.rows()}

@@ -2,6 +2,10 @@
 
 from datetime import timedelta
 
+from sqlalchemy import Connection, text
+
+from constellation.audit import verify
+from constellation.audit.records import differences, records
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.scheduler.pruner import Pruner, prune_batch
 from tests.integration.runner.conftest import Rig
@@ -112,3 +116,28 @@ async def test_a_batch_is_bounded(rig: Rig, peer: Peer) -> None:
     second = await rig.store.run(lambda session: prune_batch(session, before, 2, limit=2))
     assert (second.removed, second.reached) == (2, 4)
     assert [entry[2] for entry in await rig.history()] == [4, 1]
+
+
+async def test_records_of_what_was_pruned_leave_their_hashes_and_the_chain_stays_whole(rig: Rig, peer: Peer) -> None:
+    peer.now = rig.clock.now
+    await rig.create(catch_up="skip")
+    await turns(rig, peer, 5)
+    assert await checked(rig) == ([], 0, 6)
+    rig.clock.advance(91 * 86_400)
+    await pruner(rig).pass_over()
+    assert await checked(rig) == ([], 6, 7), "five outcomes and the beginning; the rest tells of the pruning"
+    await rig.store.transact(lambda connection: connection.execute(text("UPDATE audit SET body = NULL")))
+    faults, *_ = await checked(rig)
+    assert faults == ["task-runner: record 1 lost its content, and no record says that it was pruned"]
+
+
+async def checked(rig: Rig) -> tuple[list[str], int, int]:
+    """Return what is wrong with the records, how many have no content, and how many there are."""
+
+    def check(connection: Connection) -> tuple[list[str], int, int]:
+        driver = connection.connection.driver_connection
+        lines = [{"record": record} for record in records(driver, "task-runner")]
+        faults = [*verify.check(lines).faults, *differences(driver, "task-runner")]
+        return faults, sum(line["record"]["body"] is None for line in lines), len(lines)
+
+    return await rig.store.transact(check)

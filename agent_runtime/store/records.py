@@ -1,0 +1,69 @@
+"""What the runtime puts on record in the store's chain: ids, names and hashes, in the transaction of what happened."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+
+from agent_runtime.model.approval import canonical
+from agent_runtime.model.decide import FINISHED
+from agent_runtime.model.trigger import Trigger
+from agent_runtime.model.turn import InterruptRecord, TurnRecord
+from agent_runtime.store.schema import audit, interrupts, turns
+from turnkeeper.storage.chain import digest
+from turnkeeper.storage.statements import storable
+from turnkeeper.times import to_us
+
+
+def known(connection: Connection, at: datetime) -> dict[str, int]:
+    """Return up to where turns and decisions are that have no record."""
+    newest = {"turn": turns.c.number, "decision": interrupts.c.number}
+    return {
+        "candidate": to_us(at),
+        **{kind: connection.execute(select(func.max(column))).scalar() or 0 for kind, column in newest.items()},
+    }
+
+
+def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, status: str) -> None:
+    """Record how a turn ended, and the category that it had; nothing for one that goes on."""
+    if status not in FINISHED:
+        return
+    fact = {
+        "kind": "turn",
+        "turn": turn.turn_id,
+        "fire": turn.fire_id,
+        "attempt": turn.attempt,
+        "task": turn.task_id,
+        "thread": storable(turn.thread_id),
+        "agent": turn.agent,
+        "category": turn.grant.name,
+        "category_hash": digest(canonical(turn.grant.to_dict())),
+        "outcome": status,
+    }
+    audit.append(connection, at, [fact])
+
+
+def put_decisions(connection: Connection, at: datetime, decided: Iterable[InterruptRecord]) -> None:
+    """Record what was decided about approvals and questions, and by what that came; without a decision: undone."""
+    facts = [
+        {
+            "kind": "decision",
+            "approval": one.interrupt_id,
+            "turn": one.turn_id,
+            "tool": one.tool,
+            "missing_scope": one.missing_scope,
+            "args_hash": one.args_hash,
+            "category": one.category,
+            "decision": one.decision,
+            "edited_hash": digest(one.edited_json),
+            "by": one.decided_by,
+        }
+        for one in decided
+    ]
+    audit.append(connection, at, facts)
+
+
+def put_verdict(connection: Connection, at: datetime, candidate_id: str, verdict: str, text: str, by: str) -> None:
+    """Record that an author accepted or rejected a candidate of this text, and by what that came."""
+    fact = {"kind": "candidate", "candidate": candidate_id, "verdict": verdict, "text_hash": digest(text), "by": by}
+    audit.append(connection, at, [fact])
