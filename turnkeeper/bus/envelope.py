@@ -250,16 +250,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
     """Read one JSON object. Raises InvalidInput naming `where`, for any other bytes."""
-    if _nesting(data) > DEEPEST:
+    # What opens few brackets needs no closer look: that reads the text twice.
+    if data.count(b"[") + data.count(b"{") > DEEPEST and _nesting(data) > DEEPEST:
         raise InvalidInput(f"is nested deeper than {DEEPEST} levels", where=where)
     try:
-        fields = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_no_duplicates,
-            parse_constant=_no_constant,
-            parse_int=_bounded_int,
-            parse_float=_finite_float,
-        )
+        fields = _STRICT.decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON as the bus writes it: {error}", where=where) from error
     if not isinstance(fields, dict):
@@ -377,3 +372,9 @@ def _finite_float(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError("a number is too large or too long")
     return value
+
+
+# Made once, as the encoder.
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite_float
+)

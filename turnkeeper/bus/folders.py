@@ -252,7 +252,7 @@ def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> 
     old = [
         name
         for place, name in enumerate(names)
-        if place < surplus or _put_ns(delivered / name) < now_ns - retention.keep_s * 10**9
+        if place < surplus or _put_ns(delivered, name) < now_ns - retention.keep_s * 10**9
     ]
     links = KeyLinks(folder, files).by_inode() if old else {}
     for name in old:
@@ -271,7 +271,7 @@ def sweep(folder: Path, *, files: Files, clock: Clock) -> int:
         folder / "inbox" / name
         for name in files.names(folder / "inbox")
         if (pid := writer_of(name)) is not None
-        and (not _lives(pid) or _put_ns(folder / "inbox" / name) < now_ns - _STALE_S * 10**9)
+        and (not _lives(pid) or _put_ns(folder / "inbox", name) < now_ns - _STALE_S * 10**9)
     ]
     set_aside = set(files.names(folder / "quarantine"))
     claimed = set(files.names(folder / "claimed"))
@@ -285,10 +285,12 @@ def sweep(folder: Path, *, files: Files, clock: Clock) -> int:
     return len(stale)
 
 
-def _put_ns(path: Path) -> int:
-    named = ns_of(path.name.removeprefix(".").removesuffix(".tmp"))
+def _put_ns(folder: Path, name: str) -> int:
+    named = ns_of(name.removeprefix(".").removesuffix(".tmp"))
+    if named is not None:
+        return named
     with contextlib.suppress(FileNotFoundError):
-        return path.lstat().st_mtime_ns if named is None else named
+        return (folder / name).lstat().st_mtime_ns
     return 0
 
 

@@ -130,6 +130,7 @@ class Inbox:
         self._clock = clock
         self._retention = retention or Retention()
         self._places = {name: folder / name for name in FOLDERS}
+        self._paths = {name: str(place) for name, place in self._places.items()}
         for place in self._places.values():
             make_private(place)
         self._names = Names(folder, clock=clock, entropy=entropy)
@@ -160,7 +161,7 @@ class Inbox:
 
         Raises FileNotFoundError; InvalidInput and Corrupt for what is none, or is not sealed as it must be; Exhausted.
         """
-        return self._opened(self._files.read(self._places[place] / name, LARGEST_FILE))
+        return self._opened(self._files.read(f"{self._paths[place]}/{name}", LARGEST_FILE))
 
     def _opened(self, data: bytes) -> Envelope:
         return self._seals.opened(data) if self._seals is not None else decode(unsealed(data))
@@ -305,7 +306,7 @@ class Inbox:
 
     def _earlier(self, key: str) -> Put | None:
         name = self._hinted(key)
-        if name and any(os.path.lexists(self._places[place] / name) for place in ("inbox", "claimed")):
+        if name and any(os.path.lexists(f"{self._paths[place]}/{name}") for place in ("inbox", "claimed")):
             # Another process may have linked it and not yet synced; an answer means that it is on disk.
             self._files.sync_folder(self._places["inbox"])
             return Put(name=name, fresh=False)
@@ -359,7 +360,7 @@ class Inbox:
     def _move_to_claimed(self, name: str) -> None:
         target = self._free_name("claimed", name)
         with machine_errors(self.folder), contextlib.suppress(FileNotFoundError):  # another process was first
-            self._files.rename(self._places["inbox"] / name, self._places["claimed"] / target)
+            self._files.rename(f"{self._paths['inbox']}/{name}", f"{self._paths['claimed']}/{target}")
             self._unread.append(target)
 
     def _read_claimed(self, name: str) -> list[Claimed]:
@@ -383,7 +384,7 @@ class Inbox:
         return [Claimed(name=name, envelope=envelope)]
 
     def _deliver(self, names: Sequence[str]) -> None:
-        claimed, delivered = self._places["claimed"], self._places["delivered"]
+        claimed, delivered = self._paths["claimed"], self._places["delivered"]
         done = []
         with machine_errors(delivered):
             for name in names:
@@ -393,17 +394,17 @@ class Inbox:
             if done:
                 self._files.sync_folder(delivered)
             for name in done:
-                self._files.unlink(claimed / name)
+                self._files.unlink(f"{claimed}/{name}")
         self._archived += len(done)
         if self._archived >= _PRUNE_EVERY:
             self._prune()
 
     def _link_delivered(self, name: str) -> None:
-        source, target = self._places["claimed"] / name, self._places["delivered"] / name
+        source, target = f"{self._paths['claimed']}/{name}", f"{self._paths['delivered']}/{name}"
         try:
             self._files.link(source, target)
         except FileExistsError:
-            if not _same_file(source, target):  # a foreign writer used a name again
+            if not _same_file(Path(source), Path(target)):  # a foreign writer used a name again
                 self._files.link(source, self._places["delivered"] / self._free_name("delivered", name))
 
     def _check_folders(self) -> None:
@@ -418,7 +419,7 @@ class Inbox:
 
     def _free_name(self, folder: str, name: str) -> str:
         """Return `name`, or one like it where a foreign writer's choice is taken: a rename overwrites."""
-        if not os.path.lexists(self._places[folder] / name):
+        if not os.path.lexists(f"{self._paths[folder]}/{name}"):
             return name
         stem, dot, suffix = name.rpartition(".")
         return f"{stem}~{self._names.tag()}{dot}{suffix}"

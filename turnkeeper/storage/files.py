@@ -31,7 +31,7 @@ class Files(Protocol):
     def link(self, source: Place, target: Place) -> None:
         """Give `source` the second name `target`. Raises FileExistsError: never overwrites."""
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Place, target: Place) -> None:
         """Move a name; overwrites `target`."""
 
     def unlink(self, path: Place) -> None:
@@ -43,7 +43,7 @@ class Files(Protocol):
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted."""
 
-    def read(self, path: Path, largest: int) -> bytes:
+    def read(self, path: Place, largest: int) -> bytes:
         """Return a plain file's bytes.
 
         Raises FileNotFoundError; Corrupt for a link, a folder or one too large; MachineTrouble where the machine has no
@@ -72,9 +72,9 @@ class SystemFiles:
         except OSError as error:
             raise _typed(error, target) from error
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: Place, target: Place) -> None:
         """Move a name."""
-        source.rename(target)
+        os.rename(source, target)  # noqa: PTH104  also takes texts
 
     def unlink(self, path: Place) -> None:
         """Remove a name."""
@@ -90,7 +90,7 @@ class SystemFiles:
     def names(self, folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
 
-    def read(self, path: Path, largest: int) -> bytes:
+    def read(self, path: Place, largest: int) -> bytes:
         """Return a plain file's bytes."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -74,8 +74,8 @@ def test_a_quota_of_bytes_counts_what_another_process_put(folder: Path) -> None:
 
 def test_a_name_that_cannot_be_moved_does_not_hold_up_those_behind_it(folder: Path) -> None:
     class Immovable(SystemFiles):
-        def rename(self, source: Path, target: Path) -> None:
-            if source.name.startswith("0000"):
+        def rename(self, source: Path | str, target: Path | str) -> None:
+            if Path(source).name.startswith("0000"):
                 raise PermissionError(errno.EPERM, "Operation not permitted")
             super().rename(source, target)
 
