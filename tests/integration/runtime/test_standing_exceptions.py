@@ -1,5 +1,6 @@
 """Standing exceptions: an author's yes to one call of one task from now on, and what it must not let pass."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from langchain_core.tools import StructuredTool
 from agent_runtime.permissions.exceptions import TaskNow
 from agent_runtime.turns.exceptions import StandingExceptions
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench
+from tests.integration.runtime.attacks import Field, _noted, _of_node
+from tests.integration.runtime.harness import STATES
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
@@ -22,7 +24,7 @@ NOTE = calls(("note", {"text": "x"}))
 PlaceOf = Callable[[Path], Path | str]
 
 
-class Excepted(Bench):
+class Excepted(Field):
     """A bench whose category grants no tool, and whose tasks are as the test says; without that nobody can be asked."""
 
     tasks: dict[str, TaskNow]
@@ -258,6 +260,60 @@ async def test_a_use_survives_a_crash_and_has_its_effect_once(bench: Excepted) -
     assert [one.uses for one in await bench.listed()] == [1]
 
 
+async def test_a_category_that_is_narrowed_between_a_use_and_its_call_asks_again(bench: Excepted) -> None:
+    path = bench.home.categories / "work.toml"
+    path.write_text('name = "work"\nautonomous = true\n[scopes]\nmemory = ["channel"]\n')
+    await bench.given(calls(PUT))
+    lanes: Any = bench.runtime.worker
+    lanes._lanes.put_decision = lambda _thread_id: None
+    bench.script["go"] = [calls(PUT)]
+    await bench.run(50)
+    assert [one.uses for one in await bench.listed()] == [1]
+    bench.category("work")
+    await bench.crash()
+    await bench.rest()
+    (question,) = await bench.pending()
+    assert "you approved this call, and its category was narrowed since" in question.question
+    assert await bench.ended() == ["category work was narrowed"]
+
+
+async def test_of_a_use_and_a_revocation_one_comes_first(bench: Excepted) -> None:
+    """There are as many effects as uses, and the call is asked about where the revocation came first."""
+    number = await bench.given()
+    revoke = bench.service.RevokeException(wire.RevokeExceptionRequest(number=number), None)
+    fires = [bench.service.Fire(bench.fire(60 + at, thread_id=f"thread-{at}"), None) for at in range(8)]
+    done = await asyncio.gather(*fires[:4], revoke, *fires[4:])
+    turns = [one.turn_id for one in done if isinstance(one, wire.FireReceipt)]
+    for turn_id in turns:
+        event = await bench.stopped(turn_id)
+        while event.state == STATES.INTERRUPTED and turn_id not in {one.turn_id for one in await bench.pending()}:
+            event = await bench.stopped(turn_id, after=event.sequence)
+    (one,) = await bench.listed(all=True)
+    assert one.ended_why == "revoked by its author"
+    assert (len(bench.noted), len(await bench.pending())) == (1 + one.uses, 8 - one.uses)
+
+
+@pytest.mark.parametrize(
+    ("limit", "changes", "told"),
+    [
+        ({"tool_calls": 1}, {}, "the category's limit of 1 tool calls a turn is used up"),
+        ({}, {"task_id": "loop-0000000a", "read_only": True}, "this loop only reads, and its author is asked nothing"),
+    ],
+    ids=["beyond the limit", "a loop that only reads"],
+)
+async def test_what_is_refused_without_a_question_stays_refused(
+    bench: Excepted, limit: dict[str, Any], changes: dict[str, Any], told: str
+) -> None:
+    bench.category("work", **limit)
+    loop = {"task_id": "loop-0000000a"} if changes else {}
+    await bench.given(**loop)
+    event = await bench.next(NOTE, NOTE, **changes)
+    assert event.state == STATES.SUCCEEDED
+    (turn,) = [turn for turn in await bench.conversation() if turn.turn_id == event.turn_id]
+    assert [line.text for line in turn.messages if line.role == "tool"][-1].startswith(told)
+    assert len(bench.noted) == (2 if limit else 1)
+
+
 async def test_one_that_was_decided_before_gives_no_exception(bench: Excepted) -> None:
     event = await bench.next()
     (question,) = await bench.pending()
@@ -332,6 +388,27 @@ async def test_it_ends_when_its_tool_is_other_code(bench: Excepted) -> None:
     event = await bench.next()
     assert (event.state, bench.noted) == (STATES.INTERRUPTED, ["x"])
     assert await bench.ended() == ["the tool note is other code now"]
+
+
+async def test_of_two_tools_with_one_name_neither_can_be_excepted(bench: Excepted) -> None:
+    def send(text: str) -> None:
+        bench.noted.append(text)
+
+    one, other = _noted(bench, "send"), StructuredTool.from_function(func=send, description="Act.")
+
+    def node(_state: Any) -> Any:
+        return {"messages": [AIMessage(f"{one.invoke({'text': 'a'})} {other.invoke({'text': 'b'})}")]}
+
+    bench.graph = lambda saver: _of_node(node, saver)  # type: ignore[assignment,misc]
+    await bench.crash()
+    event = await bench.next()
+    (question,) = await bench.pending()
+    await bench.resolve(question.interrupt_id, "approve")
+    await bench.stopped(event.turn_id, after=event.sequence)
+    (question,) = await bench.pending()
+    assert question.once_only == "another tool is called send too"
+    with pytest.raises(InvalidInput, match="can only be approved once"):
+        await bench.resolve(question.interrupt_id, "approve", for_task=True)
 
 
 async def test_an_excepted_proposal_covers_that_one_write(bench: Excepted) -> None:
