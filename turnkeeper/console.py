@@ -194,6 +194,8 @@ OutputOption = Annotated[
     typer.Option("-o", "--output", help="table and wide are for people; json, jsonl and name are stable, for scripts."),
 ]
 LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, max=2**31 - 1, help="Show at most this many.")]
+CursorOption = Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")]
+StatusOption = Annotated[str, typer.Option("--status", help="Only those of this status, also where they are over.")]
 
 
 Row = Mapping[str, Any]
@@ -238,6 +240,20 @@ def show_rows(
             _show_table(rows, shown, fit=output is Output.TABLE)
         if footer:
             note(footer)
+
+
+def show_page(
+    rows: Sequence[Row], columns: Sequence[Column], output: Output, *, name_key: str, page: Any, footer: str = ""
+) -> None:
+    """Print a page of a list, of whose answer `page` tells the `total` and the `next_cursor`.
+
+    What is left is said below it, with the cursor of the next page; also beside JSON.
+    """
+    left = f"{page.total} in all, of which {len(rows)} are shown; the next: --cursor {page.next_cursor}"
+    rest = [left] if page.next_cursor else []
+    show_rows(rows, columns, output, name_key=name_key, footer="; ".join(filter(None, [footer, *rest])))
+    if rest and output in {Output.JSON, Output.JSONL, Output.NAME}:
+        note(left)
 
 
 def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:

@@ -17,7 +17,17 @@ from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
 from turnkeeper.config import json_text
-from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console import (
+    CursorOption,
+    LimitOption,
+    Output,
+    OutputOption,
+    StatusOption,
+    note,
+    show_page,
+    show_record,
+    show_rows,
+)
 from turnkeeper.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
@@ -47,16 +57,21 @@ def list_(
         str, typer.Option("--channel", help="Only those of this channel.", autocompletion=complete_channel)
     ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
+    status: StatusOption = "",
+    cursor: CursorOption = "",
+    limit: LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List what waits for your decision: tool calls that a category does not grant, proposals, questions.
 
     Example: turnkeeper approvals list
     """
-    found = rows(read, "ListInterrupts", wire.ListInterruptsRequest(channel=channel, all=everything))
+    request = wire.ListInterruptsRequest(channel=channel, all=everything, status=status, limit=limit, cursor=cursor)
+    answer = read("ListInterrupts", request)
+    found = [to_json(one) for one in answer.interrupts]
     pending = [row for row in found if row["status"] == "pending"]
     footer = f"answer with: {resolve_command(pending[0])}" if pending else "nothing waits for you"
-    show_rows(found, _COLUMNS, output, name_key="interrupt_id", footer=footer)
+    show_page(found, _COLUMNS, output, name_key="interrupt_id", page=answer, footer=footer)
 
 
 @app.command("show")

@@ -9,7 +9,7 @@ from agent_runtime.cli.client import change, read
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import LimitOption, Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, note, show_page, show_record, show_rows
 from turnkeeper.errors import InvalidInput
 
 app = typer.Typer(help="What agents and you store in memory, in four tiers.", rich_markup_mode=None)
@@ -30,6 +30,7 @@ def list_(
     tier: Tier = "",
     channel: Channel = "",
     thread: Thread = "",
+    cursor: CursorOption = "",
     limit: LimitOption = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -38,10 +39,10 @@ def list_(
     Example: turnkeeper memory list --channel general
     """
     tier, owner = _tier_and_owner(tier, channel, thread)
-    answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit))
+    answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit, cursor=cursor))
     rows = [to_json(entry) for entry in answer.entries]
-    more = f"{answer.left_out} older entries are left out; see more with --limit" if answer.left_out else ""
-    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "no memory entries")
+    footer = "" if rows else "no memory entries"
+    show_page(rows, _COLUMNS, output, name_key="key", page=answer, footer=footer)
 
 
 @app.command("get")

@@ -11,7 +11,18 @@ from agent_runtime.cli.client import Ask, change, complete_channel, find, read, 
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import LimitOption, Output, OutputOption, console, note, plain, show_record, show_rows
+from turnkeeper.console import (
+    CursorOption,
+    LimitOption,
+    Output,
+    OutputOption,
+    StatusOption,
+    console,
+    note,
+    plain,
+    show_page,
+    show_record,
+)
 from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(
@@ -63,15 +74,22 @@ _ITEMS = columns(
 
 @app.command("list")
 def list_candidates(
-    channel: OfChannel = "", everything: AlsoDecided = False, output: OutputOption = Output.TABLE
+    channel: OfChannel = "",
+    everything: AlsoDecided = False,
+    status: StatusOption = "",
+    cursor: CursorOption = "",
+    limit: LimitOption = 1000,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """List the candidates that you have not decided, newest first.
 
     Example: turnkeeper candidates list --channel general
     """
-    found = rows(read, "ListCandidates", wire.ListCandidatesRequest(channel=channel, all=everything))
+    request = wire.ListCandidatesRequest(channel=channel, all=everything, status=status, limit=limit, cursor=cursor)
+    answer = read("ListCandidates", request)
+    found = [to_json(one) for one in answer.candidates]
     footer = "decide with: turnkeeper candidates accept|reject ID" if found else "nothing is proposed"
-    show_rows(found, _CANDIDATES, output, name_key="candidate_id", footer=footer)
+    show_page(found, _CANDIDATES, output, name_key="candidate_id", page=answer, footer=footer)
 
 
 @app.command("show")
@@ -151,17 +169,24 @@ def _show_candidate(row: Row, output: Output, contradicted: Sequence[Row] = ()) 
 
 @deviations_app.command("list")
 def list_deviations(
-    channel: OfChannel = "", everything: AlsoDecided = False, output: OutputOption = Output.TABLE
+    channel: OfChannel = "",
+    everything: AlsoDecided = False,
+    status: StatusOption = "",
+    cursor: CursorOption = "",
+    limit: LimitOption = 1000,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """List the contradictions of canonical pages that you have not decided, newest first.
 
     Example: turnkeeper deviations list --channel general
     """
-    found = rows(read, "ListDeviations", wire.ListDeviationsRequest(channel=channel, all=everything))
+    request = wire.ListDeviationsRequest(channel=channel, all=everything, status=status, limit=limit, cursor=cursor)
+    answer = read("ListDeviations", request)
+    found = [to_json(one) for one in answer.deviations]
     undecided = sum(row["lifecycle"] == "open" for row in found)
     decide = "turnkeeper deviations resolve ID --keep-canonical|--accept"
     footer = f"{undecided} open; decide with: {decide}" if undecided else "no deviation is open"
-    show_rows(found, _DEVIATIONS, output, name_key="deviation_id", footer=footer)
+    show_page(found, _DEVIATIONS, output, name_key="deviation_id", page=answer, footer=footer)
 
 
 @deviations_app.command("show")
@@ -218,6 +243,8 @@ def _show_deviation(row: Row, output: Output) -> None:
 def list_revalidation(
     page: Annotated[str, typer.Option("--page", help="Only items about this page or caused by it.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also items that no longer wait, with results.")] = False,
+    status: StatusOption = "",
+    cursor: CursorOption = "",
     limit: LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -227,6 +254,8 @@ def list_revalidation(
 
     Example: turnkeeper revalidation list
     """
-    answer = read("ListRevalidation", wire.ListRevalidationRequest(page_id=page, all=everything, limit=limit))
+    request = wire.ListRevalidationRequest(page_id=page, all=everything, status=status, limit=limit, cursor=cursor)
+    answer = read("ListRevalidation", request)
     footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"
-    show_rows([to_json(item) for item in answer.items], _ITEMS, output, name_key="item_id", footer=footer)
+    found = [to_json(item) for item in answer.items]
+    show_page(found, _ITEMS, output, name_key="item_id", page=answer, footer=footer)

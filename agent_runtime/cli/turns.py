@@ -12,7 +12,18 @@ from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import LimitOption, Output, OutputOption, console, note, show_record, show_rows
+from turnkeeper.console import (
+    CursorOption,
+    LimitOption,
+    Output,
+    OutputOption,
+    StatusOption,
+    console,
+    note,
+    show_page,
+    show_record,
+    show_rows,
+)
 from turnkeeper.errors import NotFound
 
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
@@ -152,6 +163,8 @@ def list_threads(
     channel: Annotated[
         str, typer.Option("--channel", help="Only threads of this channel.", autocompletion=complete_channel)
     ] = "",
+    status: StatusOption = "",
+    cursor: CursorOption = "",
     limit: LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -159,11 +172,14 @@ def list_threads(
 
     Example: turnkeeper threads list --channel general
     """
-    found = rows(read, "ListThreads", wire.ListThreadsRequest(channel=channel, limit=limit))
+    request = wire.ListThreadsRequest(channel=channel, status=status, limit=limit, cursor=cursor)
+    answer = read("ListThreads", request)
+    found = [to_json(one) for one in answer.threads]
     waiting = sum(row["waiting"] for row in found)
     plural = "s" if waiting > 1 else ""
     footer = f"{waiting} decision{plural} waiting: turnkeeper approvals list" if waiting else ""
-    show_rows(found, _THREADS, output, name_key="thread_id", footer=footer if found else "no threads yet")
+    footer = footer if found else "no such threads"
+    show_page(found, _THREADS, output, name_key="thread_id", page=answer, footer=footer)
 
 
 @threads_app.command("show")

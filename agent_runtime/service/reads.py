@@ -26,18 +26,24 @@ from agent_runtime.workspace.workspace import standing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.statements import cursor_at, number_of, total
 from turnkeeper.times import from_us
 
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again because they are not over
 MOST_LISTED = 1_000
+MOST_READ = 1_000_000  # rows of which a page is cut
 LIFECYCLES = ("draft", "canonical")
 ORIGINS = ("authored", "agent-produced", "imported", "observed")
+_APPROVALS = ("pending", "resolved", "void")
+_CANDIDATES = ("candidate", "canonical", "rejected")
+_DEVIATIONS = ("open", "accepted", "kept")
+_ITEMS = ("waiting", "settled", "replaced")
 _STATUSES = FINISHED | {*UNFINISHED, "accepted", "held", "kept", "delivered"}
 
 
-def list_channels(connection: Connection, _request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
+def list_channels(connection: Connection, request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
     """Return the channels that have a conversation, the newest first."""
     visible = select(turns.c.channel, func.count().label("number")).where(turns.c.visible).group_by(turns.c.channel)
     shown = {row.channel: row.number for row in connection.execute(visible)}
@@ -53,7 +59,8 @@ def list_channels(connection: Connection, _request: wire.ListChannelsRequest) ->
         )
         for channel in turn_reads.list_channels(connection)
     ]
-    return wire.ListChannelsResponse(channels=found)
+    page, told = page_of(found, "name", limit=request.limit, cursor=request.cursor)
+    return wire.ListChannelsResponse(channels=page, **told)
 
 
 def _open_by_channel(connection: Connection, table: Table, lifecycle: str) -> dict[str, int]:
@@ -149,11 +156,15 @@ def get_turn(connection: Connection, request: wire.GetTurnRequest) -> wire.Turn:
     return turn_message(connection, turn)
 
 
+def _check_status(status: str) -> None:
+    if status and status not in _STATUSES:
+        hint = f"one of {', '.join(sorted(_STATUSES))}"
+        raise InvalidInput(f"no turn has the status {status[:40]!r}", where="status", hint=hint)
+
+
 def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
     """Return turns, newest first, page by page."""
-    if request.status and request.status not in _STATUSES:
-        hint = f"one of {', '.join(sorted(_STATUSES))}"
-        raise InvalidInput(f"no turn has the status {request.status[:40]!r}", where="status", hint=hint)
+    _check_status(request.status)
     wanted = {"channel": request.channel, "thread_id": request.thread_id, "status": request.status}
     before = number_of(request.cursor)
     found, count = turn_reads.list_turns(connection, **wanted, limit=request.limit, before=before)
@@ -196,9 +207,13 @@ def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wi
     ).group_by(turns.c.thread_id)
     for column, wanted in ((turns.c.channel, request.channel), (turns.c.thread_id, request.thread_id)):
         query = query.where(column == wanted) if wanted else query
+    rows: Sequence[Row[Any]] = connection.execute(query.order_by(func.max(turns.c.number).desc())).all()
+    _check_status(request.status)
+    if request.status:
+        rows = [row for row in rows if _thread(connection, row).status == request.status]
     limit = min(request.limit or 50, LARGEST_PAGE)
-    rows = connection.execute(query.order_by(func.max(turns.c.number).desc()).limit(limit)).all()
-    return wire.ListThreadsResponse(threads=[_thread(connection, row) for row in rows])
+    shown, told = page_of(rows, "newest", limit=limit, cursor=request.cursor)
+    return wire.ListThreadsResponse(threads=[_thread(connection, row) for row in shown], **told)
 
 
 def _thread(connection: Connection, row: Row[Any]) -> wire.Thread:
@@ -224,14 +239,17 @@ def _thread(connection: Connection, row: Row[Any]) -> wire.Thread:
 
 def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:
     """Return what authors are asked, oldest first."""
-    found = turn_reads.list_interrupts(connection, channel=request.channel, include_settled=request.all)
-    return wire.ListInterruptsResponse(interrupts=[to_message(wire.Interrupt, record) for record in found])
+    every = request.all or bool(request.status)
+    found = turn_reads.list_interrupts(connection, channel=request.channel, include_settled=every)
+    shown, told = page_of(found, "interrupt_id", **_cut(request), of="status", known=_APPROVALS)
+    return wire.ListInterruptsResponse(interrupts=[to_message(wire.Interrupt, record) for record in shown], **told)
 
 
 def list_exceptions(connection: Connection, request: wire.ListExceptionsRequest) -> wire.ListExceptionsResponse:
     """Return the calls that authors allowed for their tasks, newest first."""
     found = exceptions.listed(connection, task_id=request.task_id, include_ended=request.all)
-    return wire.ListExceptionsResponse(exceptions=[exception_message(one) for one in found])
+    shown, told = page_of(found, "number", limit=request.limit, cursor=request.cursor)
+    return wire.ListExceptionsResponse(exceptions=[exception_message(one) for one in shown], **told)
 
 
 def exception_message(one: StandingException) -> wire.StandingException:
@@ -241,8 +259,10 @@ def exception_message(one: StandingException) -> wire.StandingException:
 
 def list_candidates(connection: Connection, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:
     """Return what agents proposed, newest first."""
-    found = pages.list_candidates(connection, channel=request.channel, include_decided=request.all)
-    return wire.ListCandidatesResponse(candidates=[to_message(wire.Candidate, candidate) for candidate in found])
+    every = request.all or bool(request.status)
+    found = pages.list_candidates(connection, channel=request.channel, include_decided=every)
+    shown, told = page_of(found, "candidate_id", **_cut(request), of="lifecycle", known=_CANDIDATES)
+    return wire.ListCandidatesResponse(candidates=[to_message(wire.Candidate, one) for one in shown], **told)
 
 
 def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.ListPagesResponse:
@@ -275,13 +295,16 @@ def list_attachments(connection: Connection, request: wire.ListAttachmentsReques
     """Return the attachments of a page, without their bytes. Raises NotFound where there is no such page."""
     pages.get_page(connection, request.page_id)
     found = pages.list_attachments(connection, request.page_id)
-    return wire.ListAttachmentsResponse(attachments=[to_message(wire.Attachment, one) for one in found])
+    shown, told = page_of(found, "name", limit=request.limit, cursor=request.cursor)
+    return wire.ListAttachmentsResponse(attachments=[to_message(wire.Attachment, one) for one in shown], **told)
 
 
 def list_deviations(connection: Connection, request: wire.ListDeviationsRequest) -> wire.ListDeviationsResponse:
     """Return where something contradicts canonical pages, newest first."""
-    found = deviation_records.list_deviations(connection, channel=request.channel, include_decided=request.all)
-    return wire.ListDeviationsResponse(deviations=[to_message(wire.Deviation, one) for one in found])
+    every = request.all or bool(request.status)
+    found = deviation_records.list_deviations(connection, channel=request.channel, include_decided=every)
+    shown, told = page_of(found, "deviation_id", **_cut(request), of="lifecycle", known=_DEVIATIONS)
+    return wire.ListDeviationsResponse(deviations=[to_message(wire.Deviation, one) for one in shown], **told)
 
 
 def get_deviation(connection: Connection, request: wire.GetDeviationRequest) -> wire.Deviation:
@@ -291,21 +314,23 @@ def get_deviation(connection: Connection, request: wire.GetDeviationRequest) -> 
 
 def list_revalidation(connection: Connection, request: wire.ListRevalidationRequest) -> wire.ListRevalidationResponse:
     """Return the pages to compare with changed sources, those that wait longest first."""
-    found = revalidation.list_items(
-        connection, page_id=request.page_id, include_settled=request.all, limit=_limit(request.limit)
-    )
+    every = request.all or bool(request.status)
+    found = revalidation.list_items(connection, page_id=request.page_id, include_settled=every, limit=MOST_READ)
+    cut = _cut(request) | {"limit": _limit(request.limit)}
+    shown, told = page_of(found, "item_id", **cut, of="state", known=_ITEMS)
     waiting = revalidation.count_waiting(connection)
-    items = [to_message(wire.RevalidationItem, item) for item in found]
-    return wire.ListRevalidationResponse(items=items, waiting=waiting)
+    items = [to_message(wire.RevalidationItem, item) for item in shown]
+    return wire.ListRevalidationResponse(items=items, waiting=waiting, **told)
 
 
 def list_memory(connection: Connection, request: wire.ListMemoryRequest) -> wire.ListMemoryResponse:
     """Return memory entries, newest first. Raises InvalidInput for an unknown tier."""
     if request.tier:
         memory.check_shelf(request.tier, request.owner or ("any" if request.tier in memory.OWNED else ""))
-    found = memory.list_entries(connection, tier=request.tier, owner=request.owner, limit=_limit(request.limit))
-    left_out = memory.count(connection, tier=request.tier, owner=request.owner) - len(found)
-    return wire.ListMemoryResponse(entries=[to_message(wire.MemoryEntry, entry) for entry in found], left_out=left_out)
+    found = memory.list_entries(connection, tier=request.tier, owner=request.owner, limit=MOST_READ)
+    shown, told = page_of(found, "entry_id", limit=_limit(request.limit), cursor=request.cursor)
+    entries = [to_message(wire.MemoryEntry, entry) for entry in shown]
+    return wire.ListMemoryResponse(entries=entries, left_out=told["total"] - len(shown), **told)
 
 
 def get_memory(connection: Connection, request: wire.GetMemoryRequest) -> wire.MemoryEntry:
@@ -322,6 +347,10 @@ def search_memory(connection: Connection, request: wire.SearchMemoryRequest) -> 
     found = memory.search(connection, shelf, request.query, limit=request.limit or memory.MOST_READ)
     entries = [to_message(wire.MemoryEntry, entry) for entry in found.entries]
     return wire.ListMemoryResponse(entries=entries, left_out=found.left_out)
+
+
+def _cut(request: Any) -> dict[str, Any]:
+    return {"limit": request.limit, "cursor": request.cursor, "status": request.status}
 
 
 def _limit(given: int) -> int:

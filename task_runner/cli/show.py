@@ -53,6 +53,7 @@ def list_(
         bool,
         typer.Option("--follow", help="Then print each change of a task as it happens."),
     ] = False,
+    cursor: console.CursorOption = "",
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
@@ -61,7 +62,7 @@ def list_(
     Example: turnkeeper task list --state active -o wide
     """
     request = wire.ListTasksRequest(
-        category=category, channel=channel, state=state, tags=tags_of(tag or []), limit=limit
+        category=category, channel=channel, state=state, tags=tags_of(tag or []), limit=limit, cursor=cursor
     )
     if follow:
         follow_changes(request, output)
@@ -144,9 +145,8 @@ def _show_list(request: wire.ListTasksRequest, now: datetime, output: console.Ou
 def _show_answer(answer: wire.ListTasksResponse, now: datetime, output: console.Output) -> None:
     rows = [task_row(task) for task in answer.tasks]
     waiting = any(row["waits_for"] for row in rows)
-    console.show_rows(rows, _columns(now, waiting=waiting), output, name_key="name", footer=_footer(answer))
-    if answer.total > len(rows):
-        console.note(f"{answer.total - len(rows)} more: raise --limit")
+    found, footer = _columns(now, waiting=waiting), _footer(answer)
+    console.show_page(rows, found, output, name_key="name", page=answer, footer=footer)
 
 
 def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:

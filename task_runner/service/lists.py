@@ -13,6 +13,7 @@ from task_runner.planner.schedule import describe
 from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.service.views import STATES, instant, previewed, show_task, state_of
 from turnkeeper.errors import InvalidInput
+from turnkeeper.rpc.pages import page_of
 
 LATENESS_OF = 100
 _LATENESS_UP_TO = 100
@@ -34,14 +35,12 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
     if request.tags:
         wanted = set(request.tags.items())
         found = [task for task in found if wanted <= set(task.definition.tags)]
-    total, paused = len(found), sum(task.state is TaskState.PAUSED for task in found)
-    if not request.state and request.limit:
-        found = found[: request.limit]
-    glances = session.fires.glances([task.id for task in found])
+    paused = sum(task.state is TaskState.PAUSED for task in found)
     if request.state:
-        found = [task for task in found if state_of(task, glances[task.id].open) == request.state]
-        total = len(found)
-        found = found[: request.limit or None]
+        standing = session.fires.glances([task.id for task in found])
+        found = [task for task in found if state_of(task, standing[task.id].open) == request.state]
+    found, told = page_of(found, "id", limit=request.limit, cursor=request.cursor)
+    glances = session.fires.glances([task.id for task in found])
     gone = away(session)
     # How late fires were is a look at each task's history: too much for a list that nobody can read anyway.
     looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
@@ -55,7 +54,7 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
         )
         for task in found
     ]
-    return wire.ListTasksResponse(tasks=shown, total=total, paused=paused, runtime_away=gone)
+    return wire.ListTasksResponse(tasks=shown, paused=paused, runtime_away=gone, **told)
 
 
 def previewed_definition(request: wire.PreviewScheduleRequest, defaults: Defaults, now: datetime) -> Definition:

@@ -14,7 +14,18 @@ from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command, 
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import LimitOption, Output, OutputOption, console, note, plain, show_rows, status
+from turnkeeper.console import (
+    CursorOption,
+    LimitOption,
+    Output,
+    OutputOption,
+    console,
+    note,
+    plain,
+    show_page,
+    show_rows,
+    status,
+)
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
 from turnkeeper.times import parse_duration
@@ -36,16 +47,17 @@ _COLUMNS = columns(
 
 
 @app.command("list")
-def list_(output: OutputOption = Output.TABLE) -> None:
+def list_(cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE) -> None:
     """List the channels that have a conversation, and how many decisions wait in each.
 
     Example: turnkeeper conversation list
     """
-    channels = read("ListChannels", wire.ListChannelsRequest()).channels
-    rows = [to_json(channel) for channel in channels]
+    answer = read("ListChannels", wire.ListChannelsRequest(limit=limit, cursor=cursor))
+    rows = [to_json(channel) for channel in answer.channels]
     counts = {name: sum(row[name] for row in rows) for name in ("waiting", "proposed", "deviations")}
     footer = waiting_line(**counts)
-    show_rows(rows, _COLUMNS, output, name_key="channel", footer=footer if rows else "no conversations yet")
+    footer = footer if rows else "no conversations yet"
+    show_page(rows, _COLUMNS, output, name_key="channel", page=answer, footer=footer)
 
 
 @app.command("show")

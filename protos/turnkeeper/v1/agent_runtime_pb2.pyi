@@ -733,21 +733,29 @@ class ListThreadsRequest(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     THREAD_ID_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     thread_id: _builtins.str
     """only this one"""
     limit: _builtins.int
     """the newest first; 0 means 50"""
+    status: _builtins.str
+    """only rows of this status, decided ones among them"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         thread_id: _builtins.str = ...,
         limit: _builtins.int = ...,
+        status: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "limit", b"limit", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -823,16 +831,24 @@ class ListThreadsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     THREADS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def threads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Thread]: ...
     def __init__(
         self,
         *,
         threads: _abc.Iterable[Global___Thread] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "threads", b"threads", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -939,12 +955,21 @@ Global___SendMessageResponse: _TypeAlias = SendMessageResponse  # noqa: Y015
 class ListChannelsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """0 means all"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
+        *,
+        limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -993,16 +1018,24 @@ class ListChannelsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANNELS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Channel]: ...
     def __init__(
         self,
         *,
         channels: _abc.Iterable[Global___Channel] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1494,18 +1527,30 @@ class ListInterruptsRequest(_message.Message):
 
     CHANNEL_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     all: _builtins.bool
     """also those no longer pending"""
+    status: _builtins.str
+    """only rows of this status, decided ones among them"""
+    limit: _builtins.int
+    """0 means all"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         all: _builtins.bool = ...,
+        status: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1516,16 +1561,24 @@ class ListInterruptsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INTERRUPTS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def interrupts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Interrupt]: ...
     def __init__(
         self,
         *,
         interrupts: _abc.Iterable[Global___Interrupt] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interrupts", b"interrupts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interrupts", b"interrupts", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1666,19 +1719,27 @@ class ListExceptionsRequest(_message.Message):
 
     ALL_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
     """also those that ended"""
     task_id: _builtins.str
     """only of this task"""
+    limit: _builtins.int
+    """0 means all"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         all: _builtins.bool = ...,
         task_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "cursor", b"cursor", "limit", b"limit", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1689,6 +1750,12 @@ class ListExceptionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EXCEPTIONS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def exceptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StandingException]:
         """newest first"""
@@ -1697,10 +1764,12 @@ class ListExceptionsResponse(_message.Message):
         self,
         *,
         exceptions: _abc.Iterable[Global___StandingException] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exceptions", b"exceptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exceptions", b"exceptions", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1946,17 +2015,29 @@ class ListCandidatesRequest(_message.Message):
 
     CHANNEL_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     all: _builtins.bool
+    status: _builtins.str
+    """only rows of this status, decided ones among them"""
+    limit: _builtins.int
+    """0 means all"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         all: _builtins.bool = ...,
+        status: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1967,16 +2048,24 @@ class ListCandidatesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CANDIDATES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
     def __init__(
         self,
         *,
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2532,15 +2621,23 @@ class ListAttachmentsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     page_id: _builtins.str
+    limit: _builtins.int
+    """0 means all"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         page_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_id", b"page_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "limit", b"limit", "page_id", b"page_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2551,16 +2648,24 @@ class ListAttachmentsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def attachments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attachment]: ...
     def __init__(
         self,
         *,
         attachments: _abc.Iterable[Global___Attachment] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachments", b"attachments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachments", b"attachments", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2653,18 +2758,30 @@ class ListDeviationsRequest(_message.Message):
 
     CHANNEL_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     all: _builtins.bool
     """also those that are decided"""
+    status: _builtins.str
+    """only rows of this status, decided ones among them"""
+    limit: _builtins.int
+    """0 means all"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         all: _builtins.bool = ...,
+        status: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2675,16 +2792,24 @@ class ListDeviationsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEVIATIONS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def deviations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Deviation]: ...
     def __init__(
         self,
         *,
         deviations: _abc.Iterable[Global___Deviation] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deviations", b"deviations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deviations", b"deviations", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2797,22 +2922,30 @@ class ListRevalidationRequest(_message.Message):
     PAGE_ID_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     page_id: _builtins.str
     """only items about this page, or caused by it"""
     all: _builtins.bool
     """also those that wait no more"""
     limit: _builtins.int
     """0 means 1,000"""
+    status: _builtins.str
+    """only rows of this status, decided ones among them"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         page_id: _builtins.str = ...,
         all: _builtins.bool = ...,
         limit: _builtins.int = ...,
+        status: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "limit", b"limit", "page_id", b"page_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "cursor", b"cursor", "limit", b"limit", "page_id", b"page_id", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2824,8 +2957,14 @@ class ListRevalidationResponse(_message.Message):
 
     ITEMS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
     waiting: _builtins.int
     """all that wait"""
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___RevalidationItem]: ...
     def __init__(
@@ -2833,10 +2972,12 @@ class ListRevalidationResponse(_message.Message):
         *,
         items: _abc.Iterable[Global___RevalidationItem] | None = ...,
         waiting: _builtins.int = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "next_cursor", b"next_cursor", "total", b"total", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2905,22 +3046,26 @@ class ListMemoryRequest(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     """empty: every tier"""
     owner: _builtins.str
     """empty: every thread or channel"""
     limit: _builtins.int
     """newest first; 0 means 1000"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     def __init__(
         self,
         *,
         tier: _builtins.str = ...,
         owner: _builtins.str = ...,
         limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "limit", b"limit", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2932,7 +3077,13 @@ class ListMemoryResponse(_message.Message):
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
     left_out: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryEntry]: ...
     def __init__(
@@ -2940,10 +3091,12 @@ class ListMemoryResponse(_message.Message):
         *,
         entries: _abc.Iterable[Global___MemoryEntry] | None = ...,
         left_out: _builtins.int = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "left_out", b"left_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "left_out", b"left_out", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

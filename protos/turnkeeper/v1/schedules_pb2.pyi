@@ -599,6 +599,7 @@ class ListTasksRequest(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     MADE_BY_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     category: _builtins.str
     channel: _builtins.str
     state: _builtins.str
@@ -606,6 +607,8 @@ class ListTasksRequest(_message.Message):
     """0 means no limit"""
     made_by: _builtins.str
     """the agent whose turns made them"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     @_builtins.property
     def tags(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -617,10 +620,11 @@ class ListTasksRequest(_message.Message):
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         limit: _builtins.int = ...,
         made_by: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "limit", b"limit", "made_by", b"made_by", "state", b"state", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "made_by", b"made_by", "state", b"state", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -637,6 +641,7 @@ class ListTasksResponse(_message.Message):
     SERVING_SINCE_FIELD_NUMBER: _builtins.int
     DAEMON_VERSION_FIELD_NUMBER: _builtins.int
     RUNTIME_AWAY_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
     total: _builtins.int
     paused: _builtins.int
     decisions_waiting: _builtins.int
@@ -644,6 +649,8 @@ class ListTasksResponse(_message.Message):
     daemon_version: _builtins.str
     runtime_away: _builtins.str
     """since when the agent runtime has not answered, in words; empty while it does"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Task]: ...
     @_builtins.property
@@ -660,10 +667,11 @@ class ListTasksResponse(_message.Message):
         serving_since: _timestamp_pb2.Timestamp | None = ...,
         daemon_version: _builtins.str = ...,
         runtime_away: _builtins.str = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting", "decisions_waiting", b"decisions_waiting", "serving_since", b"serving_since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting", "daemon_version", b"daemon_version", "decisions_waiting", b"decisions_waiting", "paused", b"paused", "runtime_away", b"runtime_away", "serving_since", b"serving_since", "tasks", b"tasks", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting", "daemon_version", b"daemon_version", "decisions_waiting", b"decisions_waiting", "next_cursor", b"next_cursor", "paused", b"paused", "runtime_away", b"runtime_away", "serving_since", b"serving_since", "tasks", b"tasks", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__decisions_waiting: _TypeAlias = _typing.Literal["decisions_waiting"]  # noqa: Y015
     _WhichOneofArgType__decisions_waiting: _TypeAlias = _typing.Literal["_decisions_waiting", b"_decisions_waiting"]  # noqa: Y015

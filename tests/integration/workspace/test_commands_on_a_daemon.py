@@ -207,7 +207,7 @@ def test_memory_is_put_listed_changed_searched_and_forgotten(ar: Commands) -> No
         assert "Plain\\x1b[31m words\\u202e" in shown, "written out, never obeyed"
         assert "\x1b" not in shown
     ar("memory", "list", "-n", "1")
-    assert "older entries are left out" in ar.out + ar.err
+    assert "of which 1 are shown; the next: --cursor" in ar.err
     assert [row["key"] for row in ar.json("memory", "search", "red LADDER")] == [ladder["key"]]
     assert ar.json("memory", "search", "ladder", "--tier", "workspace") == []
     ar("memory", "update", ladder["key"], "the ladder is blue", "--channel", "shed")
@@ -247,6 +247,52 @@ def test_turns_of_all_channels_come_page_by_page_with_their_total(ar: Commands) 
     every = [row["turn_id"] for row in ar.json("turns", "list", "-n", "999")]
     assert seen == every
     assert len(every) >= 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "key"),
+    [
+        (("threads", "list"), "thread_id"),
+        (("conversation", "list"), "channel"),
+        (("memory", "list"), "entry_id"),
+        (("approvals", "list", "--all"), "interrupt_id"),
+        (("candidates", "list", "--all"), "candidate_id"),
+        (("deviations", "list", "--all"), "deviation_id"),
+        (("revalidation", "list", "--all"), "item_id"),
+    ],
+)
+def test_each_list_comes_page_by_page(ar: Commands, fire: Fire, argv: tuple[str, ...], key: str) -> None:
+    if not ar.json("candidates", "list", "--all"):
+        fire("paged", "search: garden, then remember: one thing", channel="paged")
+        ar("send", "paged", "remember: another thing", "--new", "--wait")
+    every = [row[key] for row in ar.json(*argv, "-n", "999")]
+    seen: list[str] = []
+    cursor: list[str] = []
+    for _ in range(len(every) + 1):
+        seen += [row[key] for row in ar.json(*argv, "-n", "1", *cursor)]
+        if "--cursor" not in ar.err:
+            break
+        assert f"{len(every)} in all, of which 1 are shown" in ar.err
+        cursor = ["--cursor", ar.err.rpartition(" ")[2].strip()]
+    assert seen == every
+    assert (len(every) > 1) >= (key in {"thread_id", "channel"})
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        (("threads", "list"), "succeeded"),
+        (("approvals", "list"), "pending"),
+        (("candidates", "list"), "candidate"),
+        (("deviations", "list"), "open"),
+        (("revalidation", "list"), "settled"),
+    ],
+)
+def test_each_list_of_what_has_a_status_is_filtered_by_it(ar: Commands, argv: tuple[str, ...], status: str) -> None:
+    found = ar.json(*argv, "--status", status)
+    assert {row.get("status") or row.get("lifecycle") or row["state"] for row in found} <= {status}
+    ar(*argv, "--status", "nosuch", code=2)
+    assert "status" in ar.err
 
 
 @pytest.mark.parametrize(
