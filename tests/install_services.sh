@@ -8,6 +8,8 @@ command -v strace >/dev/null || missing+=(strace)
 command -v faketime >/dev/null || missing+=(faketime)
 command -v postgres >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/postgres" >/dev/null || missing+=(postgresql)
 
+command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
+
 [ ${#missing[@]} -gt 0 ] || { echo "test services: all there"; exit 0; }
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
   echo "test services: missing ${missing[*]}; install them, or the tests that need them are skipped"

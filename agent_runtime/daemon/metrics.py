@@ -7,10 +7,21 @@ from agent_runtime.service.servicer import Runtime
 from agent_runtime.store.turn_reads import count_waiting
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MetricsSettings
-from turnkeeper.rpc.metrics import WAITS_S, Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events
+from turnkeeper.rpc.metrics import (
+    WAITS_S,
+    Counter,
+    Exporter,
+    Gauge,
+    Histogram,
+    Source,
+    bytes_of,
+    count_events,
+    restarts,
+)
 
 PROCESS = "agent-runtime"
-_OVER = frozenset({"succeeded", "silent", "failed", "cancelled"})
+_OVER = ("succeeded", "silent", "failed", "cancelled")
+_DECISIONS = ("approve", "edit", "reject", "answer", "expired")
 _PENDING = Gauge("turnkeeper_approvals_pending", "approvals that wait for the author")
 _OPEN = Gauge("turnkeeper_turns_open", "turns that have not come to an end, by their state", "state")
 _DEPTH = Gauge("turnkeeper_inbox_depth", "fires and messages in the inboxes of all agents, also those at work")
@@ -33,18 +44,28 @@ class Counted:
             of=("true", "false"),
         )
         self.messages = Counter("turnkeeper_messages_accepted", "messages of authors and agents that were taken")
-        self.turns = Counter("turnkeeper_turns", "turns that ran and came to their end", "outcome")
+        self.turns = Counter("turnkeeper_turns", "turns that ran and came to their end", "outcome", of=_OVER)
         self.duration = Histogram(
             "turnkeeper_turn_duration_seconds", "from a turn's start or resume to its end, its next question or a pause"
         )
         self.asked = Counter("turnkeeper_approvals_asked", "approvals that were asked for")
-        self.decided = Counter("turnkeeper_approvals_decided", "approvals that were decided", "decision")
+        self.decided = Counter("turnkeeper_approvals_decided", "approvals that were decided", "decision", of=_DECISIONS)
         self.waited = Histogram(
             "turnkeeper_approval_wait_seconds", "from when an approval was asked for to its decision", steps=WAITS_S
         )
-        self.calls = Counter("turnkeeper_model_calls", "calls of a model's server, each try by itself", "outcome")
+        self.calls = Counter(
+            "turnkeeper_model_calls",
+            "calls of a model's server, each try by itself",
+            "outcome",
+            of=("answered", "retried", "failed"),
+        )
         self.call_s = Histogram("turnkeeper_model_call_duration_seconds", "how long a model took to answer")
-        self.tokens = Counter("turnkeeper_tokens", "tokens that models reported or that were estimated", "direction")
+        self.tokens = Counter(
+            "turnkeeper_tokens",
+            "tokens that models reported or that were estimated",
+            "direction",
+            of=("input", "output"),
+        )
         self.set_aside = Counter("turnkeeper_envelopes_quarantined", "envelopes that could not be read or dealt with")
         self.all = (
             *(self.received, self.messages, self.turns, self.duration, self.asked, self.decided, self.waited),
@@ -114,5 +135,5 @@ def export(home: Home, runtime: Runtime, settings: MetricsSettings) -> Exporter 
             _TROUBLE.of(bool(runtime.trouble())),
         )
 
-    source = Source(counted.all, read, runtime.trouble)
+    source = Source([*counted.all, restarts(home.run, PROCESS)], read, runtime.trouble)
     return Exporter(source, runtime.log, path=home.http(PROCESS), port=settings.agent_runtime_port)

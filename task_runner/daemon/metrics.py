@@ -10,7 +10,7 @@ from task_runner.store.rows import Outgoing
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MetricsSettings
-from turnkeeper.rpc.metrics import Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events
+from turnkeeper.rpc.metrics import Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events, restarts
 
 _CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime takes fires from this runner, else 0")
 _OPEN = Gauge("turnkeeper_fires_open", "fires that have not come to an end, by their state", "state")
@@ -93,5 +93,5 @@ def export(home: Home, runner: Runner, settings: MetricsSettings, clock: Clock) 
     def unready() -> str:
         return runner.trouble() or ("" if runner.dispatcher.connected else "agent-runtime is not connected")
 
-    source = Source(counted.all, read, unready)
+    source = Source([*counted.all, restarts(home.run, PROCESS)], read, unready)
     return Exporter(source, runner.log, path=home.http(PROCESS), port=settings.task_runner_port)

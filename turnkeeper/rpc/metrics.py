@@ -132,6 +132,20 @@ def bytes_of(*files: Path) -> int:
     return found
 
 
+def restarts(folder: Path, process: str) -> Counter:
+    """Count a start of a process, in a file of its own there; return how often it was started again."""
+    made = Counter(
+        "turnkeeper_restarts", "how often the daemon was started again in this home", "process", of=(process,)
+    )
+    path, earlier = folder / f"{process}.starts", 0
+    with suppress(OSError, ValueError):
+        earlier = int(path.read_text(encoding="ascii")[:20])
+    with suppress(OSError):  # it is only counted
+        path.write_text(f"{earlier + 1}\n", encoding="ascii")
+    made.add(process, by=earlier)
+    return made
+
+
 class Source:
     """What a daemon shows: what it counted, what stands in its stores, and whether it is ready.
 
