@@ -39,6 +39,11 @@ PEOPLE = {
         "Print what happened in the home, in order of time, as every process, store and marker tells it.",
         Panel.LOOK,
     ),
+    "query": Later(
+        "constellation.cli.query:query",
+        "Answer a question in SQL on a snapshot of the home: tasks, fires, turns, approvals, restarts and more.",
+        Panel.LOOK,
+    ),
     "demo": Later(
         "constellation.cli.commands:demo",
         "Show what the product does, in a temporary home and about a minute, and check every claim.",

@@ -12,7 +12,7 @@ import typer
 from constellation.timeline.records import LONGEST_STORY, Filter, Known, Record, is_lifecycle, linked, merge
 from constellation.timeline.sentences import gap, say
 from constellation.timeline.sources import Sources
-from constellation.timeline.stores import Wanted
+from constellation.timeline.stores import FOREVER_US, Wanted
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
@@ -22,7 +22,6 @@ from turnkeeper.times import from_us, rfc3339, to_us
 
 _POLL_S = 0.5
 _OVERLAP_US = 10_000_000  # lines are written a little after the time that they name
-_FOREVER_US = to_us(datetime.fromisoformat("9999-12-31T23:59:59+00:00"))
 
 
 def events(
@@ -113,7 +112,7 @@ def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
     clock = SystemClock()
     while True:
         now_us = to_us(clock.now())
-        wanted = Wanted(since_us=from_us - _OVERLAP_US, until_us=_FOREVER_US)
+        wanted = Wanted(since_us=from_us - _OVERLAP_US, until_us=FOREVER_US)
         told = {line: at for line, at in told.items() if at >= wanted.since_us}
         for record in merge(sources.trails(wanted)):
             line = as_json([record.at_us, record.kind, record.process, record.fields])
@@ -132,7 +131,7 @@ def _story(sources: Sources, id_: str) -> list[Record]:
     while True:
         known = Known(**sources.stores.lookups())
         before, found = ids, []
-        for record in map(known.complete, merge(sources.read(Wanted(since_us=0, until_us=_FOREVER_US, ids=ids)))):
+        for record in map(known.complete, merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US, ids=ids)))):
             if more := linked(record, ids):
                 ids |= more
                 found.append(record)

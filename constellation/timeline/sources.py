@@ -43,14 +43,19 @@ class Sources:
         """Return each source as records by time."""
         return [*self.trails(wanted), *self.stores.read(wanted), self._markers(wanted), self.restarts(wanted)]
 
-    def trails(self, wanted: Wanted) -> list[Iterator[Record]]:
-        """Return the trail of each process, and the receipts of envelopes."""
+    def trails(
+        self, wanted: Wanted, names: tuple[str, ...] = ("",), *, newest_first: bool = False
+    ) -> list[Iterator[Record]]:
+        """Return the trail of each process, and the receipts of envelopes; with `newest_first` its newest day first.
+
+        Only of files whose names begin with one of `names`.
+        """
         streams: dict[str, list[Path]] = {}
         for path in sorted(self._home.logs.glob("*.jsonl")):
             named = _FILE.fullmatch(path.name)
-            if named and self._in_days(named[2], wanted):
+            if named and path.name.startswith(names) and self._in_days(named[2], wanted):
                 streams.setdefault(named[1], []).append(path)
-        return [self._of_trail(paths, wanted) for paths in streams.values()]
+        return [self._of_trail(paths[::-1] if newest_first else paths, wanted) for paths in streams.values()]
 
     @staticmethod
     def _in_days(day: str, wanted: Wanted) -> bool:

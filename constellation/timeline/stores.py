@@ -17,6 +17,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.storage.sqlite_files import reader
 from turnkeeper.times import from_us, rfc3339
 
+FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
 _WAIT_S = 0.25  # for a store that somebody has locked
 _OWN = frozenset({"at", "kind"})
 

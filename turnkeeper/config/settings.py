@@ -171,6 +171,14 @@ class MetricsSettings(_Section):
         return self
 
 
+class QuerySettings(_Section):
+    """`[query]`: what `turnkeeper query` shows."""
+
+    texts: bool = Field(
+        False, description="also prompts, messages, arguments, answers and memory; without it these columns are null"
+    )
+
+
 class AssistantSettings(_Section):
     """`[assistants.<name>]`: a graph as it is configured under a name, for tasks and messages that name it."""
 
@@ -203,6 +211,7 @@ class Settings(_Section):
     notify: NotifySettings = Field(default_factory=NotifySettings)
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    query: QuerySettings = Field(default_factory=QuerySettings)
 
     @property
     def default_graph(self) -> str:

@@ -47,9 +47,7 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
     Raises:
         sqlite3.Error: it cannot be read at present, or is no database.
     """
-    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
-    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    store = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=wait_s, isolation_level=None)
+    store = sqlite3.connect(locator(path), uri=True, timeout=wait_s, isolation_level=None)
     try:
         store.execute("PRAGMA query_only=ON")
         store.execute("BEGIN")
@@ -74,6 +72,13 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 def has_table(snapshot: sqlite3.Connection, name: str) -> bool:
     """Return whether there is a table of that name."""
     return bool(snapshot.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())
+
+
+def locator(path: Path) -> str:
+    """Return the URI by which a file is opened for reading only, without a trace beside it."""
+    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    return f"{path.absolute().as_uri()}?{how}"
 
 
 def copy(snapshot: sqlite3.Connection, target: Path) -> None:

@@ -1,0 +1,288 @@
+"""The tables that `turnkeeper query` offers: their names, what a row is, and their columns; pure.
+
+Names here are a promise: the columns of the stores may change, these stay. A column that holds words of people, models
+or tools is a :class:`Text`, and null unless the author allows it. Instants are texts, RFC 3339 in UTC; spans are
+seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TRAIL = "trail"  # the temporary table into which lines of the trails are read
+
+
+@dataclass(frozen=True)
+class Text:
+    """A column that is hidden unless the author allows it."""
+
+    sql: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table.
+
+    Attributes:
+        row: what one row is.
+        rows: where the rows come from.
+        columns: by name, what each says.
+        copied: it is copied when it is asked for, since its source holds hidden words beside what is shown.
+        trails: how the names of the trail files begin of which it consists; empty for a table of a store.
+    """
+
+    row: str
+    rows: str
+    columns: Mapping[str, str | Text]
+    copied: bool = False
+    trails: tuple[str, ...] = ()
+
+    def select(self, *, texts: bool) -> str:
+        """Return the statement that gives its rows."""
+        shown = (
+            f"{(column.sql if texts else 'NULL') if isinstance(column, Text) else column} AS {name}"
+            for name, column in self.columns.items()
+        )
+        return f"SELECT {', '.join(shown)} FROM {self.rows}"  # noqa: S608  nothing of it comes from outside
+
+
+def _at(column: str) -> str:
+    return f"strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000000.0, 'unixepoch')"
+
+
+def _span(start: str, end: str) -> str:
+    return f"({end} - {start}) / 1000000.0"
+
+
+def _json(column: str, *names: str) -> dict[str, str]:
+    return {name: f"json_extract({column}, '$.{name}')" for name in names}
+
+
+_FIELD = "json_extract(fields, '$.{}')"
+_SCHEDULE = "json_extract(definition, '$.schedule.{}')"
+_TASK = {"task_id": "id", "name": "name", "state": "state", "reason": "reason", "category": "category"}
+_TOLD = {"at": _at("at_us"), "event": "event", "process": "process"}
+
+TABLES = {
+    "tasks": Table(
+        row="a task, also one that was deleted",
+        rows="schedules.tasks",
+        columns={
+            **_TASK,
+            "channel": "channel",
+            **_json("definition", "agent", "thread_id", "graph"),
+            "created_at": _at("created_us"),
+            "fires": "fires",
+            "missed": "missed",
+            "failures_in_a_row": "failures",
+            "made_by": "made_by",
+            "prompt": Text("json_extract(definition, '$.prompt')"),
+        },
+        copied=True,
+    ),
+    "schedules": Table(
+        row="when a task fires, and what happens to what it misses",
+        rows="schedules.tasks",
+        columns={
+            "task_id": "id",
+            "task": "name",
+            "kind": _SCHEDULE.format("kind"),
+            "expression": _SCHEDULE.format("text"),
+            **_json("definition", "timezone", "catch_up", "overlap", "retries"),
+            "planned_up_to": _at("cursor_us"),
+            "next_look_at": _at("wake_us"),
+        },
+        copied=True,
+    ),
+    "loops": Table(
+        row="a task that `loop create` or an agent's tool made",
+        rows="schedules.tasks WHERE id LIKE 'loop-%'",
+        columns={
+            **_TASK,
+            "channel": "channel",
+            "expression": _SCHEDULE.format("text"),
+            "made_by": "made_by",
+            "fires": "fires",
+            "created_at": _at("created_us"),
+        },
+        copied=True,
+    ),
+    "fires": Table(
+        row="an entry of the ledger: a fire, or scheduled times that did not fire",
+        rows="schedules.fires AS f LEFT JOIN schedules.tasks AS t ON t.id = f.task_id",
+        columns={
+            "entry_id": "f.entry_id",
+            "fire_id": "f.fire_id",
+            "task_id": "f.task_id",
+            "task": "t.name",
+            "kind": "f.kind",
+            "outcome": "f.outcome",
+            "reason": "f.reason",
+            "scheduled_at": _at("f.nominal_us"),
+            "due_at": _at("f.due_us"),
+            "sent_at": _at("f.fired_us"),
+            "accepted_at": _at("f.accepted_us"),
+            "started_at": _at("f.started_us"),
+            "ended_at": _at("f.ended_us"),
+            "late_s": _span("f.due_us", "f.fired_us"),
+            "took_s": _span("f.started_us", "f.ended_us"),
+            "covers": "f.covers",
+            "attempt": "f.attempt",
+            "catch_up": "f.policy",
+            "caught_up": "f.caught_up",
+            "turn_id": "f.turn_id",
+            "tokens": "f.tokens",
+        },
+    ),
+    "turns": Table(
+        row="a turn",
+        rows="agent.turns",
+        columns={
+            **{name: name for name in ("turn_id", "thread_id", "channel", "agent", "category", "trigger", "status")},
+            "fire_id": "nullif(fire_id, '')",
+            "attempt": "attempt",
+            "task_id": "nullif(task_id, '')",
+            "task": "nullif(task_name, '')",
+            "started_at": _at("started_at_us"),
+            "ended_at": _at("ended_at_us"),
+            "took_s": _span("started_at_us", "ended_at_us"),
+            "tokens_in": "tokens_in",
+            "tokens_out": "tokens_out",
+            "error": "error",
+            "prompt": Text("prompt"),
+            "summary": Text("summary"),
+        },
+    ),
+    "messages": Table(
+        row="a message of a conversation: a prompt, words of the agent, a tool's answer",
+        rows="agent.messages",
+        columns={
+            "turn_id": "turn_id",
+            "position": "position",
+            "role": "role",
+            "at": _at("at_us"),
+            "answers_call": "nullif(tool_call_id, '')",
+            "text": Text("text"),
+        },
+    ),
+    "tool_calls": Table(
+        row="a call of a tool that a model asked for, also one that was refused",
+        rows="agent.messages AS m, json_each(m.tool_calls_json) AS c WHERE m.tool_calls_json <> ''",
+        columns={
+            "turn_id": "m.turn_id",
+            "call_id": "json_extract(c.value, '$.id')",
+            "tool": "json_extract(c.value, '$.name')",
+            "at": _at("m.at_us"),
+            "arguments": Text("json_extract(c.value, '$.args')"),
+        },
+        copied=True,
+    ),
+    "approvals": Table(
+        row="a question to the author, and the answer",
+        rows="agent.interrupts",
+        columns={
+            **{name: name for name in ("interrupt_id", "turn_id", "thread_id", "channel", "kind", "tool")},
+            **{name: name for name in ("missing_scope", "status", "decision", "decided_by")},
+            "asked_at": _at("created_at_us"),
+            "decided_at": _at("resolved_at_us"),
+            "waited_s": _span("created_at_us", "resolved_at_us"),
+            "question": Text("question"),
+            "arguments": Text("args_json"),
+            "answer": Text("message"),
+        },
+    ),
+    "memory": Table(
+        row="an entry of the agents' memory",
+        rows="agent.memory",
+        columns={
+            **{name: name for name in ("entry_id", "tier", "owner", "form", "origin", "written_by")},
+            "turn_id": "nullif(turn_id, '')",
+            "created_at": _at("created_at_us"),
+            "updated_at": _at("updated_at_us"),
+            "key": Text("key"),
+            "text": Text("text"),
+        },
+    ),
+    "tokens": Table(
+        row="a day, and the tokens that all turns used on it",
+        rows="agent.token_days",
+        columns={"day": "day", "tokens": "tokens"},
+    ),
+    "restarts": Table(
+        row="a start of a process by the supervisor: the newest phase that it reached",
+        rows=TRAIL + " WHERE source = 'restart-status'",
+        columns={
+            "at": _at("at_us"),
+            **{name: _FIELD.format(name) for name in ("id", "phase", "pid", "error")},
+            "process": _FIELD.format("daemon"),
+        },
+        trails=("restart-status",),
+    ),
+    "findings": Table(
+        row="what the watchdog found or did",
+        rows=TRAIL + " WHERE source = 'trail' AND process = 'watchdog'",
+        columns={
+            "at": _at("at_us"),
+            "event": "event",
+            "process": _FIELD.format("daemon"),
+            **{name: _FIELD.format(name) for name in ("reason", "id")},
+        },
+        trails=("events-watchdog",),
+    ),
+    "crashes": Table(
+        row="a process that ended unplanned, as the watchdog found it",
+        rows=TRAIL
+        + " AS c LEFT JOIN "
+        + TRAIL
+        + " AS s ON s.source = 'restart-status' AND json_extract(s.fields, '$.id') = json_extract(c.fields, '$.id')"
+        + " WHERE c.event = 'revive.failed'",
+        columns={
+            "at": _at("c.at_us"),
+            "process": "json_extract(c.fields, '$.daemon')",
+            "start_id": "json_extract(c.fields, '$.id')",
+            "had_served": "json_extract(c.fields, '$.served')",
+            "error": "json_extract(s.fields, '$.error')",
+        },
+        trails=("events-watchdog", "restart-status"),
+    ),
+    "acks": Table(
+        row="an envelope that was received",
+        rows=TRAIL + " WHERE source = 'acks'",
+        columns={
+            "at": _at("at_us"),
+            "ack_id": _FIELD.format("id"),
+            **{name: _FIELD.format(name) for name in ("envelope", "name", "agent", "kind", "requires_ack")},
+            "sender": _FIELD.format("from"),
+            "thread_id": f"nullif({_FIELD.format('thread')}, '')",
+        },
+        trails=("channel-acks",),
+    ),
+    "calls": Table(
+        row="what a person or a program asked for by a command or a call, and what was refused",
+        rows=TRAIL + " WHERE event IN ('act.done', 'act.refused')",
+        columns={
+            **_TOLD,
+            "outcome": "substr(event, 5)",
+            **{name: _FIELD.format(name) for name in ("method", "subject", "via", "reason")},
+        },
+        trails=("events-",),
+    ),
+    "events": Table(
+        row="a line of a trail, with its fields as JSON",
+        rows=TRAIL + " WHERE source = 'trail'",
+        columns={
+            **_TOLD,
+            **{name: _FIELD.format(name) for name in ("fire_id", "turn_id", "thread_id", "task_id")},
+            "fields": "fields",
+        },
+        trails=("events-",),
+    ),
+}
+
+
+def described() -> str:
+    """Return the tables as the documentation has them."""
+    lines = ["| table | a row is | columns |", "| --- | --- | --- |"]
+    for name, table in TABLES.items():
+        columns = (f"*{key}*" if isinstance(value, Text) else f"`{key}`" for key, value in table.columns.items())
+        lines.append(f"| `{name}` | {table.row} | {', '.join(columns)} |")
+    return "\n".join(lines) + "\n"
