@@ -10,6 +10,7 @@ from constellation.supervisor import daemons, markers, terminals
 from constellation.supervisor.escalation import Routes, take_pending
 from constellation.supervisor.markers import Revive, forget, recall
 from constellation.supervisor.policy import Limits
+from constellation.supervisor.retention import Kept
 from constellation.supervisor.watchdog import RESTARTER, Orders, between_ticks, set_aside, write_orders
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -116,7 +117,8 @@ def orders_of(settings: Settings) -> Orders:
     """Return what the settings tell the watchdog."""
     said = settings.watchdog.model_dump()
     limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
-    return Orders(limits=Limits(**limits), routes=Routes(**said))
+    kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)
+    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept)
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:

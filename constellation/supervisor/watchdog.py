@@ -19,6 +19,7 @@ from constellation.supervisor import daemons, markers, policy
 from constellation.supervisor.escalation import Routes, escalate, send, send_all, settle
 from constellation.supervisor.handoff import Deliverer, Draft, crash_text, drafts, write_draft
 from constellation.supervisor.markers import Memory, Revive, Stall, recall, remember
+from constellation.supervisor.retention import EVERY_S, Kept, let_go
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
@@ -46,6 +47,7 @@ class Orders:
 
     limits: policy.Limits = field(default_factory=policy.Limits)
     routes: Routes = field(default_factory=Routes)
+    kept: Kept = field(default_factory=Kept)
 
 
 class Watchdog:
@@ -72,6 +74,7 @@ class Watchdog:
         self._troubles = Troubles(home, clock, self._log)
         self._orders = Orders()
         self._log_from: dict[str, int] = {}
+        self._let_go_at = 0.0
         self.ended: dict[int, str] = {}
         """How processes ended that were children of this one, by pid; whoever reaps them fills it in."""
 
@@ -126,7 +129,18 @@ class Watchdog:
         every_s = orders.limits.interval_s
         send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=every_s)
         self._troubles.look(troubles_of(self._home, self._daemons), orders, self._environ)
+        self._let_go(now)
         return max(0.0, wake_at - now)
+
+    def _let_go(self, now: float) -> None:
+        """Once an hour, let old trails go and cut large logs."""
+        if now < self._let_go_at:
+            return
+        self._let_go_at = now + EVERY_S
+        removed, cut = let_go(self._home, self._orders.kept, self._clock.now())
+        if removed or cut:
+            self._log.emit("logs.pruned", removed=removed, cut=cut)
+            self._log_from.clear()
 
     def _deliver(self) -> None:
         """Deliver the handoffs that wait, now that their reader is up."""
@@ -305,14 +319,18 @@ def read_orders(home: Home) -> Orders | None:
         whole = {name: int(given[name]) for name in ("restarts", "failed_starts") if name in given}
         limits: Any = {**given, **whole}
         routes = Routes(command=says["command"], webhook=says["webhook"], announce=says.get("announce") is True)
-        return Orders(limits=policy.Limits(**limits), routes=routes)
+        kept = Kept()
+        if "kept" in says:
+            keep_s, largest_mb = (markers.number(says["kept"][name]) for name in ("keep_s", "largest_mb"))
+            kept = Kept(keep_s=keep_s, largest_mb=int(largest_mb))
+        return Orders(limits=policy.Limits(**limits), routes=routes, kept=kept)
     except (KeyError, TypeError, ValueError, AttributeError):
         return Orders()
 
 
 def write_orders(home: Home, orders: Orders, at: datetime) -> None:
     """Say that the constellation is to run, under these orders."""
-    says = {"at": rfc3339(at), "limits": asdict(orders.limits), **asdict(orders.routes)}
+    says = {"at": rfc3339(at), "limits": asdict(orders.limits), "kept": asdict(orders.kept), **asdict(orders.routes)}
     markers.write_marker(markers.WANTED.at(home), says)
 
 

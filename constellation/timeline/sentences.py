@@ -38,6 +38,8 @@ SENTENCES = {
     "up to {cursor_was_at}.",
     "clock.stepped_forward": "the task runner noticed that the machine's clock was set forward by {by_s} s.",
     "history.pruned": "the task runner removed {entries} old entries from its ledger.",
+    "logs.pruned": "the watchdog removed old trails: {removed}; and cut large logs: {cut}.",
+    "audit.unsigned": "{process} could not sign the records: {error}.",
     # The runner, about fires.
     "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}.",
     "fire.skipped": "the task runner did not fire task {task} for {count} scheduled time(s) from {first_nominal_at} to "

@@ -154,6 +154,13 @@ class WatchdogSettings(_Section):
     announce: bool = Field(False, description="also say by these routes when agent-runtime is up after a start")
 
 
+class LogSettings(_Section):
+    """`[logs]`: how much of trails and logs is kept."""
+
+    keep: Seconds = Field(86_400.0 * 90, description="how long the trails of events and acknowledgements are kept")
+    largest_mb: int = Field(64, ge=1, le=100_000, description="size, in MiB, at which the log of a process is cut")
+
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -210,6 +217,7 @@ class Settings(_Section):
     approvals: ApprovalSettings = Field(default_factory=ApprovalSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
+    logs: LogSettings = Field(default_factory=LogSettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     query: QuerySettings = Field(default_factory=QuerySettings)
 

@@ -76,6 +76,17 @@ def test_ten_rounds_of_kill_9_for_everybody_in_turn(supervised: Supervised):
     assert not [condition for condition in supervised.conditions() if "crash loop" in condition]
 
 
+def test_it_removes_trails_that_are_longer_ago_than_is_kept(supervised: Supervised):
+    old = supervised.home.logs / "events-task-runner-2020-01-01.jsonl"
+    old.parent.mkdir(exist_ok=True)
+    old.write_text("{}\n")
+    supervised.want()
+    supervised.supervise()
+    supervised.until(lambda: not old.exists())
+    (event,) = supervised.until(lambda: supervised.events("logs.pruned"))
+    assert (event["removed"], event["cut"]) == ([old.name], [])
+
+
 def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(supervised: Supervised):
     told = supervised.home.root / "told"
     supervised.want(command=f'echo "$TURNKEEPER_TEXT" >> {told}', backoff_s=0.01)
