@@ -14,7 +14,7 @@ from task_runner.daemon.reads import PROCESS, defaults_of
 from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.runtime_client import Runtime
-from task_runner.scheduler import planning
+from task_runner.scheduler import firing, planning
 from task_runner.scheduler.loop import Loop
 from task_runner.scheduler.pruner import Pruner
 from task_runner.service import changes
@@ -97,7 +97,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
     )  # fmt: skip
     loop = Loop(
         store, clock=clock, log=log, failpoints=failpoints, changed=changed, planned=planned,
-        dispatch=dispatcher.wake, asking=dispatcher.asking, reachable=lambda: dispatcher.connected,
+        handover=dispatcher, asking=dispatcher.asking,
     )  # fmt: skip
     wakes = outcomes.Wakes(
         planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost, asking=dispatcher.asking
@@ -177,19 +177,24 @@ def _rehearse_a_fire(session: Session, now: datetime, entropy: Entropy) -> None:
     """Take a task through its life in a transaction that is undone, so that every statement is compiled."""
     at = now.replace(microsecond=0) + timedelta(days=1)
     name = f"warm-up-{entropy.hex(8)}"
-    spec = schedules_pb2.TaskSpec(name=name, category="c", channel="c", prompt="p", at=rfc3339(at))
-    task = changes.create(session, spec, Defaults(timezone="UTC"), now, entropy).task
-    planning.plan_due(session, now)
-    planning.plan_tasks(session, [task.id], at)
-    session.tasks.next_wake()
-    for outgoing in sending.claim(session, at, 1, 1, single=True):
-        fire = outgoing.fire
+    for way in ("short", "long"):
+        spec = schedules_pb2.TaskSpec(name=f"{name}-{way}", category="c", channel="c", prompt="p", at=rfc3339(at))
+        task = changes.create(session, spec, Defaults(timezone="UTC"), now, entropy).task
+        firing.fire_due(session, now, 1, {}, sent_at=now, room=1, reachable=True)
+        if way == "short":
+            fires = [fire for fire in firing.prepare(session, [task.id]).values() if fire is not None]
+            keys = [key for key, *_ in firing.fire_all(session, fires, at).sent]
+        else:
+            planning.plan_tasks(session, [task.id], at)
+            keys = [sending.key_of(outgoing.fire) for outgoing in sending.claim(session, at, 1, 1, single=True)]
+        session.tasks.next_wake()
         session.fires.unanswered(0, 1)
+    for key in keys:
         accepted = agent_runtime_pb2.FireReceipt.ACCEPTED
-        receipt = agent_runtime_pb2.FireReceipt(fire_id=fire.fire_id, attempt=1, disposition=accepted)
-        sending.record_receipts(session, [receipt], [None], at)
+        receipt = agent_runtime_pb2.FireReceipt(fire_id=key.fire_id, attempt=1, disposition=accepted)
+        sending.record_receipts(session, [receipt], [key], at)
         succeeded = agent_runtime_pb2.TurnEvent.SUCCEEDED
-        event = agent_runtime_pb2.TurnEvent(fire_id=fire.fire_id, attempt=1, state=succeeded)
+        event = agent_runtime_pb2.TurnEvent(fire_id=key.fire_id, attempt=1, state=succeeded)
         outcomes.record_news(session, [outcomes.news_of(event, at)], at)
     for caught_up in (False, True):
         session.fires.next_ready(caught_up=caught_up)

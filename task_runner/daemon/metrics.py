@@ -1,12 +1,11 @@
 """What the runner counts and shows. `docs/metrics.md` lists it for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from task_runner.daemon.assembly import Runner
 from task_runner.daemon.reads import PROCESS
 from task_runner.model.task import OPEN, FireKind, Outcome
-from task_runner.store.rows import Outgoing
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MetricsSettings
@@ -44,13 +43,10 @@ class Counted:
         )
         self.all = (self.fires, self.committed, self.missed, self.refusals, self.quarantined, self.lateness)
 
-    def sent(self, batch: Sequence[Outgoing]) -> None:
-        """Count how late fires are that were just marked as sent, each at its first sending."""
-        for outgoing in batch:
-            fire = outgoing.fire
-            if fire.attempt == 1 and not fire.refusals and fire.fired_at is not None:
-                late_s = (fire.fired_at - fire.due_at).total_seconds()
-                self.lateness.add(max(0.0, late_s), "true" if fire.caught_up else "false")
+    def sent(self, batch: Iterable[tuple[float, bool]]) -> None:
+        """Count how late fires are that were just sent for the first time, and whether each was caught up."""
+        for late_s, caught_up in batch:
+            self.lateness.add(max(0.0, late_s), "true" if caught_up else "false")
 
     def skipped(self, fields: Mapping[str, Any]) -> None:
         """Count an entry that fires nothing."""
@@ -74,7 +70,7 @@ def export(home: Home, runner: Runner, settings: MetricsSettings, clock: Clock) 
         return None
     counted = Counted()
     count_events(runner.log, counted.events())
-    runner.dispatcher.on_claimed = counted.sent
+    runner.dispatcher.on_sent = counted.sent
 
     async def read() -> Sequence[Any]:
         found = await runner.store.run(lambda session: session.counts())

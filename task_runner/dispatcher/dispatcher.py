@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
 
 from google.rpc import code_pb2
 
@@ -25,7 +24,7 @@ from task_runner.model.task import COUNTED, HOSTED, Fire, Outcome
 from task_runner.planner import ledger, log_records, overlap, planner
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
-from task_runner.store.rows import Outgoing
+from task_runner.store.rows import Key, Outgoing
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
@@ -59,19 +58,9 @@ class Pace:
     stagger_s: float = 0.2
 
 
-class _Key(NamedTuple):
-    """An attempt of a fire; of one that was sent, also its entry, its task, and whether it counts against a limit."""
-
-    fire_id: str
-    attempt: int
-    entry_id: int = 0
-    task_id: str = ""
-    counts: bool = False
-
-
-def key_of(fire: Fire) -> _Key:
+def key_of(fire: Fire) -> Key:
     """Return what is kept of a sent fire until it is answered."""
-    return _Key(fire.fire_id, fire.attempt, fire.entry_id, fire.task_id, fire.kind in COUNTED)
+    return Key(fire.fire_id, fire.attempt, fire.entry_id, fire.task_id, fire.kind in COUNTED)
 
 
 class Dispatcher:
@@ -79,7 +68,8 @@ class Dispatcher:
 
     Attributes:
         refusal: why the runtime takes no fires from this runner; empty while it does, or cannot be reached.
-        on_claimed: called with fires that were just marked as sent.
+        on_sent: called with how many seconds late fires are that were just sent for the first time, and whether each is
+            caught up.
     """
 
     def __init__(
@@ -105,17 +95,37 @@ class Dispatcher:
         self._failpoints, self._pace, self._changed = failpoints, pace, changed
         self._planned = planned
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._unanswered: deque[_Key] = deque()
+        self._unanswered: deque[Key] = deque()
         self._calm = asyncio.Event()
         self._calm.set()
         self._stagger_until: datetime | None = None
+        self._handed: asyncio.Queue[list[tuple[Key, bytes]]] = asyncio.Queue()
+        self._on_hand = 0  # fires in it
+        self._takes = False
+        self._writing = asyncio.Lock()  # a stream takes one message after the other
         self.connected = False
         self.refusal = ""
-        self.on_claimed: Callable[[Sequence[Outgoing]], object] = len
+        self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
 
     def wake(self) -> None:
         """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
         self.work.set()
+
+    def reachable(self) -> bool:
+        """Tell whether the runtime is connected."""
+        return self.connected
+
+    def room(self) -> int:
+        """Return how many fires :meth:`take` may get now."""
+        return max(0, MOST_UNANSWERED - len(self._unanswered) - self._on_hand) if self._takes else 0
+
+    def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
+        """Send fires that are on disk as sent. If the stream broke since, they are read when the next one is there."""
+        self._failpoints.reach("runner.handed")
+        self.on_sent([(late_s, False) for _, _, late_s in sent])
+        if self.connected:
+            self._on_hand += len(sent)
+            self._handed.put_nowait([(key, request) for key, request, _ in sent])
 
     async def run(self) -> None:
         """Dispatch for ever; connect again whenever the stream breaks."""
@@ -146,14 +156,16 @@ class Dispatcher:
         try:
             await self._plan_what_was_left()
             self._unanswered.clear()
+            self._handed, self._on_hand = asyncio.Queue(), 0
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send(stream))
+                group.create_task(self._pass_on(stream))
                 group.create_task(self._receive(stream, receipts))
                 group.create_task(self._record(receipts))
         except* TurnkeeperError as broken:
             raise broken.exceptions[0] from None
         finally:
-            self.connected = False
+            self.connected = self._takes = False
             stream.close()
 
     async def send_all(self) -> int:
@@ -164,7 +176,7 @@ class Dispatcher:
             await self._plan_what_was_left()
             await self._resend(stream)
             while batch := await self._claim():
-                await self._write(stream, batch)
+                await self._write_all(stream, batch)
             count = len(self._unanswered)
             while self._unanswered:
                 await self.take_in(list(await stream.read()))
@@ -190,6 +202,7 @@ class Dispatcher:
         self.lost.clear()
         await self._resend(stream)
         await self._planned.wait()
+        self._takes = True
         while True:
             self.work.clear()
             if self.lost.is_set():
@@ -197,38 +210,56 @@ class Dispatcher:
                 await self._resend(stream)
             while batch := await self._claim():
                 self._calm.clear()
-                await self._write(stream, batch)
+                await self._write_all(stream, batch)
             if self._planned.is_set():
                 self._calm.set()
             if not await self._clock.wait(self.work, await self._pause_s()):
                 self.refusal = ""  # a stream that stands so long is taken
 
+    async def _pass_on(self, stream: FireStream) -> None:
+        """Write what is handed over, while the next is planned."""
+        while True:
+            batch = await self._handed.get()
+            self._calm.clear()
+            self._on_hand -= len(batch)
+            await self._write(stream, batch)
+            if self._handed.empty() and self._planned.is_set():
+                self._calm.set()
+
     async def _resend(self, stream: FireStream) -> None:
         """Send again, as they were, all fires of which it is unknown whether they arrived."""
         after = 0
         while batch := await self._store.run(partial(_unanswered, after=after)):
-            await self._write(stream, batch)
+            await self._write_all(stream, batch)
             after = batch[-1].fire.entry_id
 
     async def _claim(self) -> list[Outgoing]:
         """Mark the next fires as sent, on disk; return them."""
-        room = min(LARGEST_BATCH, MOST_UNANSWERED - len(self._unanswered))
+        room = min(LARGEST_BATCH, MOST_UNANSWERED - len(self._unanswered) - self._on_hand)
         if room <= 0:
             return []
         now = self._clock.now()
         slots = 0 if self._stagger_until is not None and now < self._stagger_until else self._pace.concurrency
         single = self._pace.stagger_s > 0
         batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
-        self.on_claimed(batch)
+        self.on_sent(
+            [(late_s, each.fire.caught_up) for each in batch if (late_s := _first_late_s(each.fire)) is not None]
+        )
         if any(outgoing.fire.caught_up for outgoing in batch):
             self._stagger_until = now + timedelta(seconds=self._pace.stagger_s)
         return batch
 
-    async def _write(self, stream: FireStream, batch: list[Outgoing]) -> None:
+    async def _write_all(self, stream: FireStream, batch: list[Outgoing]) -> None:
+        await self._write(
+            stream, [(key_of(each.fire), planning.complete_request(each).SerializeToString()) for each in batch]
+        )
+
+    async def _write(self, stream: FireStream, batch: list[tuple[Key, bytes]]) -> None:
         self._failpoints.reach("runner.sent")
-        self._log.emit_all([log_records.of_fire("fire.sent", outgoing.fire) for outgoing in batch])
-        self._unanswered.extend(key_of(outgoing.fire) for outgoing in batch)
-        await stream.write([planning.complete_request(outgoing).SerializeToString() for outgoing in batch])
+        self._log.emit_all([log_records.of_fire("fire.sent", key) for key, _ in batch])
+        async with self._writing:
+            self._unanswered.extend(key for key, _ in batch)
+            await stream.write([request for _, request in batch])
 
     async def _pause_s(self) -> float:
         """Return for how long there is nothing to send."""
@@ -276,6 +307,12 @@ def _unanswered(session: Session, after: int) -> list[Outgoing]:
     return session.fires.unanswered(after, LARGEST_BATCH)
 
 
+def _first_late_s(fire: Fire) -> float | None:
+    """Return how late a fire was sent; None where it was sent before."""
+    first = fire.attempt == 1 and not fire.refusals and fire.fired_at is not None
+    return (fire.fired_at - fire.due_at).total_seconds() if first and fire.fired_at else None
+
+
 def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bool) -> list[Outgoing]:
     """Mark as sent at most `limit` fires that may go, caught-up ones only as far as `slots` are free; return them."""
     found = session.fires.ready(now, limit, caught_up=False)
@@ -288,7 +325,7 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
 
 
 def record_receipts(
-    session: Session, receipts: list[wire.FireReceipt], keys: list[_Key | None], now: datetime
+    session: Session, receipts: list[wire.FireReceipt], keys: list[Key | None], now: datetime
 ) -> planning.Planned:
     """Record which fires were accepted; a refused one is unsent again and its task planned. Return the log records."""
     answered = list(zip(receipts, keys, strict=True))
@@ -302,14 +339,14 @@ def record_receipts(
     return done + _record_others(session, others, now) if others else done
 
 
-def _is_plain(receipt: wire.FireReceipt, key: _Key) -> bool:
+def _is_plain(receipt: wire.FireReceipt, key: Key) -> bool:
     """Tell whether a receipt accepts the attempt that was sent."""
     same = key.fire_id == receipt.fire_id and receipt.attempt in {0, key.attempt}
     return same and key.entry_id > 0 and not receipt.HasField("error")
 
 
 def _record_first(
-    session: Session, receipts: Sequence[tuple[wire.FireReceipt, _Key]], now: datetime
+    session: Session, receipts: Sequence[tuple[wire.FireReceipt, Key]], now: datetime
 ) -> planning.Planned:
     """Record the first acceptance of sent attempts, as `ledger.accepted` says it."""
     session.fires.accept([(key.entry_id, receipt.turn_id) for receipt, key in receipts], now)
@@ -323,7 +360,7 @@ def _record_first(
 
 
 def _record_others(
-    session: Session, receipts: Sequence[tuple[wire.FireReceipt, _Key | None]], now: datetime
+    session: Session, receipts: Sequence[tuple[wire.FireReceipt, Key | None]], now: datetime
 ) -> planning.Planned:
     """Record receipts of any kind."""
     fires = session.fires.by_ids({receipt.fire_id for receipt, _ in receipts})
@@ -376,7 +413,7 @@ class Canceller:
         """Set `work` when there may be a turn to end."""
         self._store, self._runtime, self._clock, self._log = store, runtime, clock, log
         self._work = work
-        self._answered: set[_Key] = set()
+        self._answered: set[Key] = set()
 
     async def run(self) -> None:
         """Ask for ever; what was answered is asked again only if it has still not ended long afterwards."""
@@ -392,9 +429,9 @@ class Canceller:
         wanted, after = list[Fire](), 0
         while batch := await self._store.run(partial(_asked_to_end, after=after)):
             wanted, after = wanted + batch, batch[-1].entry_id
-        keys = {_Key(fire.fire_id, fire.attempt): (fire, CANCEL_REASON) for fire in wanted}
+        keys = {Key(fire.fire_id, fire.attempt): (fire, CANCEL_REASON) for fire in wanted}
         for fire in await self._store.run(_left_in_terminals):
-            keys[_Key(fire.fire_id, fire.attempt)] = fire, STOPPED_REASON
+            keys[Key(fire.fire_id, fire.attempt)] = fire, STOPPED_REASON
         self._answered &= keys.keys()
         for key, (fire, reason) in keys.items():
             if key in self._answered:

@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
 from sqlalchemy.exc import OperationalError
 
 from task_runner.planner.log_records import LogRecord
-from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_due, plan_tasks, prepare, quarantine
+from task_runner.scheduler import firing
+from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_tasks, quarantine
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
@@ -21,6 +23,7 @@ from turnkeeper.times import rfc3339
 LONGEST_WAIT_S = 30.0
 LEAD_S = 1.0  # before something is due, to have it in memory by then
 MOST_PREPARED = 4096  # tasks: what the caches of definitions and timetables hold
+MOST_PREPARED_BYTES = 32 << 20  # of requests
 _TROUBLE = (MachineTrouble, OperationalError)
 _TROUBLE_WAIT_S = 2.0
 
@@ -37,18 +40,18 @@ class Loop:
         failpoints: Failpoints,
         changed: asyncio.Event,
         planned: asyncio.Event,
-        dispatch: Callable[[], None],
+        handover: firing.Handover,
         asking: asyncio.Event,
-        reachable: Callable[[], bool],
     ) -> None:
-        """Plan tasks in `store`; call `dispatch` after each commit of fires, and `reachable` before each plan.
+        """Plan tasks in `store`, and give what was committed to `handover`.
 
         `asking` is set when a fire asks for the end of the turn that it waits for. `planned` is set once all that was
         due at the start is planned; not while there is more than a batch to plan.
         """
         self._store, self._clock, self._log = store, clock, log
-        self._failpoints, self._changed, self._dispatch = failpoints, changed, dispatch
-        self._reachable, self._planned, self._asking = reachable, planned, asking
+        self._failpoints, self._changed, self._handover = failpoints, changed, handover
+        self._planned, self._asking = planned, asking
+        self._known: dict[str, firing.NextFire | None] = {}
         self._prepared_for: datetime | None = None
         self._last_wall = clock.now()
         self._last_steady = clock.monotonic()
@@ -79,28 +82,36 @@ class Loop:
         through = self._planned.is_set()
         try:
             while True:
-                done = await self._plan_batch(now)
+                limit = firing.chunk(total.tasks)
+                done = await self._plan_batch(now, limit)
                 if done.committed:
                     self._failpoints.reach("runner.committed")
-                    self._dispatch()
+                if done.sent:
+                    self._handover.take(done.sent)
+                if done.committed > len(done.sent):
+                    self._handover.wake()
                 if done.asking:
                     self._asking.set()
                 try:
                     await self._clock.sleep(0)  # the claim of what was committed goes before its facts are written
                 finally:
                     self._log.emit_all(done.events)
-                total += done
-                if done.tasks < LARGEST_BATCH:
+                total += replace(done, events=[], sent=[])
+                if done.tasks < limit:
                     return total
                 self._planned.clear()
         finally:
             if through and not self._planned.is_set():
                 self._planned.set()
-                self._dispatch()
+                self._handover.wake()
 
-    async def _plan_batch(self, now: datetime) -> Planned:
+    async def _plan_batch(self, now: datetime, limit: int) -> Planned:
+        fire = partial(
+            firing.fire_due, now=now, limit=limit, known=self._known, sent_at=self._clock.now(),
+            room=self._handover.room(), reachable=self._handover.reachable(),
+        )  # fmt: skip
         try:
-            return await self._store.run(partial(plan_due, now=now, reachable=self._reachable()))
+            return await self._store.run(fire)
         except _TROUBLE:
             raise
         except Exception:  # noqa: BLE001  found out one by one below, where the culprit is quarantined
@@ -112,7 +123,8 @@ class Loop:
         total = Planned()
         for task_id in await self._store.run(lambda session: session.tasks.due(now, LARGEST_BATCH)):
             try:
-                total += await self._store.run(partial(plan_tasks, ids=[task_id], now=now, reachable=self._reachable()))
+                plan = partial(plan_tasks, ids=[task_id], now=now, reachable=self._handover.reachable())
+                total += await self._store.run(plan)
             except _TROUBLE:
                 raise
             except Exception as error:  # noqa: BLE001  recorded with the task, which stops firing
@@ -133,10 +145,13 @@ class Loop:
     async def _prepare(self, wake_at: datetime) -> None:
         """Have what is due at a time soon in memory by then."""
         ids = await self._store.run(lambda session: session.tasks.due(wake_at, MOST_PREPARED))
+        self._known, size = {}, 0
         for start in range(0, len(ids), LARGEST_BATCH):
-            if self._changed.is_set() or self._clock.now() >= wake_at:
+            if self._changed.is_set() or self._clock.now() >= wake_at or size > MOST_PREPARED_BYTES:
                 return
-            await self._store.run(partial(prepare, ids=ids[start : start + LARGEST_BATCH]))
+            found = await self._store.run(partial(firing.prepare, ids=ids[start : start + LARGEST_BATCH]))
+            self._known |= found
+            size += sum(len(fire.frozen) for fire in found.values() if fire is not None)
 
     async def _check_clock(self) -> None:
         """Notice that the wall clock was set: back, and cursors may lie in the future; ahead, and it is recorded."""
@@ -154,7 +169,7 @@ class Loop:
             self._log.emit_all(events)
         after = 0
         while after := await self._store.run(partial(bring_back, now=now, after_entry=after)):
-            self._dispatch()
+            self._handover.wake()
 
 
 def _quarantining(task_id: str, error: Exception) -> Callable[[Session], LogRecord]:

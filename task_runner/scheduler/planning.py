@@ -1,7 +1,6 @@
 """Planning inside a transaction: read, decide with the pure planner, write; and the request each fire carries."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from task_runner.planner.log_records import LogRecord
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.planner.schedule import timetable_of
-from task_runner.store.rows import Outgoing
+from task_runner.store.rows import Key, Outgoing
 from task_runner.store.store import Session
 from turnkeeper.times import to_us
 
@@ -55,11 +54,15 @@ def frozen_request(task: Task, at_home: str) -> bytes:
 
 def complete_request(outgoing: Outgoing) -> wire.FireRequest:
     """Return the request of a sent fire: the same bytes each time one attempt is sent."""
-    fire = outgoing.fire
-    request = wire.FireRequest.FromString(outgoing.request)
-    request.fire_id, request.kind, request.attempt = fire.fire_id, fire.kind.value, fire.attempt
+    request = complete(wire.FireRequest.FromString(outgoing.request), outgoing.fire)
     if request.thread_id == model.EACH_FIRE:
-        request.thread_id = fire.fire_id
+        request.thread_id = outgoing.fire.fire_id
+    return request
+
+
+def complete(request: wire.FireRequest, fire: Fire) -> wire.FireRequest:
+    """Write into a request all that it says of the fire itself; return it."""
+    request.fire_id, request.kind, request.attempt = fire.fire_id, fire.kind.value, fire.attempt
     _set(request.nominal_at, fire.nominal_at)
     _set(request.due_at, fire.due_at)
     if fire.fired_at is not None:
@@ -68,6 +71,13 @@ def complete_request(outgoing: Outgoing) -> wire.FireRequest:
     _set(request.catch_up.first_nominal_at, fire.first_at)
     _set(request.catch_up.last_nominal_at, fire.last_at)
     return request
+
+
+def stamped(sent_at: datetime) -> bytes:
+    """Return the part of a request that says when it was first sent; parts of a message are joined as bytes."""
+    request = wire.FireRequest()
+    _set(request.fired_at, sent_at)
+    return request.SerializeToString()
 
 
 def _set(stamp: Timestamp, at: datetime) -> None:
@@ -86,6 +96,7 @@ class Planned:
         skipped: how many scheduled times were recorded as skipped.
         asking: how many fires began to ask for the end of the turn that they wait for.
         events: the facts, to be written out after the commit.
+        sent: the fires that are on disk as sent, each with its request and how many seconds late it is.
     """
 
     tasks: int = 0
@@ -93,6 +104,7 @@ class Planned:
     skipped: int = 0
     asking: int = 0
     events: list[LogRecord] = field(default_factory=list)
+    sent: list[tuple[Key, bytes, float]] = field(default_factory=list)
 
     def __add__(self, other: "Planned") -> "Planned":
         """Return both rounds as one."""
@@ -102,13 +114,6 @@ class Planned:
 def plan_due(session: Session, now: datetime, limit: int = LARGEST_BATCH, *, reachable: bool = True) -> Planned:
     """Plan at most `limit` tasks that need it by `now`."""
     return plan_tasks(session, session.tasks.due(now, limit), now, reachable=reachable)
-
-
-def prepare(session: Session, ids: Sequence[str]) -> None:
-    """Read what planning these tasks will need, so that it is in memory when they fall due. Changes nothing."""
-    for snapshot in session.tasks.snapshots(ids):
-        with suppress(Exception):  # said when it is planned
-            timetable_of(snapshot.task.definition).next_after(snapshot.task.cursor_at)
 
 
 def plan_tasks(

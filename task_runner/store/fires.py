@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, false, func, insert, literal_column, select, true, update
 
 from task_runner.model.task import OPEN, UNANSWERED, UNDER_WAY, Fire, FireKind, Outcome, TaskState, replace
 from task_runner.planner.entries import Plan
@@ -71,6 +71,21 @@ class Fires:
         ]
         _FREEZE_NEW.run_each(self._connection, frozen)
         return numbered
+
+    def add_sent(
+        self,
+        new: Sequence[Mapping[str, Any]],
+        requests: Sequence[bytes],
+        moved: Sequence[Mapping[str, Any]],
+        at: datetime,
+    ) -> list[int]:
+        """Write new fires as sent, with their requests, and the progress of their tasks; return their numbers."""
+        us = to_us(at)
+        numbers = _ADD_SENT.run_each(self._connection, [{**row, "fired": us} for row in new])
+        frozen = zip(numbers, requests, strict=True)
+        _FREEZE_NEW.run_each(self._connection, [{"entry_id": number, "request": request} for number, request in frozen])
+        _MOVE_ON.run_each(self._connection, moved)
+        return numbers
 
     def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
         """Return the entries of a task, of every kind, that cover or are named by a time in [first, last], in order."""
@@ -315,6 +330,20 @@ def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:
 
 
 _ADD = NumberedInsert(fires)
+_at: Any = bindparam("at")
+_ADD_SENT = NumberedInsert(
+    fires,
+    kind=literal_column(f"'{FireKind.SCHEDULED.value}'"),
+    outcome=literal_column(f"'{Outcome.SENT.value}'"),
+    is_open=true(),
+    **dict.fromkeys(("nominal_us", "due_us", "first_us", "last_us"), _at),
+    **dict.fromkeys(("covers", "attempt"), literal_column("1")),
+    **dict.fromkeys(("refusals", "spent_us", "tokens"), literal_column("0")),
+    **dict.fromkeys(("caught_up", "released"), false()),
+    **dict.fromkeys(("reason", "turn_id"), literal_column("''")),
+    fired_us=bindparam("fired"),
+)
+_MOVE_ON = Statement(update(tasks).where(tasks.c.id == bindparam("task")))
 _REPLACE = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_SENT = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))
 _RECORD_ACCEPTED = Statement(update(fires).where(fires.c.entry_id == bindparam("number")))

@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -58,6 +58,29 @@ class Outgoing:
 
     fire: Fire
     request: bytes
+
+
+class Key(NamedTuple):
+    """An attempt of a fire; of one that was sent, also its entry, its task, and whether limits on fires count it."""
+
+    fire_id: str
+    attempt: int
+    entry_id: int = 0
+    task_id: str = ""
+    counts: bool = False
+
+
+class DueTask(NamedTuple):
+    """A task that is to be planned.
+
+    Attributes:
+        alone: it is active, nothing of it is open, and the clock did not step back behind it.
+    """
+
+    task_id: str
+    revision: int
+    cursor_us: int
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import make_dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select, text, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, literal_column, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.model.task import (
@@ -22,7 +22,16 @@ from task_runner.model.task import (
     is_task_id,
     replace,
 )
-from task_runner.store.rows import Totals, decode_definition, fire_of, row_of_task, signature_of, signed, task_of
+from task_runner.store.rows import (
+    DueTask,
+    Totals,
+    decode_definition,
+    fire_of,
+    row_of_task,
+    signature_of,
+    signed,
+    task_of,
+)
 from task_runner.store.schema import fires, revisions, tasks, triggers
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
@@ -156,6 +165,10 @@ class Tasks:
         """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan."""
         return _DUE.values(self._connection, now=to_us(now), limit=limit)
 
+    def due_tasks(self, now: datetime, limit: int) -> list[DueTask]:
+        """Return what :meth:`due` does, with what decides how each task is planned."""
+        return [DueTask(*row) for row in _DUE_TASKS.rows(self._connection, now=to_us(now), limit=limit)]
+
     def next_wake(self) -> datetime | None:
         """Return when the next task needs planning."""
         us = _NEXT_WAKE.value(self._connection)
@@ -247,6 +260,14 @@ _ADD = Statement(insert(tasks))
 _ADD_REVISION = Statement(insert(revisions))
 _DUE = Statement(
     select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
+)
+_has_open = select(fires.c.entry_id).where(fires.c.is_open, fires.c.task_id == tasks.c.id).exists()
+_alone = (tasks.c.state == literal_column(f"'{TaskState.ACTIVE.value}'")) & tasks.c.rewound_us.is_(None) & ~_has_open
+_DUE_TASKS = Statement(
+    select(tasks.c.id, tasks.c.revision, tasks.c.cursor_us, _alone.label("alone"))
+    .where(tasks.c.wake_us <= bindparam("now"))
+    .order_by(tasks.c.wake_us)
+    .limit(bindparam("limit"))
 )
 _IDS_TAKEN = Statement(select(tasks.c.id).where(among(tasks.c.id, "ids")))
 _NAMED = select(tasks).where(among(tasks.c.name, "names"), tasks.c.state != "deleted")

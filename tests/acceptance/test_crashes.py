@@ -50,7 +50,7 @@ def test_the_runtime_dies(stopped: Constellation, failpoint: str) -> None:
     held_its_promises(stopped)
 
 
-@pytest.mark.parametrize("failpoint", ["runner.committed", "runner.sent", "runner.receipt"])
+@pytest.mark.parametrize("failpoint", ["runner.committed", "runner.handed", "runner.sent", "runner.receipt"])
 def test_the_runner_dies(stopped: Constellation, failpoint: str) -> None:
     stopped.start(AGENT_RUNTIME)
     stopped.start(TASK_RUNNER, TURNKEEPER_FAILPOINTS=failpoint)

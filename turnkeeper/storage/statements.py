@@ -135,9 +135,11 @@ class Statement:
 class NumberedInsert:
     """An insert into a table whose primary key is a number that the database gives."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, **same: Any) -> None:
+        """Write `same`, expressions by column, in each row, beside the columns that a row names."""
         (number,) = table.primary_key
-        self._plain, self._returning = Statement(insert(table)), Statement(insert(table).returning(number))
+        row = insert(table).values(same) if same else insert(table)
+        self._plain, self._returning = Statement(row), Statement(row.returning(number))
 
     def run_each(self, connection: Connection, many: Sequence[Values]) -> list[int]:
         """Insert rows, all of the same columns; return their numbers in the same order."""

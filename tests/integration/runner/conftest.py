@@ -72,9 +72,8 @@ class Rig:
             failpoints=Failpoints({}),
             changed=self.changed,
             planned=self.planned,
-            dispatch=self.dispatcher.wake,
+            handover=self.dispatcher,
             asking=self.dispatcher.asking,
-            reachable=lambda: self.dispatcher.connected,
             **shared,
         )
         sender = self.dispatcher

@@ -18,15 +18,16 @@ from constellation.audit import verify
 from constellation.audit.records import differences, records
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.dispatcher.dispatcher import _Key, claim, record_receipts
+from task_runner.dispatcher.dispatcher import claim, record_receipts
 from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.model.task import Fire, Task
 from task_runner.planner.ledger import TurnState
+from task_runner.planner.log_records import LogRecord
 from task_runner.scheduler.planning import complete_request, plan_due, plan_tasks
 from task_runner.scheduler.rewind import bring_back, rewind
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults, parse_spec
-from task_runner.store.rows import Outgoing, fire_of
+from task_runner.store.rows import Key, Outgoing, fire_of
 from task_runner.store.schema import audit, fires, metadata
 from task_runner.store.store import Session
 from tests.support.seeded_entropy import SeededEntropy
@@ -164,8 +165,9 @@ class World:
         self.engine, self.now = engine, START
         self.peer, self.entropy = Peer(), SeededEntropy(1)
         self.connected = self.stepped_back = self.dies = False
-        self.receipts: list[tuple[runtime.FireReceipt, _Key]] = []
+        self.receipts: list[tuple[runtime.FireReceipt, Key]] = []
         self.task_id = ""
+        self.told: list[LogRecord] = []
         self.watch: Callable[[Outgoing], None] = lambda outgoing: None
         with engine.begin() as connection:
             for table in reversed(metadata.sorted_tables):
@@ -215,6 +217,11 @@ class World:
 
     def tick(self) -> None:
         """What the loop does each time round."""
+        self.look_at_cursors()
+        self.told += self.run(lambda session: plan_due(session, self.now, reachable=self.connected)).events
+
+    def look_at_cursors(self) -> None:
+        """What the loop does once the clock was set back, and when it starts."""
         if self.stepped_back:
             while self.run(lambda session: rewind(session, self.now)):
                 pass
@@ -222,7 +229,6 @@ class World:
             while after := self.run(partial(bring_back, now=self.now, after_entry=after)):
                 pass
             self.stepped_back = False
-        self.run(lambda session: plan_due(session, self.now, reachable=self.connected))
 
     def connect(self) -> None:
         if not self.connected:
@@ -241,7 +247,7 @@ class World:
         """Take in the receipts that have arrived."""
         if self.receipts:
             receipts, keys = zip(*self.receipts, strict=True)
-            self.run(lambda session: record_receipts(session, list(receipts), list(keys), self.now))
+            self.told += self.run(lambda s: record_receipts(s, list(receipts), list(keys), self.now)).events
             self.receipts.clear()
 
     def follow(self, most: int = 100) -> None:
@@ -268,7 +274,7 @@ class World:
     def _offer(self, outgoing: Outgoing) -> None:
         complete_request(outgoing)
         receipt = self.peer.offer(outgoing.fire, self.now)
-        self.receipts.append((receipt, _Key(outgoing.fire.fire_id, outgoing.fire.attempt)))
+        self.receipts.append((receipt, Key(outgoing.fire.fire_id, outgoing.fire.attempt)))
 
 
 def spec_of(fields: dict[str, Any]) -> wire.TaskSpec:
