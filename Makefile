@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime constellation
 
-.PHONY: demo test test-postgres check bench protos protos-check test-services wheel lock format clean
+.PHONY: demo test test-postgres check bench bench-check protos protos-check test-services wheel lock format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
@@ -27,8 +27,11 @@ check: $(READY) protos-check  ## Format, lint, import contracts, types, generate
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
 
-bench: $(READY)  ## Ours beside peers in one run; writes benchmarks/RESULTS.md.
-	@$(BIN)/python -m benchmarks
+bench: $(READY)  ## Ours beside peers in one run, on an idle machine; writes benchmarks/RESULTS.md.
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-check: $(READY)  ## The CPU of a fire and of a turn beside what the last make bench recorded; names what slipped.
+	@$(BIN)/python -m benchmarks --check
 
 MINUTES ?= 5
 chaos: $(READY)  ## Faults of the machine under load on a small disk, then the checker; needs root or unshare, and strace.

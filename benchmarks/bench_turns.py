@@ -68,6 +68,16 @@ def rows(results: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
+def gates(results: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return the ratios to the stock saver's, by the gate that they are for."""
+    kinds = {"whole": "whole turns", "saver": "checkpointer alone"}
+    return {
+        f"{said} {result['at_once']} at once, ours / stock saver": result["ratios"][kind]
+        for result in results
+        for kind, said in kinds.items()
+    }
+
+
 def spread(values: list[float], digits: int) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,16 @@ class Ours:
             self._names += 1
             yield f"made-{self._names}"
 
-    def wave(self, due: int) -> list[float]:
-        """Let so many tasks fall due at one moment; return by how many ms each envelope was late, least first."""
+    def wave(self, due: int, declared: Callable[[], object] = lambda: None) -> list[float]:
+        """Let so many tasks fall due at one moment; return by how many ms each envelope was late, least first.
+
+        `declared` is called once the tasks are there, before they are due.
+        """
         at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3 + due // 1500)
         list(self.facts("fire.received"))
         self.apply([spec(name, at=at.isoformat()) for name in self.names(due)])
         assert datetime.now(UTC) < at - timedelta(seconds=0.5), "the tasks were not made in time"
+        declared()
         time.sleep((at - datetime.now(UTC)).total_seconds() + 0.5)
         received = self.wait_for("fire.received", due)
         assert len({fact["fire_id"] for fact in received}) == due, "a fire was lost"

@@ -21,6 +21,8 @@ class Section:
         header: of its table.
         rows: of its table.
         plots: SVG documents by the name of their file, drawn below the table.
+        gates: ratios of neighbouring runs, by the gate that they are for.
+        recorded: CPU in units of the calibration, by what it was spent on.
     """
 
     title: str
@@ -28,9 +30,16 @@ class Section:
     header: Row
     rows: Sequence[Row]
     plots: dict[str, str] = field(default_factory=dict)
+    gates: dict[str, list[float]] = field(default_factory=dict)
+    recorded: dict[str, float] = field(default_factory=dict)
 
-    def text(self) -> str:
-        """Return it as Markdown, and write its plots beside the results."""
+    def text(self, *, is_result: bool = True) -> str:
+        """Return it as Markdown, and write its plots beside the results.
+
+        What is no result is marked, figure by figure, and draws no plot.
+        """
+        if not is_result:
+            return "\n\n".join([f"## {self.title}", self.about.strip(), table(self.header, map(unusable, self.rows))])
         parts = [f"## {self.title}", self.about.strip(), table(self.header, self.rows)]
         for name, drawing in self.plots.items():
             (FOLDER / name).write_text(drawing)
@@ -41,6 +50,11 @@ class Section:
 def table(header: Row, rows: Iterable[Row]) -> str:
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def unusable(row: Row) -> Row:
+    """Return a row whose figures say that they are no result; what stands first names them."""
+    return (row[0], *(f"{cell} (no result)" if re.search(r"\d", cell) else cell for cell in row[1:]))
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:

@@ -3,7 +3,7 @@
 import sys
 
 from turnkeeper.commands import App, Later, Panel
-from turnkeeper.console import run
+from turnkeeper.console import run_process
 
 _APPROVALS = Later("agent_runtime.cli.approvals:app", "Approvals: what waits for your decision.", Panel.TALK)
 PEOPLE = {
@@ -62,4 +62,4 @@ app = App("Conversations with agents, their turns, and what waits for your decis
 
 def main() -> None:
     """Run the command line."""
-    sys.exit(run(app, sys.argv[1:]))
+    sys.exit(run_process(app))

@@ -3,8 +3,6 @@
 What a command needs is imported when it is used: the table holds what help says of it.
 """
 
-import sys
-
 from turnkeeper import console
 from turnkeeper.commands import App, Later, Panel
 
@@ -96,4 +94,4 @@ def application() -> App:
 
 def main() -> int:
     """Run the command line; return the exit code."""
-    return console.run(application(), sys.argv[1:])
+    return console.run_process(application())

@@ -161,9 +161,10 @@ def test_a_preview_without_a_daemon_is_the_service_s(tmp_path: Path) -> None:
             request = wire.PreviewScheduleRequest(spec=wire.TaskSpec(**spec), count=13)
             getattr(request, "from").FromDatetime(T0)
             assert reads.read(home, "PreviewSchedule", request) == assembly.call(home, "PreviewSchedule", request)
-    home.config.write_text("[scheduler]\ntimezone = 'Atlantis'\n")
-    with pytest.raises(InvalidInput, match="Atlantis"):
-        reads.read(home, "PreviewSchedule", wire.PreviewScheduleRequest(spec=wire.TaskSpec(cron="0 9 * * *")))
+    for bad in ("'Atlantis'", "7"):
+        home.config.write_text(f"[scheduler]\ntimezone = {bad}\n")
+        with pytest.raises(InvalidInput, match="timezone"):
+            reads.read(home, "PreviewSchedule", wire.PreviewScheduleRequest(spec=wire.TaskSpec(cron="0 9 * * *")))
 
 
 async def test_without_a_time_explain_answers_for_the_newest_fire_there_was(rig: Rig, peer: Peer) -> None:

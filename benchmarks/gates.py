@@ -1,0 +1,85 @@
+"""What has to be reached, and what must not slip back: pure functions over what the parts measured."""
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+TITLE = "Gates"
+HEADER = ("gate", "ratio", "must be", "")
+ROOM = 0.25  # that CPU may rise over what was recorded: two runs on one machine differ by a tenth
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A ratio that has to be reached: at least, or, of what is to be small, at most."""
+
+    must: float
+    at_most: bool = False
+
+    def reached(self, ratio: float) -> bool:
+        """Tell whether a ratio reaches it."""
+        return ratio <= self.must if self.at_most else ratio >= self.must
+
+
+# By what a reader sees; all are medians of the ratios of neighbouring runs.
+GATES: dict[str, Gate] = {
+    **{
+        f"p99 lateness among {idle} idle tasks, APScheduler 3 / ours": Gate(4.0)
+        for idle in ("0", "100,000", "1,000,000")
+    },
+    **{
+        f"p50 / p99 lateness among {idle} idle tasks": Gate(0.5, at_most=True) for idle in ("0", "100,000", "1,000,000")
+    },
+    "5,000 due at once, ours / huey": Gate(2.5),
+    "5,000 due at once, ours / APScheduler 3": Gate(5.0),
+    "apply of 10,000, ours / APScheduler 3": Gate(25.0),
+    **{f"whole turns {n} at once, ours / stock saver": Gate(must) for n, must in ((1, 0.75), (8, 1.1), (64, 1.25))},
+    **{
+        f"checkpointer alone {n} at once, ours / stock saver": Gate(must) for n, must in ((1, 1.3), (8, 2.0), (64, 2.0))
+    },
+    **{f"{name} --help / import": Gate(0.7, at_most=True) for name in ("task-runner", "turnkeeper", "agent-runtime")},
+    "list with the daemon up / import": Gate(1.4, at_most=True),
+    "list with the daemon down / import": Gate(2.0, at_most=True),
+    "next --cron with the daemon down / import": Gate(2.0, at_most=True),
+}
+
+
+def rows_of(measured: Mapping[str, Sequence[float]]) -> dict[str, tuple[str, ...]]:
+    """Return the rows of the table of gates that were measured, each with its verdict."""
+    unknown = measured.keys() - GATES.keys()
+    assert not unknown, f"no gate is named {sorted(unknown)}"
+    rows = {}
+    for name, ratios in measured.items():
+        gate, middle = GATES[name], statistics.median(ratios)
+        bound = f"{'≤' if gate.at_most else '≥'} {gate.must:g}"
+        shown = f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        rows[name] = (name, shown, bound, "reached" if gate.reached(middle) else "missed")
+    return rows
+
+
+def merged(results: str, fresh: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return all rows of the table of gates: those of earlier results, with fresh ones in their place."""
+    section = re.search(rf"(?ms)^## {TITLE}$(.*?)(?=^## |\Z)", results)
+    lines = section[1].splitlines() if section else []
+    cells = [tuple(cell.strip() for cell in line.strip("| ").split(" | ")) for line in lines if line.startswith("| ")]
+    known = {row[0]: row for row in cells if row[0] in GATES} | dict(fresh)
+    return [known.get(name, (name, "not measured", "", "")) for name in GATES]
+
+
+def slipped(recorded: Mapping[str, float], now: Mapping[str, float], room: float = ROOM) -> list[str]:
+    """Return in words what takes more CPU than was recorded, by more than the room for noise.
+
+    Both are in units of the calibration of their own run. What was never recorded, and what was not measured, is named
+    too: neither says that all is well.
+    """
+    said = []
+    for name in sorted(recorded.keys() | now.keys()):
+        if name not in recorded or name not in now:
+            said.append(f"{name}: {'nothing is recorded' if name not in recorded else 'was not measured'}")
+        elif now[name] > recorded[name] * (1 + room):
+            rise = now[name] / recorded[name] - 1
+            said.append(
+                f"{name}: {now[name]:.4f} of the calibration, {rise:.0%} above the recorded {recorded[name]:.4f}"
+            )
+    return said
