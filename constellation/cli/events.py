@@ -69,9 +69,9 @@ def events(
             return
         chosen = Filter(kinds=frozenset(kind or ()), agent=agent, task=task, thread=thread, channel=channel, turn=turn)
         known = Known(**sources.stores.lookups())
-        show.all(_newest(_chosen(sources.read(wanted), known, chosen), limit))
+        show.all(_newest(_chosen(merge(sources.read(wanted)), known, chosen), limit))
         if follow:
-            show.all(_chosen([_followed(sources, to_us(now))], known, chosen))
+            show.all(_chosen(_followed(sources, to_us(now)), known, chosen))
     finally:
         show.close()
         sources.stores.close()
@@ -89,8 +89,8 @@ def _instant(text: str, show: "_Show", where: str) -> int:
     return to_us(at if at.tzinfo else at.replace(tzinfo=show.zone) if show.zone else at.astimezone())
 
 
-def _chosen(sources: Iterable[Iterator[Record]], known: Known, chosen: Filter) -> Iterator[Record]:
-    return (record for record in map(known.complete, merge(sources)) if chosen.takes(record))
+def _chosen(records: Iterator[Record], known: Known, chosen: Filter) -> Iterator[Record]:
+    return (record for record in map(known.complete, records) if chosen.takes(record))
 
 
 def _newest(records: Iterator[Record], limit: int) -> Iterator[Record]:

@@ -15,7 +15,8 @@ from constellation.cli import app
 from constellation.supervisor import markers
 from turnkeeper import console
 from turnkeeper.config.home import Home
-from turnkeeper.times import parse_rfc3339, to_us
+from turnkeeper.errors import EXIT_INTERRUPTED
+from turnkeeper.times import parse_rfc3339, rfc3339, to_us
 
 FIRE = "task-1@20261122T020000Z"
 AT = "2026-11-22T02:00:0{}Z"
@@ -243,3 +244,23 @@ def test_nothing_is_written(told: Home, capsys: Any) -> None:
     before = {path: path.stat().st_mtime_ns for path in told.root.rglob("*")}
     events(told, capsys=capsys)
     assert {path: path.stat().st_mtime_ns for path in told.root.rglob("*")} == before
+
+
+def test_what_happens_is_told_once_as_it_is_written(told: Home, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The clock that the command waits on writes the next lines, then interrupts it as a person does."""
+    path, looks = told.logs / "events-task-runner-2026-11-22.jsonl", iter(["task.paused", "task.resumed", ""])
+
+    def wait(_clock: object, _seconds: float) -> None:
+        if not (event := next(looks)):
+            raise KeyboardInterrupt
+        now = rfc3339(console.SystemClock().now())
+        line = {"at": now, "process": "task-runner", "pid": 7, "event": event, "task_id": "task-1"}
+        with path.with_name(f"events-task-runner-{now[:10]}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    monkeypatch.setattr("turnkeeper.clock.SystemClock.block", wait)
+    argv = ["--home", str(told.root), "--utc", "events", "--since", "2026-11-22T02:00:08Z", "--task", "nightly", "-f"]
+    assert console.run(app, argv) == EXIT_INTERRUPTED
+    told_lines = [line.partition("  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert told_lines[-2:] == ["the task runner paused task nightly.", "the task runner resumed task nightly."]
+    assert len(told_lines) == len(set(told_lines))

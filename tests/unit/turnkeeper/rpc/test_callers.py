@@ -146,6 +146,27 @@ async def test_what_changes_nothing_is_not_recorded(home: Home):
     assert (record["method"], record["subject"], record["via"]) == ("BackfillTask", "a", "unknown")
 
 
+async def test_an_act_that_waits_for_a_store_is_recorded_before_it_is_done(home: Home, monkeypatch: pytest.MonkeyPatch):
+    answering = Agrees._answering
+
+    def slow(agrees: Agrees, method: MethodDescriptor) -> Callable[..., Any]:
+        answer = answering(agrees, method)
+
+        async def once(request: Any, context: Any) -> Any:
+            while not acts(home, "act.asked"):  # as long as a store that somebody has locked
+                await SystemClock().sleep(0.005)
+            return await answer(request, context)
+
+        return once if method.name == "PauseTask" else answer
+
+    monkeypatch.setattr(Agrees, "_answering", slow)
+    async with serving(home, "task-runner") as (_, stub):
+        await call(
+            stub, "PauseTask", schedules_pb2.PauseTaskRequest(name="a"), Identity("my-bot/api/k1").metadata("PauseTask")
+        )
+    assert acts(home, "act.asked") == acts(home) == [("PauseTask", "my-bot/api/k1")]
+
+
 async def test_what_every_server_checks_of_a_request_is_checked_behind_the_door_too(home: Home):
     async with serving(home, "task-runner") as (agrees, stub):
         with pytest.raises(InvalidInput, match="is negative"):
