@@ -363,6 +363,22 @@ def test_a_task_is_named_by_the_beginning_of_its_name_if_no_other_begins_so(say:
     assert say("task", "show", "nothing-like-it")[0] == 3
 
 
+@pytest.mark.parametrize("group", ["task", "loop"])
+def test_tasks_and_loops_come_page_by_page_with_their_total(say: Any, group: str) -> None:
+    for hours in ("2h", "3h", "4h"):
+        say("loop", "create", hours, "look")
+    every = say(group, "list", "-o", "name")[1].split()
+    seen, cursor = list[str](), list[str]()
+    for _ in every:
+        code, said, error = say(group, "list", "-n", "1", "-o", "name", *cursor)
+        assert code == 0
+        seen += said.split()
+        cursor = ["--cursor", error.rpartition(" ")[2].strip()] if "--cursor" in error else []
+        assert f"{len(every)} in all, of which 1 are shown" in error or seen == every
+    assert (seen, cursor) == (every, [])
+    assert say(group, "list", "--cursor", "x")[0] == 2
+
+
 def test_every_command_takes_times_in_the_same_forms(say: Any) -> None:
     for option, time in (("--start", "tomorrow 9am"), ("--end", "in 9d"), ("--expires", "2h")):
         code, _, error = say("task", "edit", "digest", option, time)

@@ -19,7 +19,7 @@ import contextlib
 import errno
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 EXIT_FAILURE = 1
@@ -204,3 +204,20 @@ def meant(name: str, known: Iterable[str]) -> str:
     return (
         f"did you mean {spelled[close[0]]}?" if close else f"there are {', '.join(sorted(spelled.values())) or 'none'}"
     )
+
+
+def the_one(known: Sequence[str], given: str, what: str, *, see: str) -> str:
+    """Return the one name or id that is `given` or begins with it.
+
+    Raises:
+        NotFound: none does; says which may be meant, or `see`.
+        Conflict: several do.
+    """
+    named = [given] if given in known else [one for one in known if given and one.startswith(given)]
+    if not named:
+        hint = meant(given, known)
+        raise NotFound(f"no {what} {given[:80]!r}", hint=hint if hint.startswith("did you mean") else see)
+    if len(named) > 1:
+        what = f"{what.removesuffix('y')}ies" if what.endswith("y") else f"{what}s"
+        raise Conflict(f"{len(named)} {what} begin with {given!r}: {', '.join(named[:4])}", hint="give more of it")
+    return named[0]

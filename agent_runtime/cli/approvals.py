@@ -15,19 +15,10 @@ from agent_runtime.model import forms
 from agent_runtime.model.approval import DEEPEST_ARGS, EXPIRED, LONGEST_ARGS
 from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
 from turnkeeper.config import json_text
-from turnkeeper.console import (
-    CursorOption,
-    LimitOption,
-    Output,
-    OutputOption,
-    StatusOption,
-    note,
-    show_page,
-    show_record,
-    show_rows,
-)
+from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
@@ -57,9 +48,9 @@ def list_(
         str, typer.Option("--channel", help="Only those of this channel.", autocompletion=complete_channel)
     ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
-    status: StatusOption = "",
-    cursor: CursorOption = "",
-    limit: LimitOption = 1000,
+    status: terminal.StatusOption = "",
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List what waits for your decision: tool calls that a category does not grant, proposals, questions.
@@ -71,7 +62,7 @@ def list_(
     found = [to_json(one) for one in answer.interrupts]
     pending = [row for row in found if row["status"] == "pending"]
     footer = f"answer with: {resolve_command(pending[0])}" if pending else "nothing waits for you"
-    show_page(found, _COLUMNS, output, name_key="interrupt_id", page=answer, footer=footer)
+    terminal.show_page(found, _COLUMNS, output, name_key="interrupt_id", page=answer, footer=footer)
 
 
 @app.command("show")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_runtime.cli.rows import columns
+from agent_runtime.cli.rows import columns, show_cut
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
+from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows, status
-from turnkeeper.errors import EXIT_USAGE, NotFound, meant
+from turnkeeper.errors import EXIT_USAGE, the_one
 
 if TYPE_CHECKING:
     from agent_runtime.permissions.categories import Categories, CategoryEntry, Finding
@@ -40,12 +41,15 @@ _FINDINGS = columns("LEVEL WHERE WHAT")
 
 
 @app.command("list")
-def list_(output: OutputOption = Output.TABLE) -> None:
+def list_(
+    cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
     """List every category. For one that cannot be used, show what is wrong.
 
     Example: turnkeeper categories list -o wide
     """
-    show_rows([_row(entry) for entry in _load().all()], _COLUMNS, output, name_key="name")
+    rows = [_row(entry) for entry in _load().all()]
+    show_cut(rows, _COLUMNS, output, key="name", footer="", limit=limit, cursor=cursor)
 
 
 @app.command("show")
@@ -57,9 +61,7 @@ def show(
     Example: turnkeeper categories show catch-up-summary
     """
     entries = {entry.name: entry for entry in _load().all()}
-    if name not in entries:
-        raise NotFound(f"no category {name[:80]!r}", hint=meant(name, entries))
-    row = _row(entries[name])
+    row = _row(entries[the_one([*entries], name, "category", see=f"there are {', '.join(entries)}")])
     lines = [
         ("name", row["name"]),
         ("description", row["description"]),

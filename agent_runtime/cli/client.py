@@ -6,7 +6,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -16,7 +16,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
-from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, meant
+from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, the_one
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import ProcessLock, is_held
 
@@ -95,16 +95,37 @@ def find(found: Sequence[Row], key: str, given: str, what: str) -> Row:
         NotFound: none does.
         Conflict: several do.
     """
-    exact = [row for row in found if row[key] == given]
-    named = exact or [row for row in found if given and row[key].startswith(given)]
-    if not named:
-        hint = meant(given, (row[key] for row in found))
-        see = f"see: agent-runtime {what}s list"
-        raise NotFound(f"no {what} {given[:80]!r}", hint=hint if hint.startswith("did you mean") else see)
-    if len(named) > 1:
-        ids = ", ".join(row[key] for row in named[:4])
-        raise Conflict(f"{len(named)} {what}s begin with {given!r}: {ids}", hint="give more of the id")
-    return named[0]
+    named = the_one([row[key] for row in found], given, what, see=f"see: turnkeeper {what}s list")
+    return next(row for row in found if row[key] == named)
+
+
+def named(ask: Ask, method: str, request: Any) -> Any:
+    """Call a method about a page, or an entry of the memory, which may be named by the beginning of its name.
+
+    Raises NotFound with what may be meant, or Conflict where several begin so.
+    """
+    try:
+        return ask(method, request)
+    except NotFound as error:
+        if error.what.startswith("no page "):
+            known = [str(page.page_id) for page in _pages()]
+            given, request.page_id = request.page_id, the_one(known, request.page_id, "page", see=error.hint)
+            note(f"{given} stands for {request.page_id}")
+        elif error.what.startswith("no entry "):
+            wanted = wire.ListMemoryRequest(tier=request.tier, owner=request.owner)
+            known = sorted({entry.key for entry in read("ListMemory", wanted).entries})
+            given, request.key = request.key, the_one(known, request.key, "entry", see=error.hint)
+            note(f"{given} stands for {request.key}")
+        else:
+            raise
+        return ask(method, request)
+
+
+def _pages() -> Iterator[Any]:
+    request = wire.ListPagesRequest()
+    while found := read("ListPages", request).pages:
+        yield from found
+        request.after = found[-1].page_id
 
 
 def channel_named(given: str) -> str:

@@ -16,14 +16,14 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.rows import FOR_PEOPLE, columns
+from agent_runtime.cli.rows import FOR_PEOPLE, columns, show_cut
 from agent_runtime.daemon.__main__ import ENVIRONMENT
 from agent_runtime.model.mapping import parsed
 from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper.config.home import Home
-from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows
+from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
-from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, meant
+from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, the_one
 
 app = typer.Typer(help="Your own LangGraph graph, if turns run one.", rich_markup_mode=None)
 
@@ -231,13 +231,14 @@ def assistants() -> None:
 
 
 @assistants_app.command("list")
-def list_(output: OutputOption = Output.TABLE) -> None:
+def list_(cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE) -> None:
     """List what --graph may name: the graphs of config.toml, and its assistants, which are graphs with a configuration.
 
     Example: turnkeeper assistants list
     """
     rows = [_row(one) for one in _entries()]
-    show_rows(rows, _ENTRIES, output, name_key="name", footer="define one in config.toml: [assistants.NAME]")
+    footer = "define one in config.toml: [assistants.NAME]"
+    show_cut(rows, _ENTRIES, output, key="name", footer=footer, limit=limit, cursor=cursor)
 
 
 @assistants_app.command("show")
@@ -249,11 +250,9 @@ def show(
 
     Example: turnkeeper assistants show weekly
     """
-    found = next((one for one in _entries() if one.name == name), None)
-    if found is None:
-        known = [one.name for one in _entries()]
-        raise NotFound(f"no graph or assistant {name[:80]!r}", where="assistants", hint=meant(name, known))
-    row = _row(found)
+    entries = {one.name: one for one in _entries()}
+    known = f"there are {', '.join(entries)}"
+    row = _row(entries[the_one([*entries], name, "graph or assistant", see=known)])
     lines = [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in row.items() if text]
     show_record(row, output, name_key="name", lines=lines)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.rows import clipped, columns
+from agent_runtime.cli.rows import clipped, columns, show_cut
 from agent_runtime.mailbox import inbox as mailbox
 from agent_runtime.mailbox.outbox import send as put_out
 from agent_runtime.mailbox.pane import Pane
@@ -18,7 +18,7 @@ from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import LimitOption, Output, OutputOption, home, note, plain, show_rows
+from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, plain, show_rows
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.event_log import record_act
@@ -35,24 +35,29 @@ _INBOXES = columns(
 _ENVELOPES = columns(
     "PLACE FROM KIND AT THREAD +KEY=idempotency_key +NAME TEXT", text=lambda row: clipped(str(row["text"]), 60)
 )
+_MOST = 1_000_000
 _SET_ASIDE = columns("AGENT PLACE NAME AT REASON", reason=lambda row: clipped(str(row["reason"]), 100))
 
 
 @app.command("list")
-def list_(agent: AnyAgent = "", limit: LimitOption = 50, output: OutputOption = Output.TABLE) -> None:
+def list_(
+    agent: AnyAgent = "", cursor: CursorOption = "", limit: LimitOption = 50, output: OutputOption = Output.TABLE
+) -> None:
     """List the inboxes and their readers; with AGENT, list the envelopes that wait for it.
 
     Example: turnkeeper inbox list codex
     """
     place = _home()
     if agent:
-        rows = mailbox.envelope_rows(place, agent, limit)
-        show_rows(rows, _ENVELOPES, output, name_key="name", footer="" if rows else f"nothing waits for {agent}")
+        rows = mailbox.envelope_rows(place, agent, _MOST)
+        none = "" if rows else f"nothing waits for {agent}"
+        show_cut(rows, _ENVELOPES, output, key="name", footer=none, limit=limit, cursor=cursor)
         return
     inboxes = mailbox.inbox_rows(place)
     aside = sum(row["quarantined"] for row in inboxes)
     footer = f"{aside} in quarantine: turnkeeper inbox quarantine" if aside else ""
-    show_rows(inboxes, _INBOXES, output, name_key="agent", footer=footer or ("" if inboxes else "no inbox yet"))
+    footer = footer or ("" if inboxes else "no inbox yet")
+    show_cut(inboxes, _INBOXES, output, key="agent", footer=footer, limit=limit, cursor=cursor)
 
 
 @app.command("drain")
@@ -177,14 +182,16 @@ def send(
 
 
 @app.command("quarantine")
-def quarantine(agent: AnyAgent = "", output: OutputOption = Output.TABLE) -> None:
+def quarantine(
+    agent: AnyAgent = "", cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
     """List what was set aside, with the reason: envelopes for an agent, and what an agent in a terminal sent in vain.
 
     Example: turnkeeper inbox quarantine agent0
     """
     rows = mailbox.quarantine_rows(_home(), agent, refused=True)
     footer = "put one back with: turnkeeper inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
-    show_rows(rows, _SET_ASIDE, output, name_key="name", footer=footer)
+    show_cut(rows, _SET_ASIDE, output, key="name", footer=footer, limit=limit, cursor=cursor)
 
 
 @app.command("requeue")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.client import change, read
+from agent_runtime.cli.client import change, named, read
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -54,7 +54,7 @@ def get(
     Example: turnkeeper memory get bucket --channel general
     """
     tier, owner = _place_of(tier, channel, thread)
-    _show(to_json(read("GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
+    _show(to_json(named(read, "GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
 
 
 @app.command("put")
@@ -118,7 +118,7 @@ def forget(
     Example: turnkeeper memory forget bucket --channel general
     """
     tier, owner = _place_of(tier, channel, thread)
-    row = to_json(change("ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
+    row = to_json(named(change, "ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
     if output in FOR_PEOPLE:
         note(f"forgot {row['key']}, which said: {clipped(row['text'], 200)}")
     else:
@@ -130,7 +130,8 @@ def _write(method: str, key: str, text: str, place: tuple[str, str], output: Out
     if not key:
         raise InvalidInput("needs a key", where="KEY")
     said = sys.stdin.read() if text == "-" else text
-    answer: Any = change(method, wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said))
+    request = wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said)
+    answer: Any = named(change, method, request)
     row = to_json(answer)
     if output in FOR_PEOPLE:
         note(f"{row['key']} is remembered in the {row['tier']} memory")

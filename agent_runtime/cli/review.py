@@ -11,18 +11,8 @@ from agent_runtime.cli.client import Ask, change, complete_channel, find, read, 
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import (
-    CursorOption,
-    LimitOption,
-    Output,
-    OutputOption,
-    StatusOption,
-    console,
-    note,
-    plain,
-    show_page,
-    show_record,
-)
+from turnkeeper import console as terminal
+from turnkeeper.console import Output, OutputOption, console, note, plain, show_record
 from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(
@@ -76,9 +66,9 @@ _ITEMS = columns(
 def list_candidates(
     channel: OfChannel = "",
     everything: AlsoDecided = False,
-    status: StatusOption = "",
-    cursor: CursorOption = "",
-    limit: LimitOption = 1000,
+    status: terminal.StatusOption = "",
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the candidates that you have not decided, newest first.
@@ -89,7 +79,7 @@ def list_candidates(
     answer = read("ListCandidates", request)
     found = [to_json(one) for one in answer.candidates]
     footer = "decide with: turnkeeper candidates accept|reject ID" if found else "nothing is proposed"
-    show_page(found, _CANDIDATES, output, name_key="candidate_id", page=answer, footer=footer)
+    terminal.show_page(found, _CANDIDATES, output, name_key="candidate_id", page=answer, footer=footer)
 
 
 @app.command("show")
@@ -171,9 +161,9 @@ def _show_candidate(row: Row, output: Output, contradicted: Sequence[Row] = ()) 
 def list_deviations(
     channel: OfChannel = "",
     everything: AlsoDecided = False,
-    status: StatusOption = "",
-    cursor: CursorOption = "",
-    limit: LimitOption = 1000,
+    status: terminal.StatusOption = "",
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the contradictions of canonical pages that you have not decided, newest first.
@@ -186,7 +176,7 @@ def list_deviations(
     undecided = sum(row["lifecycle"] == "open" for row in found)
     decide = "turnkeeper deviations resolve ID --keep-canonical|--accept"
     footer = f"{undecided} open; decide with: {decide}" if undecided else "no deviation is open"
-    show_page(found, _DEVIATIONS, output, name_key="deviation_id", page=answer, footer=footer)
+    terminal.show_page(found, _DEVIATIONS, output, name_key="deviation_id", page=answer, footer=footer)
 
 
 @deviations_app.command("show")
@@ -243,9 +233,9 @@ def _show_deviation(row: Row, output: Output) -> None:
 def list_revalidation(
     page: Annotated[str, typer.Option("--page", help="Only items about this page or caused by it.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also items that no longer wait, with results.")] = False,
-    status: StatusOption = "",
-    cursor: CursorOption = "",
-    limit: LimitOption = 50,
+    status: terminal.StatusOption = "",
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the pages that wait to be compared with a source that changed; those that wait longest come first.
@@ -258,4 +248,4 @@ def list_revalidation(
     answer = read("ListRevalidation", request)
     footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"
     found = [to_json(item) for item in answer.items]
-    show_page(found, _ITEMS, output, name_key="item_id", page=answer, footer=footer)
+    terminal.show_page(found, _ITEMS, output, name_key="item_id", page=answer, footer=footer)

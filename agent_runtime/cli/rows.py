@@ -1,14 +1,16 @@
 """Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from agent_runtime.model.forms import OF_MIDDLEWARE, WAYS, Request, from_dict
 from agent_runtime.model.mapping import parsed
-from turnkeeper.console import Column, Output, when
+from turnkeeper.console import Column, Output, show_page, when
+from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 ID_DIGITS = 10
@@ -251,3 +253,18 @@ def instant(message: Any, field: str) -> str | None:
     """Return an instant of a message as RFC 3339, or None where it is not set."""
     at: datetime | None = getattr(message, field).ToDatetime(tzinfo=UTC) if message.HasField(field) else None
     return None if at is None else rfc3339(at)
+
+
+def show_cut(
+    rows: Sequence[Mapping[str, Any]],
+    shown: Sequence[Column],
+    output: Output,
+    *,
+    key: str,
+    footer: str,
+    limit: int,
+    cursor: str,
+) -> None:
+    """Print a page of a list that is read whole. Raises InvalidInput or Conflict for a cursor that leads nowhere."""
+    found, told = page_of(rows, key, limit=limit, cursor=cursor)
+    show_page(found, shown, output, name_key=key, page=SimpleNamespace(**told), footer=footer)

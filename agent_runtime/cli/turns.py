@@ -11,19 +11,9 @@ from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of, shown
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import (
-    CursorOption,
-    LimitOption,
-    Output,
-    OutputOption,
-    StatusOption,
-    console,
-    note,
-    show_page,
-    show_record,
-    show_rows,
-)
+from turnkeeper.console import Output, OutputOption, console, note, show_record, show_rows
 from turnkeeper.errors import NotFound
 
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
@@ -71,7 +61,7 @@ def list_(
     ] = "",
     follow: Annotated[bool, typer.Option("-w", "--follow", help="Show it again every two seconds.")] = False,
     cursor: Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")] = "",
-    limit: LimitOption = 50,
+    limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List turns, newest first.
@@ -163,9 +153,9 @@ def list_threads(
     channel: Annotated[
         str, typer.Option("--channel", help="Only threads of this channel.", autocompletion=complete_channel)
     ] = "",
-    status: StatusOption = "",
-    cursor: CursorOption = "",
-    limit: LimitOption = 50,
+    status: terminal.StatusOption = "",
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List threads, the one with the newest turn first.
@@ -179,11 +169,11 @@ def list_threads(
     plural = "s" if waiting > 1 else ""
     footer = f"{waiting} decision{plural} waiting: turnkeeper approvals list" if waiting else ""
     footer = footer if found else "no such threads"
-    show_page(found, _THREADS, output, name_key="thread_id", page=answer, footer=footer)
+    terminal.show_page(found, _THREADS, output, name_key="thread_id", page=answer, footer=footer)
 
 
 @threads_app.command("show")
-def show_thread(thread: ThreadId, limit: LimitOption = 20, output: OutputOption = Output.TABLE) -> None:
+def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: OutputOption = Output.TABLE) -> None:
     """Show a thread: where it stands, and its newest turns.
 
     Example: turnkeeper threads show task-5877fe71

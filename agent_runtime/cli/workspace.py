@@ -17,11 +17,12 @@ from typing import Annotated
 
 import typer
 
-from agent_runtime.cli.client import change, read
-from agent_runtime.cli.rows import FOR_PEOPLE, columns, lines_of
+from agent_runtime.cli.client import change, named, read
+from agent_runtime.cli.rows import FOR_PEOPLE, columns, lines_of, show_cut
 from agent_runtime.model.mapping import Row, to_json, to_message
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, bar, note, plain, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
@@ -45,22 +46,28 @@ def attach(
 
     Example: turnkeeper workspace attach garden plots.csv
     """
-    row = to_json(change("PutAttachment", read_file(page, file, name=name, content_type=content_type)))
+    row = to_json(named(change, "PutAttachment", read_file(page, file, name=name, content_type=content_type)))
     if output in FOR_PEOPLE:
         note(f"{row['name']} is attached to {row['page_id']}: {row['content_type']}, {row['size']} bytes")
     else:
         show_record(row, output, name_key="name", lines=[])
 
 
-def attachments(page: OfPage, output: OutputOption = Output.TABLE) -> None:
+def attachments(
+    page: OfPage,
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 1000,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """List the attachments of a page.
 
     Example: turnkeeper workspace attachments garden
     """
-    found = read("ListAttachments", wire.ListAttachmentsRequest(page_id=page)).attachments
-    rows = [to_json(one) for one in found]
+    request = wire.ListAttachmentsRequest(page_id=page, limit=limit, cursor=cursor)
+    answer = named(read, "ListAttachments", request)
+    rows = [to_json(one) for one in answer.attachments]
     footer = "" if rows else f"it has no attachments; to add one: turnkeeper workspace attach {page} FILE"
-    show_rows(rows, _ATTACHMENTS, output, name_key="name", footer=footer)
+    terminal.show_page(rows, _ATTACHMENTS, output, name_key="name", page=answer, footer=footer)
 
 
 def attachment(
@@ -76,7 +83,7 @@ def attachment(
 
     Example: turnkeeper workspace attachment garden plots.csv --to plots.csv
     """
-    found = read("GetAttachment", wire.GetAttachmentRequest(page_id=page, name=name))
+    found = named(read, "GetAttachment", wire.GetAttachmentRequest(page_id=page, name=name))
     if to is not None:
         _write_new(to, found.data)
     elif not sys.stdout.isatty():
@@ -427,6 +434,8 @@ def list_(
     origin: Annotated[
         str, typer.Option("--origin", help="Only pages of this origin: authored, imported, agent-produced or observed.")
     ] = "",
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the pages of the workspace.
@@ -442,7 +451,7 @@ def list_(
         if tag or lifecycle or origin
         else "no pages; put one: turnkeeper workspace put NAME --file FILE"
     )
-    show_rows(rows, _PAGES, output, name_key="page_id", footer="" if rows else none)
+    show_cut(rows, _PAGES, output, key="page_id", footer="" if rows else none, limit=limit, cursor=cursor)
 
 
 @app.command("show")
@@ -451,7 +460,7 @@ def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
 
     Example: turnkeeper workspace show garden
     """
-    _show(to_json(read("GetPage", wire.GetPageRequest(page_id=page))), output)
+    _show(to_json(named(read, "GetPage", wire.GetPageRequest(page_id=page))), output)
 
 
 @app.command("put")

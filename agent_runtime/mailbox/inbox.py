@@ -23,7 +23,7 @@ from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, check_agent
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
 from turnkeeper.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.storage.locking import ReaderLock, reader_of
@@ -45,7 +45,9 @@ def existing(home: Home, agent: str) -> Path:
     """Return an agent's folder. Raises NotFound where nothing was ever put for it, InvalidInput for no name."""
     folder = home.inbox(agent)
     if not folder.is_dir():
-        raise NotFound(f"{agent} has no inbox", where=str(folder), hint="see: turnkeeper inbox list")
+        hint = meant(agent, agents_with_inboxes(home))
+        see = hint if hint.startswith("did you mean") else "see: turnkeeper inbox list"
+        raise NotFound(f"{agent} has no inbox", where=str(folder), hint=see)
     return folder
 
 

@@ -1,7 +1,9 @@
 """`loop`: prompts that run again and again, made from few words: an interval, a cron expression or neither."""
 
 import sys
+from collections.abc import Mapping
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +18,7 @@ from task_runner.model.fields import SCHEDULES
 from task_runner.model.words import read_words, schedule_of
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
+from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import parse_duration
 
 _REFRESH_S = 1.0
@@ -173,13 +176,16 @@ def _loop(chosen: Runner, name: str) -> Any:
 def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every second.")] = False,
+    cursor: console.CursorOption = "",
+    limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """List loops, next to fire first.
 
     Example: turnkeeper loop list --watch
     """
-    show_again(lambda now: _show(now, output, ended=all_), watch=watch, every_s=_REFRESH_S)
+    cut = {"limit": limit, "cursor": cursor}
+    show_again(lambda now: _show(now, output, cut, ended=all_), watch=watch, every_s=_REFRESH_S)
 
 
 def loop_row(task: Any) -> dict[str, Any]:
@@ -190,7 +196,7 @@ def loop_row(task: Any) -> dict[str, Any]:
     return row | {"mode": mode, "iteration": task.iteration if paced else task.fires}
 
 
-def _show(now: datetime, output: console.Output, *, ended: bool) -> None:
+def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ended: bool) -> None:
     answer = runner().call("ListTasks", wire.ListTasksRequest())
     loops = [task for task in answer.tasks if is_loop(task)]
     rows = [loop_row(task) for task in loops if ended or task.state not in _ENDED]
@@ -199,9 +205,10 @@ def _show(now: datetime, output: console.Output, *, ended: bool) -> None:
     notes = [f"{len(rows)} loop{'' if len(rows) == 1 else 's'}", *([f"{hidden} ended: --all"] if hidden else [])]
     notes.append(up_since(answer))
     notes += [f"{row['id']} is {row['put_off']}" for row in rows if row["put_off"]][:3]
-    console.show_rows(
-        rows, [*_COLUMNS[:5], left_column(now), *_COLUMNS[5:]], output, name_key="id", footer=" · ".join(notes)
-    )
+    shown, told = page_of(rows, "id", **cut)
+    named = [*_COLUMNS[:5], left_column(now), *_COLUMNS[5:]]
+    page, footer = SimpleNamespace(**told), " · ".join(notes)
+    console.show_page(shown, named, output, name_key="id", page=page, footer=footer)
 
 
 _COLUMNS = [

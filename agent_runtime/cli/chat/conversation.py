@@ -13,19 +13,9 @@ from agent_runtime.cli.client import change, channel_named, complete_channel, re
 from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command, waiting_line
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import (
-    CursorOption,
-    LimitOption,
-    Output,
-    OutputOption,
-    console,
-    note,
-    plain,
-    show_page,
-    show_rows,
-    status,
-)
+from turnkeeper.console import Output, OutputOption, console, note, plain, show_rows, status
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
 from turnkeeper.times import parse_duration
@@ -47,7 +37,9 @@ _COLUMNS = columns(
 
 
 @app.command("list")
-def list_(cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE) -> None:
+def list_(
+    cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
     """List the channels that have a conversation, and how many decisions wait in each.
 
     Example: turnkeeper conversation list
@@ -57,12 +49,12 @@ def list_(cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOp
     counts = {name: sum(row[name] for row in rows) for name in ("waiting", "proposed", "deviations")}
     footer = waiting_line(**counts)
     footer = footer if rows else "no conversations yet"
-    show_page(rows, _COLUMNS, output, name_key="channel", page=answer, footer=footer)
+    terminal.show_page(rows, _COLUMNS, output, name_key="channel", page=answer, footer=footer)
 
 
 @app.command("show")
 def show(
-    channel: Channel, follow: Follow = False, limit: LimitOption = 50, output: OutputOption = Output.TABLE
+    channel: Channel, follow: Follow = False, limit: terminal.LimitOption = 50, output: OutputOption = Output.TABLE
 ) -> None:
     """Show a channel's conversation, oldest turn first: triggers, messages, tool calls and proposals.
 

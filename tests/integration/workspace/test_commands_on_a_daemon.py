@@ -259,9 +259,18 @@ def test_turns_of_all_channels_come_page_by_page_with_their_total(ar: Commands) 
         (("candidates", "list", "--all"), "candidate_id"),
         (("deviations", "list", "--all"), "deviation_id"),
         (("revalidation", "list", "--all"), "item_id"),
+        (("workspace", "list"), "page_id"),
+        (("workspace", "attachments", "paged"), "name"),
+        (("categories", "list"), "name"),
+        (("assistants", "list"), "name"),
+        (("inbox", "list"), "agent"),
+        (("inbox", "quarantine"), "name"),
     ],
 )
 def test_each_list_comes_page_by_page(ar: Commands, fire: Fire, argv: tuple[str, ...], key: str) -> None:
+    if argv[0] == "workspace":
+        ar("workspace", "put", "paged", "--body", "One.")
+        ar("workspace", "put", "paged-too", "--body", "Two.")
     if not ar.json("candidates", "list", "--all"):
         fire("paged", "search: garden, then remember: one thing", channel="paged")
         ar("send", "paged", "remember: another thing", "--new", "--wait")
@@ -276,6 +285,27 @@ def test_each_list_comes_page_by_page(ar: Commands, fire: Fire, argv: tuple[str,
         cursor = ["--cursor", ar.err.rpartition(" ")[2].strip()]
     assert seen == every
     assert (len(every) > 1) >= (key in {"thread_id", "channel"})
+
+
+def test_a_page_and_an_entry_are_named_by_the_beginning_of_their_names(ar: Commands) -> None:
+    ar("workspace", "put", "zebra-crossing", "--body", "White and black.")
+    assert "White and black" in ar("workspace", "show", "zebra")
+    assert "zebra stands for zebra-crossing" in ar.err
+    ar("workspace", "show", "zebra-crosing", code=3)
+    assert "did you mean zebra-crossing?" in ar.err
+    ar("workspace", "put", "zebra-herd", "--body", "Many.")
+    ar("workspace", "show", "zebra", code=4)
+    assert "2 pages begin with 'zebra': zebra-crossing, zebra-herd" in ar.err
+    ar("memory", "put", "quagga", "extinct", "--tier", "workspace")
+    assert ar.json("memory", "get", "qua", "--tier", "workspace")["text"] == "extinct"
+    ar("memory", "get", "quaga", "--tier", "workspace", code=3)
+    assert "did you mean quagga?" in ar.err
+    ar("memory", "update", "qua", "no more", "--tier", "workspace")
+    ar("memory", "forget", "qua", "--tier", "workspace")
+    assert "forgot quagga" in ar.err
+    assert ar.json("categories", "show", "catch")["name"] == "catch-up-summary"
+    ar("inbox", "list", "agemt0", code=3)
+    assert "did you mean agent0?" in ar.err
 
 
 @pytest.mark.parametrize(
