@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from task_runner.dispatcher.dispatcher import key_of
 from task_runner.model.task import TaskState
 from task_runner.scheduler import firing
 from task_runner.scheduler.planning import complete_request
-from task_runner.store.rows import Key, Outgoing
-from task_runner.store.schema import metadata
+from task_runner.service import changes
+from task_runner.store.rows import DueTask, Key, Outgoing
+from task_runner.store.schema import fires, metadata, tasks
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.machine import POLICY, WHEN, RunnerMachine
 from tests.integration.runner.scripted_runtime import Peer
@@ -25,6 +26,7 @@ from tests.integration.runner.task_machine import SECOND
 from tests.integration.runner.test_state_machines import FEW
 from tests.support.clock import look_again
 from tests.support.postgres import Server
+from turnkeeper.times import to_us
 
 PLAIN = st.fixed_dictionaries(
     {
@@ -191,21 +193,23 @@ def _all_of(world: LongWorld) -> dict[str, Any]:
     return tables | {"told": world.told, "sent": world.sent, "receipts": receipts, "turns": world.peer.turns}
 
 
-@pytest.fixture
-def other(postgres_server: Server | None) -> Iterator[Any]:
-    made = open_store(postgres_server.create() if postgres_server else "sqlite://")
-    yield made
-    made.dispose()
+@pytest.fixture(scope="module")
+def stores(postgres_server: Server | None) -> Iterator[tuple[Any, Any]]:
+    """Two stores in which all that is done is done to both, so that they number their rows alike."""
+    one, other = (open_store(postgres_server.create() if postgres_server else "sqlite://") for _ in range(2))
+    yield one, other
+    one.dispose()
+    other.dispose()
 
 
-def test_both_ways_decide_the_same(engine: Any, other: Any) -> None:
-    TwoWays.engine, TwoWays.other, ShortWorld.short = engine, other, 0
+def test_both_ways_decide_the_same(stores: tuple[Any, Any]) -> None:
+    (TwoWays.engine, TwoWays.other), ShortWorld.short = stores, 0
     fall_due()
-    assert ShortWorld.short > 20, "hardly anything took the short way"
-    run_state_machine_as_test(TwoWays, settings=type(FEW)(FEW, max_examples=8))
+    assert ShortWorld.short > 8, "hardly anything took the short way"
+    run_state_machine_as_test(TwoWays, settings=type(FEW)(FEW, max_examples=4))
 
 
-@settings(FEW, max_examples=25)
+@settings(FEW, max_examples=12)
 @given(when=WHEN, rounds=st.lists(st.fixed_dictionaries(ROUND), min_size=3, max_size=6))
 def fall_due(when: Any, rounds: list[dict[str, Any]]) -> None:
     life = TwoWays()
@@ -213,6 +217,107 @@ def fall_due(when: Any, rounds: list[dict[str, Any]]) -> None:
     for each in rounds:
         life.the_next_falls_due(**each)
         life.both_ways_come_to_the_same()
+
+
+def _edited(world: Any) -> None:
+    world.edit(every="60s", prompt="other words")
+
+
+def _paused(world: Any) -> None:
+    world.run(lambda s: changes.stop(s, "digest", TaskState.PAUSED, "", world.now))
+
+
+def _run_by_hand(world: Any) -> None:
+    world.run(lambda s: changes.run_now(s, "digest", "r1", world.now))
+
+
+def _a_minute_late(world: Any) -> None:
+    world.now += 60 * SECOND
+
+
+def _too_late(world: Any) -> None:
+    world.now += 11 * SECOND
+
+
+def _fired_before_the_clock_went_back(world: Any) -> None:
+    known = world.each[1].known
+    world.now += 60 * SECOND
+    world.tick()
+    world.now -= 60 * SECOND
+    world.stepped_back = True
+    world.each[1].known = known
+
+
+def _tried_again_in_one_second(world: Any) -> None:
+    world.now -= SECOND
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        _edited, _paused, _run_by_hand, _a_minute_late, _too_late, _fired_before_the_clock_went_back,
+        _tried_again_in_one_second,
+    ],
+)  # fmt: skip
+def test_what_was_prepared_is_void_once_it_is_not_what_planning_comes_to(stores: tuple[Any, Any], then: Any) -> None:
+    world: Any = Both(LongWorld(stores[0]), ShortWorld(stores[1]))
+    ShortWorld.short = 0
+    world.create(every="60s", grace="10s")
+    world.connect()
+    world.prepare()
+    (prepared,) = world.each[1].known.values()
+    now = world.now
+    world.now += 60 * SECOND
+    task = DueTask(task_id=world.task_id, revision=1, cursor_us=prepared.cursor_us, alone=True)
+    assert prepared.goes(task, to_us(world.now))
+    if then in {_edited, _paused}:  # a moment before
+        world.now -= SECOND
+    then(world)
+    if then in {_edited, _paused}:
+        world.now += SECOND
+    for _ in range(2):
+        world.tick()
+        long, short = (_all_of(each) for each in world.each)
+        assert long == short
+    for changed in (
+        task._replace(alone=False), task._replace(revision=2), task._replace(cursor_us=task.cursor_us - 1),
+    ):  # fmt: skip
+        assert not prepared.goes(changed, to_us(now + 60 * SECOND))
+    for seconds, goes in ((59.999999, False), (60, True), (70, True), (70.000001, False)):
+        assert prepared.goes(task, to_us(now + seconds * SECOND)) is goes
+
+
+CHANGES: list[Any] = [
+    update(tasks).values(state="paused"),
+    update(tasks).values(rewound_us=1),
+    update(fires).values(is_open=True),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_task_that_takes_a_decision_is_read_as_such_with_what_is_due(engine: Any, change: Any) -> None:
+    world = World(engine)
+    world.create(every="60s")
+    world.run(lambda s: changes.run_now(s, "digest", "r1", world.now))
+
+    def alone(*first: Any) -> list[bool]:
+        for each in first:
+            with engine.begin() as connection:
+                connection.execute(each)
+        due = world.run(lambda session: session.tasks.due_tasks(world.now + 60 * SECOND, 10))
+        return [bool(each.alone) for each in due]
+
+    assert alone(update(fires).values(is_open=False, ready_us=None)) == [True]
+    assert alone(change) == [False]
+
+
+def test_a_later_time_that_is_due_ends_the_one_that_was_prepared(engine: Any) -> None:
+    world = ShortWorld(engine)
+    world.create(every="60s", grace="5m")
+    world.prepare()
+    (prepared,) = world.known.values()
+    assert prepared is not None
+    assert prepared.until_us - prepared.from_us == 59_999_999
 
 
 async def test_what_is_handed_over_after_the_stream_broke_goes_with_the_next(rig: Rig, peer: Peer) -> None:
