@@ -6,7 +6,6 @@ Functions of an open connection: they are parts of the transactions of :class:`a
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -15,9 +14,10 @@ from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.permissions import exceptions as rules
 from agent_runtime.permissions.exceptions import ForTask, StandingException
+from agent_runtime.store import records
 from agent_runtime.store.schema import exceptions, interrupts, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, interrupts_of
-from agent_runtime.store.turn_writes import settle_interrupt
+from agent_runtime.store.turn_writes import ask_again, settle_interrupt
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 from turnkeeper.storage.statements import storable
 from turnkeeper.times import to_us
@@ -107,7 +107,9 @@ def give(
     row = rules.row_of(asked, turn, wanted) | {"given_by": by, "given_at_us": to_us(at)}
     blank = {"uses": 0, "ended_by": "", "ended_why": ""}
     added = connection.execute(insert(exceptions).values(row | blank).returning(exceptions.c.number))
-    _mark(connection, asked.interrupt_id, added.scalar_one())
+    number = added.scalar_one()
+    _mark(connection, asked.interrupt_id, number)
+    records.put_exception(connection, at, get(connection, number))
 
 
 def _mark(connection: Connection, interrupt_id: str, number: int) -> None:
@@ -124,21 +126,24 @@ def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[
         live = update(exceptions).where(exceptions.c.number == number, exceptions.c.ended_at_us.is_(None))
         gone = live.values(ended_at_us=to_us(at), ended_by=by, ended_why=storable(why))
         if connection.execute(gone).rowcount:
-            _ask_about(connection, number)
+            _ask_about(connection, number, at)
             ended.append(get(connection, number))
+            records.put_exception(connection, at, ended[-1])
     return ended
 
 
-def _ask_about(connection: Connection, number: int) -> None:
+def _ask_about(connection: Connection, number: int, at: datetime) -> None:
     waiting = select(turns.c.turn_id).where(turns.c.status == "interrupted")
-    unused = update(interrupts).where(
+    unused = select(interrupts.c.interrupt_id).where(
         interrupts.c.exception == number,
         interrupts.c.message == f"{rules.ALLOWED_BY}{number}",
         interrupts.c.applied.is_(False),
         interrupts.c.turn_id.in_(waiting),
     )
-    nothing: dict[str, Any] = {"decision": "", "message": "", "decided_by": "", "resolved_at_us": None, "exception": 0}
-    connection.execute(unused.values(status="pending", **nothing))
+    found = connection.execute(unused).scalars().all()
+    ask_again(connection, found, "", at)
+    for one in found:
+        _mark(connection, one, 0)
 
 
 def of_task(connection: Connection, task_id: str = "") -> list[StandingException]:

@@ -9,7 +9,8 @@ from agent_runtime.model.approval import canonical
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
-from agent_runtime.store.schema import audit, interrupts, turns
+from agent_runtime.permissions.exceptions import StandingException
+from agent_runtime.store.schema import audit, exceptions, interrupts, turns
 from turnkeeper.storage.chain import digest
 from turnkeeper.storage.statements import storable
 from turnkeeper.times import to_us
@@ -17,7 +18,7 @@ from turnkeeper.times import to_us
 
 def known(connection: Connection, at: datetime) -> dict[str, int]:
     """Return up to where turns and decisions are that have no record."""
-    newest = {"turn": turns.c.number, "decision": interrupts.c.number}
+    newest = {"turn": turns.c.number, "decision": interrupts.c.number, "exception": exceptions.c.number}
     return {
         "candidate": to_us(at),
         **{kind: connection.execute(select(func.max(column))).scalar() or 0 for kind, column in newest.items()},
@@ -61,6 +62,23 @@ def put_decisions(connection: Connection, at: datetime, decided: Iterable[Interr
         for one in decided
     ]
     audit.append(connection, at, facts)
+
+
+def put_exception(connection: Connection, at: datetime, one: StandingException) -> None:
+    """Record a standing exception that an author gave, or how it ended."""
+    fact = {
+        "kind": "exception",
+        "exception": one.number,
+        "task": one.task_id,
+        "tool": one.tool,
+        "args_hash": one.args_hash,
+        "any_value_hash": digest(one.any_value_json),
+        "category_hash": digest(one.category_json),
+        "by": one.given_by,
+        "ended_hash": digest(one.ended_why),
+        "ended_by": one.ended_by,
+    }
+    audit.append(connection, at, [fact])
 
 
 def put_verdict(connection: Connection, at: datetime, candidate_id: str, verdict: str, text: str, by: str) -> None:

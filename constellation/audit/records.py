@@ -72,6 +72,14 @@ TABLES = {
             "the decision about approval",
         ),
         Table(
+            "exception",
+            "exception",
+            "SELECT number, number, coalesce(ended_at_us, given_at_us), task_id, tool, args_hash, any_value_json,"
+            " category_json, given_by, ended_why, ended_by FROM exceptions",
+            ("task", "tool", "args_hash", "any_value_hash", "category_hash", "by", "ended_hash", "ended_by"),
+            "the standing exception",
+        ),
+        Table(
             "candidate",
             "candidate",
             "SELECT candidate_id, decided_at_us, decided_at_us, lifecycle, decided_by, body"

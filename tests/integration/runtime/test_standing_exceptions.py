@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from langchain_core.tools import StructuredTool
 
 from agent_runtime.permissions.exceptions import TaskNow
 from agent_runtime.turns.exceptions import StandingExceptions
+from constellation.audit.records import differences, records
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field, _noted, _of_node
 from tests.integration.runtime.harness import STATES
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
+from turnkeeper.storage import sqlite_files
 
 NOTE = calls(("note", {"text": "x"}))
 PlaceOf = Callable[[Path], Path | str]
@@ -246,6 +249,11 @@ async def test_a_use_that_was_not_carried_out_yet_is_taken_back_with_the_excepti
     await bench.crash()
     await bench.rest()
     assert (bench.noted, len(await bench.pending())) == (["x"], 1)
+    if isinstance(bench.place, Path):
+        with sqlite_files.reading(bench.place) as snapshot:
+            assert list(differences(snapshot, "agent-runtime")) == []
+            kinds = Counter(json.loads(one["body"])["kind"] for one in records(snapshot, "agent-runtime"))
+        assert (kinds["exception"], kinds["decision"]) == (2, 3), "given and ended; approved, used and taken back"
 
 
 async def test_a_use_survives_a_crash_and_has_its_effect_once(bench: Excepted) -> None:
