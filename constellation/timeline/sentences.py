@@ -84,7 +84,8 @@ SENTENCES = {
     "agent.wrote": "{agent} used {scope} in turn {turn_id}[ of task {task}][: {kind}][ {candidate_id}][ {page_id}].",
     "interrupt.raised": "the agent runtime asked the author, in turn {turn_id}[ of task {task}], about {tool}"
     "[, which needs {missing_scope}]; the question is {interrupt_id}.",
-    "interrupt.resolved": f"the author answered {_ASKED} with {{decision}}[, by {{via}}].",
+    "interrupt.resolved": f"the author answered {_ASKED} with {{decision}}[, as standing exception {{exception}}]"
+    "[, by {via}].",
     "interrupt.refused": f"the graph refused the answer to {_ASKED}, and asks again[: {{error}}].",
     "interrupt.reminded": f"the agent runtime reminded the author of {_ASKED}.",
     "interrupt.escalated": f"the agent runtime raised an alert about {_ASKED}.",
