@@ -34,6 +34,7 @@ from benchmarks import (
     bench_cpu,
     bench_fires,
     bench_long_thread,
+    bench_memory,
     bench_next_fire,
     bench_store,
     bench_turns,
@@ -159,6 +160,11 @@ def long_thread(_times: int) -> Section:
     return Section(title=THREAD, about=about, header=("of 500 turns on one thread", ""), rows=rows)
 
 
+def memory(_times: int) -> Section:
+    rows = bench_memory.rows(list(bench_memory.measure()))
+    return Section(title=MEMORY, about=ABOUT_MEMORY, header=bench_memory.HEADER, rows=rows)
+
+
 def machine() -> dict[str, object]:
     packages = ("apscheduler", "huey", "grpcio", "langgraph")
     return {name: version(name) for name in packages} | {
@@ -170,6 +176,7 @@ def machine() -> dict[str, object]:
 
 
 NEXT, ENVELOPES, TURNS, THREAD = "Next fire of a cron expression", "Bus", "Turns a second", "Long thread"
+MEMORY = "Memory and open files"
 # Each part's title, what it does, and how often it does it by default.
 PARTS: dict[str, tuple[str, Part, int]] = {
     "commands": (bench_commands.COMMANDS, bench_commands.commands, 5),
@@ -183,6 +190,7 @@ PARTS: dict[str, tuple[str, Part, int]] = {
     "next": (NEXT, next_fire, 1),
     "bus": (ENVELOPES, bus, 1),
     "thread": (THREAD, long_thread, 1),
+    "memory": (MEMORY, memory, 1),
 }
 HEADER = """# Results
 
@@ -199,6 +207,11 @@ ABOUT_TURNS = """
 An agent with one tool call, each turn on a thread of its own, so many at once. Bare LangGraph without a checkpointer,
 with its stock AsyncSqliteSaver, with our saver (all synced at every commit and waited for between steps), and our whole
 runtime in one process: envelope, turn table, guard, checkpoints, conversation, events.
+"""
+ABOUT_MEMORY = """
+Both real daemons and the offline model; tasks of the category `catch-up-summary` that are due once, 500 at a time. The
+daemons are looked at when the turns of a wave are over. What grows at first is what SQLite keeps of its files, 16 MB
+for a store and 4 MB for each of three connections to the checkpoints, and what Python's heap needs at its busiest.
 """
 if __name__ == "__main__":
     sys.exit(main())

@@ -79,8 +79,10 @@ class Ours:
         self._read: dict[Path, int] = {}
         self._names = 0
 
-    def start(self, module: str, process: str, *, wait: bool = True) -> "subprocess.Popen[bytes]":
-        daemon = subprocess.Popen([sys.executable, "-m", module, str(self.home.root)], stdout=subprocess.DEVNULL)
+    def start(self, module: str, process: str, *, wait: bool = True, flag: str = "") -> "subprocess.Popen[bytes]":
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", module, *([flag] if flag else []), str(self.home.root)], stdout=subprocess.DEVNULL
+        )
         self._daemons.append(daemon)
         while wait and not is_serving(self.home.socket(process)):
             assert daemon.poll() is None, f"{module} ended"

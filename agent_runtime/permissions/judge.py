@@ -163,6 +163,8 @@ def intersect(grant: Category, now: Category | None) -> Category:
 
     Narrowing acts at once; widening waits for a new grant. The result never holds more than `grant`.
     """
+    if now == grant:
+        return grant
     if now is None:
         now = Category(name=grant.name, outside=grant.outside, seconds=grant.seconds)
     common: dict[str, Any] = {name: getattr(grant, name) & getattr(now, name) for name in GRANTS if name != "network"}

@@ -39,12 +39,13 @@ async def watch_turns(
     await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
     while True:
         closing, news, since = is_closing(), store.events.next(), after
-        for event in await store.read(lambda connection, since=since: turn_reads.events_after(connection, since)):  # type: ignore[misc]
+        found = await store.look(turn_reads.events_after, since)
+        for event in found:
             after = event.sequence
             yield event_message(event, store.incarnation)
         if closing:
             return
-        if after == since:
+        if len(found) < turn_reads.LARGEST_PAGE:
             await news.wait()
 
 

@@ -23,7 +23,7 @@ def open_database(place: Path | str, *, read_only: bool = False) -> Database:
     """
     if read_only and isinstance(place, Path) and not place.exists():
         raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
-    return Database(place, migrations=MIGRATIONS, read_only=read_only)
+    return Database(place, migrations=MIGRATIONS, read_only=read_only, inline=not read_only)
 
 
 def get_meta(connection: Connection, key: str) -> str:

@@ -110,6 +110,10 @@ class Store:
         """Run a query: a function of an open connection, with these arguments."""
         return await self._database.run(lambda connection: work(connection, *args, **kwargs))
 
+    async def look(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a quick query as :meth:`read` does, where it can be on the caller's thread; it waits for no change."""
+        return await self._database.look(lambda connection: work(connection, *args, **kwargs))
+
     async def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
 
@@ -126,7 +130,7 @@ class Store:
 
     async def facts(self, asked: Incoming, thread_id: str, key: str = "") -> Facts:
         """Return what the turn table knows that bears on `asked`; the checkpoint's part is left as it is."""
-        return await self.read(turn_reads.read_facts, asked, thread_id, key, self.clock.now())
+        return await self.look(turn_reads.read_facts, asked, thread_id, key, self.clock.now())
 
     @_transaction
     def begin(self, connection: Connection, at: datetime, trigger: Trigger) -> TurnRecord:
@@ -373,9 +377,11 @@ class Store:
         one sentence, for failed and cancelled. `said` is all that the turn said, with its tokens, where that is known.
         By `wakeup_tool` the turn asks for its next iteration.
         """
-        if said is not None:
-            self._record(connection, at, _turn(connection, turn_id), said, cancelled=True)
         turn = _turn(connection, turn_id)
+        if said is not None:
+            self._record(connection, at, turn, said, cancelled=True)
+            counted = said[1] != (turn.tokens_in, turn.tokens_out)
+            turn = _turn(connection, turn_id) if counted else turn
         ends_well = state == "succeeded" and not turn_reads.is_cancelled(connection, turn_id)
         vain = turn_writes.misasked(connection, turn, wakeup_tool) if ends_well else ""
         return self._end(connection, at, turn, state, error or vain)

@@ -68,7 +68,7 @@ class Intervals:
         self._running[turn.turn_id] = task
         seconds, in_time = context.category.seconds, {task}
         try:
-            if await self._store.read(is_cancelled, turn.turn_id):
+            if await self._store.look(is_cancelled, turn.turn_id):
                 _cancel(task)  # stored after the decision to run was made
             in_time, _ = await asyncio.wait([task], timeout=seconds + OVERDUE_S)
         except asyncio.CancelledError:  # the process is to stop and would wait no longer; the next one goes on
@@ -89,9 +89,9 @@ class Intervals:
         category = self._narrowing.begin(turn.turn_id, turn.grant)
         await self._pin(turn, category)
         with_handoffs = turn.turn_id in self._store.with_handoffs
-        handoffs = await self._store.read(handoffs_of, turn.turn_id) if with_handoffs else []
+        handoffs = await self._store.look(handoffs_of, turn.turn_id) if with_handoffs else []
         fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
-        asked = [] if fresh else await self._store.read(asked_in_turn, turn)
+        asked = [] if fresh else await self._store.look(asked_in_turn, turn)
         copied: dict[str, Any] = {name: getattr(turn, name) for name in _COPIED}
         return TurnContext(
             **copied,

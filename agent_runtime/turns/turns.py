@@ -113,6 +113,7 @@ class Notifier:
         return "" if code == 0 else f"exit status {code}"
 
 
+PRUNING_S = 0.05  # how long an end waits before it asks again for what was put off
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
 MOST_OUTSIDE = 20  # tries where the machine fails what a graph calls: a minute and a half; our own stores: for ever
 _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
@@ -152,6 +153,7 @@ class Turns:
         self._waits = parts.waits
         self._exceptions = parts.exceptions
         self._lanes = lanes
+        self._pruning: set[asyncio.Task[None]] = set()
         self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed what its graph calls
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
@@ -228,7 +230,7 @@ class Turns:
 
     async def _give_input(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._store.try_again(decision.turn_id)
-        before = await self._store.read(newest_on_thread, turn.thread_id, besides=turn.turn_id)
+        before = await self._store.look(newest_on_thread, turn.thread_id, besides=turn.turn_id)
         return await self._run(turn, _input(turn, before.status if before else ""), "continue")
 
     async def _give_answer(self, _item: Item, decision: Decision, facts: Facts) -> bool:
@@ -317,7 +319,7 @@ class Turns:
             return await self._outlast(turn, trouble)
         self._called.pop(turn.turn_id, None)
         if ended is None:
-            cancelled = await self._store.read(is_cancelled, turn.turn_id)
+            cancelled = await self._store.look(is_cancelled, turn.turn_id)
             error = "" if cancelled else "was cancelled from within its graph"
             return await self._finish(turn, "cancelled" if cancelled else "failed", error)
         ran = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "state": ended.stopped}
@@ -360,8 +362,24 @@ class Turns:
             return await self._finish(turn, "cancelled", ended.error, said)
         done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error, said)
         if ended.stopped == "end":
-            await self._engines.of(turn.graph).prune(turn.thread_id)
+            task = asyncio.create_task(self._prune(turn), name=f"prune-{turn.thread_id}")
+            self._pruning.add(task)
+            task.add_done_callback(self._pruning.discard)
         return done
+
+    async def close(self) -> None:
+        """Wait for what is dropped behind turns that are over."""
+        while self._pruning:
+            self._engines.flush()
+            await asyncio.wait(self._pruning, timeout=PRUNING_S)
+
+    async def _prune(self, turn: TurnRecord) -> None:
+        """Drop checkpoints that the thread needs no more. What is left for now is dropped after its next turn."""
+        try:
+            await self._engines.of(turn.graph).prune(turn.thread_id)
+        except Exception as error:  # noqa: BLE001  recorded; the turn is over
+            what: dict[str, Any] = {"thread_id": turn.thread_id, "turn_id": turn.turn_id, "tries": 1}
+            self._log.emit("turn.trouble", **what, reason=f"its thread cannot be pruned: {error}"[:500])
 
     async def _wait_for(self, turn: TurnRecord, ended: Ended) -> bool:
         questions = [item for item in ended.interrupts if item.kind != "pause"]
@@ -418,7 +436,7 @@ class Turns:
         self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state=state)
 
     async def _turn(self, turn_id: str) -> TurnRecord:
-        turn = await self._store.read(get_turn, turn_id)
+        turn = await self._store.look(get_turn, turn_id)
         assert turn is not None, "a decision names a turn that is in the table"
         return turn
 

@@ -189,6 +189,7 @@ class Worker:
         await self._terminal_deliveries.stop()
         self._engines.drain()
         await self._lanes.stop(grace_s)
+        await self._turns.close()
         await self._notifier.close()
 
     async def cancel(self, turn_id: str, thread_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
@@ -205,6 +206,7 @@ class Worker:
         self._lanes.put_decision(thread_id)
 
     async def _claim(self) -> None:
+        behind = False
         while True:
             news = self._arrived.next()
             room = min(MOST_TAKEN - self._lanes.depth, LARGEST_CLAIM)
@@ -215,7 +217,9 @@ class Worker:
             await self._route_all(taken)
             if taken:
                 self._failpoints.reach("runtime.claimed")
-            else:
+            # An inbox remembers what it listed and did not hand out: after a full claim only an empty one is the end.
+            behind = bool(taken) and (behind or len(taken) + len(aside) >= room)
+            if not behind:
                 await self._clock.wait(news, POLL_S)
 
     async def _claim_some(self, room: int) -> list[Delivery]:

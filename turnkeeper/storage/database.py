@@ -28,6 +28,7 @@ from turnkeeper.storage.schema_revision import check_revision, newest, refuse_ne
 
 T = TypeVar("T")
 LARGEST_BATCH = 512
+CACHE_KB = 16_384  # of pages; a process grows by it as its file does. The system caches files, too.
 
 
 class Call:
@@ -85,17 +86,25 @@ class WorkerThread:
         self.trouble = ""
         self._where = where
         self._serve = serve
-        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
+        self._held: list[Call] = []
         self._open = True
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    async def run(self, work: Any) -> Any:
-        """Run `work` and return its result. Cancelling the caller stops only work that has not begun."""
+    async def run(self, work: Any, *, hold_s: float = 0.0) -> Any:
+        """Run `work` and return its result. Cancelling the caller stops only work that has not begun.
+
+        Work with `hold_s` is in no hurry: it waits for the next call that is, and shares its batch, or for so long.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._put(Call(work, answer, loop))
+        call = Call(work, answer, loop)
+        if hold_s:
+            self._hold(call, loop, hold_s)
+        else:
+            self._put(call)
         return await answer
 
     def run_blocking(self, work: Any) -> Any:
@@ -113,14 +122,37 @@ class WorkerThread:
         with self._guard:
             if self._open:
                 self._open = False
+                self._queue.put(self._held)
                 self._queue.put(None)
         self._thread.join()
 
     def _put(self, call: Call) -> None:
         with self._guard:
-            if not self._open:
-                raise RuntimeError(f"{self._thread.name} is closed")
-            self._queue.put(call)
+            self._check_open()
+            held, self._held = self._held, []
+            self._queue.put([*held, call])
+
+    def _hold(self, call: Call, loop: asyncio.AbstractEventLoop, hold_s: float) -> None:
+        with self._guard:
+            self._check_open()
+            self._held.append(call)
+            if len(self._held) == 1:
+                loop.call_later(hold_s, self._let_go, self._held)
+
+    def flush(self) -> None:
+        """Let nothing be held any longer."""
+        if held := self._held:
+            self._let_go(held)
+
+    def _let_go(self, held: list[Call]) -> None:
+        with self._guard:
+            if self._held is held and self._open:  # otherwise they went with another call
+                self._held = []
+                self._queue.put(held)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RuntimeError(f"{self._thread.name} is closed")
 
     def _run(self) -> None:
         going = True
@@ -149,16 +181,43 @@ class WorkerThread:
     def _next(self) -> tuple[list[Call], bool]:
         """Wait for a call and take those queued behind it; False once the thread is to end."""
         batch: list[Call] = []
-        call = self._queue.get()
-        while call is not None:
-            batch.append(call)
-            if len(batch) == LARGEST_BATCH:
+        calls = self._queue.get()
+        while calls is not None:
+            batch += calls
+            if len(batch) >= LARGEST_BATCH:
                 break
             try:
-                call = self._queue.get_nowait()
+                calls = self._queue.get_nowait()
             except queue.Empty:
-                break
-        return batch, call is not None
+                with self._guard:
+                    held, self._held = self._held, []
+                return [*batch, *held], True
+        return batch, calls is not None
+
+
+class InlineReader:
+    """Reads quickly on the thread of whoever asks: a thread of its own costs more than most lookups.
+
+    Where that fails, the thread does it again, and tells what is wrong.
+    """
+
+    def __init__(self, read: Callable[[Callable[[Any], Any]], Any], thread: WorkerThread) -> None:
+        """Read by a function that runs work on a connection that nobody else uses, and that waits for no lock."""
+        self._read = read
+        self._thread = thread
+        self._guard = threading.Lock()
+
+    async def run(self, work: Any) -> Any:
+        """Run `work`, which only reads, and little, and return its result."""
+        try:
+            with self._guard:
+                return self._read(work)
+        except Exception:  # noqa: BLE001  the thread meets the same, or it has passed
+            return await self._thread.run(work)
+
+    def run_blocking(self, work: Any) -> Any:
+        """Run `work` on the thread and return its result; blocks the calling thread."""
+        return self._thread.run_blocking(work)
 
 
 def _answer(batch: Sequence[Call]) -> None:
@@ -199,13 +258,14 @@ class Database:
         dialect: `sqlite` or `postgresql`.
     """
 
-    def __init__(self, place: Path | str, *, migrations: str, read_only: bool = False) -> None:
+    def __init__(self, place: Path | str, *, migrations: str, read_only: bool = False, inline: bool = False) -> None:
         """Open the database and bring its schema up to date.
 
         Args:
             place: a file, which is made, mode 0600, unless `read_only`; or a PostgreSQL URL.
             migrations: the Alembic script location, as `package:folder`.
             read_only: open without the right to write; the schema must be current already.
+            inline: :meth:`look` reads a file on the caller's thread, by a connection of its own.
 
         Raises:
             Conflict: written by a newer version; it is left as it is.
@@ -226,6 +286,7 @@ class Database:
         try:
             _migrate(self._engine, migrations, str(self.path), read_only=read_only)
             self._connection = self._engine.connect()
+            self._near = _open_near(place) if inline and isinstance(place, Path) else None
         except DatabaseError as error:
             self._engine.dispose()
             raise unopened(error.orig or error, str(self.path), "a store") from error
@@ -235,6 +296,8 @@ class Database:
         self.dialect = self._engine.dialect.name
         name, work = place.stem if isinstance(place, Path) else make_url(place).database, self._connection
         self._thread = WorkerThread(f"db-{name}", lambda batch: _run_batch(work, batch), where=str(self.path))
+        near = self._near
+        self._quick = InlineReader(lambda work: _read(near, work), self._thread) if near is not None else self._thread
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.
@@ -242,6 +305,10 @@ class Database:
         A cancelled caller leaves work that has begun running: whether it commits is then unknown to that caller.
         """
         return cast("T", await self._thread.run(work))
+
+    async def look(self, work: Callable[[Connection], T]) -> T:
+        """Run a quick query on what is on disk now; it does not wait for changes that are under way."""
+        return cast("T", await self._quick.run(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue `work` from any thread; the future ends once it is on disk, or with its exception."""
@@ -255,8 +322,21 @@ class Database:
     def close(self) -> None:
         """Finish what is queued, then close the database."""
         self._thread.close()
-        self._connection.close()
-        self._engine.dispose()
+        for connection in filter(None, (self._near, self._connection)):
+            connection.close()
+            connection.engine.dispose()
+
+
+def _read(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Run a query on one state of the file. The driver is told so itself: a transaction of SQLAlchemy's costs more."""
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN")
+    try:
+        return work(connection)
+    finally:
+        driver.execute("COMMIT")
+        if connection.in_transaction():
+            connection.commit()
 
 
 def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
@@ -265,6 +345,9 @@ def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
     try:
         with connection.begin():
             driver = connection.connection.driver_connection
+            if len(batch) == 1:  # nobody else's work is undone with it
+                batch[0].result = batch[0].work(connection)
+                return
             for call in batch:
                 # Said to the driver itself: a savepoint of SQLAlchemy's costs more than most units.
                 driver.execute("SAVEPOINT unit")
@@ -339,7 +422,7 @@ def _prepare_write(connection: Any, _record: object) -> None:
         "synchronous=FULL",
         "foreign_keys=ON",
         "busy_timeout=10000",
-        "cache_size=-65536",
+        f"cache_size=-{CACHE_KB}",
     ):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -351,6 +434,16 @@ def _prepare_read(connection: Any, _record: object) -> None:
 
 def _begin_write(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _open_near(path: Path) -> Connection:
+    """Open a file once more, for reads that wait for no lock."""
+    engine = _open_file(path, read_only=True)
+    event.remove(engine, "begin", _begin_read)
+    near = engine.connect()
+    driver: Any = near.connection.driver_connection
+    driver.execute("PRAGMA busy_timeout=0")
+    return near
 
 
 def _begin_read(connection: Connection) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
@@ -21,21 +22,30 @@ from agent_runtime.graph.checkpointer.groups import Checkpoints, Work
 from agent_runtime.graph.checkpointer.rows import Found, Rows
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.storage.database import WorkerThread
+from turnkeeper.storage.database import InlineReader, WorkerThread
 
 P = ParamSpec("P")
 R = TypeVar("R")
+HELD_S = 0.002  # how long what a task wrote waits for the checkpoint that follows
+PRUNED_S = 0.05  # how long a thread's pruning waits for something else to be written
 _PAGE = 16  # checkpoints that a listing holds at a time
 _MOST_BYTES = 2_500  # of all names in a key: an index of PostgreSQL takes little more
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan(Generic[R]):
-    """What a method does: the work, the thread that does it, and how its result becomes the method's."""
+    """What a method does: the work, who does it, how its result becomes the method's, and how long it may be held."""
 
-    thread: WorkerThread
+    thread: WorkerThread | InlineReader
     work: Work
     read: Callable[[Any], R]
+    hold_s: float = 0.0
+
+    async def run(self) -> Any:
+        """Do the work."""
+        if self.hold_s and isinstance(self.thread, WorkerThread):
+            return await self.thread.run(self.work, hold_s=self.hold_s)
+        return await self.thread.run(self.work)
 
 
 def _both(
@@ -51,8 +61,10 @@ def _both(
     @wraps(plan)
     async def awaited(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         planned = plan(self, *args, **kwargs)
-        return planned.read(await planned.thread.run(planned.work))
+        return planned.read(await planned.run())
 
+    # LangGraph looks at it before each run, and it takes long to find.
+    setattr(awaited, "__signature__", signature(plan))  # noqa: B010  no attribute that functions are declared to have
     return blocking, awaited
 
 
@@ -76,6 +88,10 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         """What of the machine stands in the way of the file; empty where nothing does."""
         return self._file.writer.trouble or self._file.reader.trouble
 
+    def flush(self) -> None:
+        """Write what waits for something else to be written."""
+        self._file.writer.flush()
+
     def close(self) -> None:
         """Finish what is queued, then close it."""
         self._file.close()
@@ -89,7 +105,11 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def _get_tuple(self, config: RunnableConfig) -> _Plan[CheckpointTuple | None]:
         """Return the checkpoint that `config` names, or the newest of its thread and namespace; None without one."""
         place = _place(config)
-        return self._reading(lambda c: rows.get(c, *place), lambda found: self._tuple(config, place, found))
+        return _Plan(
+            thread=self._file.quick,
+            work=lambda c: rows.get(c, *place),
+            read=lambda found: self._tuple(config, place, found),
+        )
 
     get_tuple, aget_tuple = _both(_get_tuple)
 
@@ -173,7 +193,9 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         ]
         # An error, an interrupt or an answer takes the place of the one before; a task's results are never changed.
         replace = all(channel in fixed for channel, _ in writes)
-        return self._writing(Rows(table="writes", rows=encoded, replace=replace))
+        # The checkpoint that a step's results lead to comes at once: one commit serves both.
+        hold_s = 0.0 if replace else HELD_S
+        return self._writing(Rows(table="writes", rows=encoded, replace=replace), hold_s=hold_s)
 
     put_writes, aput_writes = _both(_put_writes)
 
@@ -209,7 +231,13 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
 
     async def aprune_ended(self, thread_id: str) -> None:
         """Prune a thread that is at its end: of what single runs of subgraphs left, nothing is needed any more."""
-        await self._file.writer.run(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True))
+        work = _Plan(
+            thread=self._file.writer,
+            work=lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True),
+            read=lambda found: found,
+            hold_s=PRUNED_S,
+        )
+        await work.run()
 
     async def achange(self, work: Callable[[rows.Connection], R]) -> R:
         """Change the tables in one transaction; where it fails, `work` may be done once more."""
@@ -226,8 +254,10 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def _reading(self, work: Callable[[Any], Any], read: Callable[[Any], R]) -> _Plan[R]:
         return _Plan(thread=self._file.reader, work=work, read=read)
 
-    def _writing(self, work: Work, read: Callable[[Any], Any] = lambda _done: None) -> _Plan[Any]:
-        return _Plan(thread=self._file.writer, work=work, read=read)
+    def _writing(
+        self, work: Work, read: Callable[[Any], Any] = lambda _done: None, *, hold_s: float = 0.0
+    ) -> _Plan[Any]:
+        return _Plan(thread=self._file.writer, work=work, read=read, hold_s=hold_s)
 
     def _tuples(
         self, places: Sequence[tuple[str, str, str]], found: Sequence[Found | None]
@@ -252,7 +282,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         )
 
 
-def _run_blocking(thread: WorkerThread, work: Any) -> Any:
+def _run_blocking(thread: WorkerThread | InlineReader, work: Any) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

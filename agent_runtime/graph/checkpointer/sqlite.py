@@ -20,6 +20,7 @@ SCHEMA = (
         PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx))""",
 )
 BUSY_S = 10.0
+CACHE_KB = 4_096  # of each connection
 
 
 class CheckpointFile(Checkpoints):
@@ -38,15 +39,18 @@ class CheckpointFile(Checkpoints):
             _prepare(writing, path)
             reading = _connect(path)
             reading.execute("PRAGMA query_only=ON")
+            near = _connect(path)
+            near.execute("PRAGMA query_only=ON")
+            near.execute("PRAGMA busy_timeout=0")
         except (sqlite3.DatabaseError, OSError) as error:
             raise unopened(error, str(path), "checkpoints") from error
-        super().__init__(writing, reading, begin="BEGIN IMMEDIATE", where=str(path))
+        super().__init__(writing, reading, near, begin="BEGIN IMMEDIATE", where=str(path))
 
 
 def _connect(path: Path) -> Connection:
     # Transactions are begun and ended here, in so many words; each connection is used by one thread at a time.
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA cache_size=-16384")
+    connection.execute(f"PRAGMA cache_size=-{CACHE_KB}")
     return connection
 
 

@@ -7,11 +7,12 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextvars import Context
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, Literal
 
 import langsmith
+from langchain.agents import factory
 from langgraph.errors import GraphDrained
 from langgraph.graph import END
 from langgraph.pregel._loop import PregelLoop
@@ -350,6 +351,10 @@ class Engine:
             await self._graph.aupdate_state(config, None, as_node=END)
         raise RuntimeError(f"thread {thread_id} did not come to its end in {MOST_SEALS} steps")
 
+    def flush(self) -> None:
+        """Write what was put off, as what is pruned."""
+        self._checkpoints.flush()
+
     async def prune(self, thread_id: str) -> None:
         """Drop checkpoints that a thread at its end no longer needs."""
         await self._checkpoints.aprune_ended(thread_id)
@@ -388,13 +393,15 @@ class Engine:
             given,
             self._run_config(context, before, progress),
             context=self._context(context),
-            stream_mode=["values", "custom"],
-            subgraphs=True,  # a graph may ask from within a subgraph to be woken
+            # A graph of the author's may ask to be woken, also from within a subgraph. Telling that costs more tasks.
+            stream_mode=["values", "custom"] if self._foreign else ["values"],
+            subgraphs=self._foreign,
             durability="sync",
             version="v2",
             control=control,
         )
         wake: int | None = None
+        newest, asked_any = None, False
         told = reports.Reports(self._live if self._foreign else None, context, progress.count)
         async for part in stream:
             if part["ns"] or part["type"] == "custom":
@@ -406,13 +413,20 @@ class Engine:
                 continue
             if part["ns"]:
                 continue
+            newest, asked_any = part["data"], asked_any or bool(part["interrupts"])
             newer = replace(self._step(part["data"], mark, before), wake_after_s=wake)
             step = await progress.record(progress.counted(newer))
             used = step.tokens_in + step.tokens_out
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
-        # Only the checkpoint tells: the stream of a resume leaves out a question that was pending before it.
-        ended = self._unless_caught(await self.look(context.thread_id, mark), context.thread_id)
+        # A run from an input shows all: every question that the graph asks is in a part of the stream. The stream of a
+        # resume leaves out a question that was pending before it, and a graph of the author's may stop by itself: only
+        # the checkpoint tells.
+        if isinstance(order, Input) and not self._foreign and newest is not None and not asked_any:
+            ended = Ended(stopped="end", step=self._step(newest, mark, before, at_end=True))
+        else:
+            ended = await self.look(context.thread_id, mark)
+        ended = self._unless_caught(ended, context.thread_id)
         return replace(ended, step=replace(progress.counted(ended.step), wake_after_s=wake))
 
     def _unless_caught(self, ended: Ended, thread_id: str) -> Ended:
@@ -490,6 +504,11 @@ class Engines:
         for engine in self._engines.values():
             engine.drain()
 
+    def flush(self) -> None:
+        """Write what was put off."""
+        for engine in self._engines.values():
+            engine.flush()
+
 
 def _wake(event: Any, known: int | None) -> int | None:
     """Return when a graph wants to be woken after one of its custom events: the newest such event counts.
@@ -537,16 +556,23 @@ def _sentence(error: BaseException, secrets: Collection[str]) -> str:
     return redact(text, secrets)[:LONGEST_ERROR]
 
 
-async def _without_thread(
-    in_thread: Callable[..., Awaitable[Any]], context: Context, work: Any, *given: Any, **named: Any
-) -> Any:
-    """Do LangSmith's work around a traced function: on a thread only where traces are really sent.
+def _traced_if_asked(*args: Any, **options: Any) -> Any:
+    """Decorate a hook of a middleware as LangSmith does, which costs nothing until traces are really sent.
 
-    `create_agent` traces each hook of a middleware. That costs two changes of threads a hook, also without tracing.
+    `create_agent` traces each hook. That takes two changes of threads a call, and a tenth of a turn, also where nothing
+    is traced.
     """
-    if context.run(tracing_is_enabled):
-        return await in_thread(context, work, *given, **named)
-    return context.run(work, *given, **named)
+
+    def decorate(hook: Any) -> Any:
+        traced = langsmith.traceable(*args, **options)(hook)
+
+        @wraps(hook)
+        def run(*given: Any, **named: Any) -> Any:
+            return traced(*given, **named) if tracing_is_enabled() else hook(*given, **named)
+
+        return run
+
+    return decorate
 
 
-langsmith.set_runtime_overrides(aio_to_thread=_without_thread)
+setattr(factory, "traceable", _traced_if_asked)  # noqa: B010  it is not for others to set, says the type checker
