@@ -59,16 +59,20 @@ class Stores:
 
     def read(self, wanted: Wanted) -> list[Iterator[Record]]:
         """Return what each table tells, by time."""
-        ledger = [self._of_store("task-runner", self._home.schedules_db, query, wanted) for query in _LEDGER]
-        return ledger + [self._of_store("agent-runtime", self._home.agent_db, query, wanted) for query in _TURNS]
+        ledger = [
+            self._of_store("task-runner", self._home.schedules_db, query, key, wanted) for query, key in _LEDGER.items()
+        ]
+        return ledger + [
+            self._of_store("agent-runtime", self._home.agent_db, query, key, wanted) for query, key in _TURNS.items()
+        ]
 
-    def _of_store(self, process: str, path: Path, query: str, wanted: Wanted) -> Iterator[Record]:
+    def _of_store(self, process: str, path: Path, query: str, key: str, wanted: Wanted) -> Iterator[Record]:
         store = self._store(path)
         if store is None:
             return
         asked = {"since": wanted.since_us, "until": wanted.until_us, "ids": json.dumps(sorted(wanted.ids))}
         try:
-            for row in store.execute(_within(query, wanted), asked):
+            for row in store.execute(_within(query, key, wanted), asked):
                 fields = {name: _value(name, row[name]) for name in row.keys() if name not in _OWN}  # noqa: SIM118
                 yield Record(row["at"], path.name, row["kind"], process, plain(fields))
         except sqlite3.Error as error:
@@ -115,11 +119,11 @@ def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in {None, ""}}
 
 
-def _within(query: str, wanted: Wanted) -> str:
+def _within(query: str, key: str, wanted: Wanted) -> str:
     named = "WHERE at BETWEEN :since AND :until"
     if wanted.ids:
-        ids = "(SELECT value FROM json_each(:ids))"
-        named += f" AND (fire_id IN {ids} OR turn_id IN {ids})"  # nothing of this comes from outside
+        of = " OR ".join(f"{name} IN (SELECT value FROM json_each(:ids))" for name in key.split())  # noqa: S608
+        named += f" AND ({of})"  # nothing of this comes from outside
     return f"SELECT * FROM ({query}) {named} ORDER BY at"  # noqa: S608
 
 
@@ -132,24 +136,25 @@ SELECT name AS task, channel, json_extract(definition, '$.agent') AS agent,
         ELSE json_extract(definition, '$.thread_id') END AS thread_id
 FROM tasks WHERE id = ?
 """
-_LEDGER = (
-    """
-    SELECT fired_us AS at, 'fire.sent' AS kind, task_id, fire_id, attempt, turn_id, '' AS outcome, '' AS reason
-    FROM fires
-    UNION ALL
-    SELECT accepted_us, 'fire.accepted', task_id, fire_id, attempt, turn_id, '', '' FROM fires
-    UNION ALL
-    SELECT started_us, 'fire.running', task_id, fire_id, attempt, turn_id, '', '' FROM fires
-    UNION ALL
-    SELECT ended_us, 'fire.settled', task_id, fire_id, attempt, turn_id, outcome, reason FROM fires
-    """,
+# Each query with the ids by which its rows are found: those of an index, where the table is large.
+_MOMENTS = (
+    ("fired_us", "fire.sent", ""),
+    ("accepted_us", "fire.accepted", ""),
+    ("started_us", "fire.running", ""),
+    ("ended_us", "fire.settled", ", outcome, reason"),
+)
+_LEDGER = {
+    **{
+        f"SELECT {column} AS at, '{kind}' AS kind, task_id, fire_id, attempt, turn_id{more} FROM fires": "fire_id"  # noqa: S608
+        for column, kind, more in _MOMENTS
+    },
     """
     SELECT from_us AS at, 'outage.began' AS kind, '' AS fire_id, '' AS turn_id FROM outages
     UNION ALL
     SELECT to_us, 'outage.ended', '', '' FROM outages WHERE NOT lasts
-    """,
-)
-_TURNS = (
+    """: "fire_id",
+}
+_TURNS = {
     """
     SELECT at_us AS at, CASE state WHEN 'STARTED' THEN 'turn.started' WHEN 'RESUMED' THEN 'turn.started'
         WHEN 'HELD' THEN 'turn.held' WHEN 'RELEASED' THEN 'turn.released' ELSE 'turn.stopped' END AS kind,
@@ -157,7 +162,7 @@ _TURNS = (
         CASE state WHEN 'STARTED' THEN 'start' WHEN 'RESUMED' THEN 'resume' ELSE '' END AS mode,
         CASE WHEN state IN ('STARTED', 'RESUMED', 'HELD', 'RELEASED') THEN '' ELSE lower(state) END AS state
     FROM turn_events
-    """,
+    """: "fire_id turn_id",
     """
     SELECT at, interrupts.kind AS asked, moments.kind, interrupt_id, turn_id, '' AS fire_id, thread_id, channel, tool,
         missing_scope, CASE moments.kind WHEN 'interrupt.resolved' THEN decision END AS decision,
@@ -173,14 +178,14 @@ _TURNS = (
         UNION ALL
         SELECT number, escalated_at_us, 'interrupt.escalated' FROM interrupts
     ) AS moments USING (number)
-    """,
+    """: "interrupt_id turn_id",
     """
     SELECT messages.at_us AS at, 'tool.called' AS kind, turn_id, '' AS fire_id,
         json_extract(call.value, '$.name') AS tool, json_extract(call.value, '$.id') AS call_id
     FROM messages, json_each(messages.tool_calls_json) AS call WHERE messages.tool_calls_json <> ''
-    """,
+    """: "turn_id",
     """
     SELECT settled_at_us AS at, 'fire.' || state AS kind, turn_id, fire_id, attempt, agent, thread_id, channel, reason
     FROM deliveries
-    """,
-)
+    """: "fire_id turn_id",
+}
