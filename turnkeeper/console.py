@@ -267,12 +267,14 @@ def show_page(
 def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
     cells = [[plain(column.value(row)).replace("\n", " ") for column in columns] for row in rows]
     grid = Grid(headers=[column.header for column in columns], cells=cells, right=[column.right for column in columns])
-    lines, hidden = grid.lines(console().width if fit and sys.stdout.isatty() else None)
+    width = console().width if fit and sys.stdout.isatty() else None
+    lines, hidden = grid.lines(width)
     _print_headed(next(lines), "")
     for line in lines:
         _write(line)
-    if hidden:
-        note(f"hidden columns: {', '.join(hidden)}; to show them: -o wide")
+    if hidden and width:
+        text = f"hidden columns: {', '.join(hidden)}; to show them: -o wide"
+        note("\n".join(import_module("textwrap").wrap(text, width)))
 
 
 def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:

@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnkeeper import console
 from turnkeeper.console import plain
 
 
@@ -21,3 +23,17 @@ def test_a_time_names_its_zone() -> None:
     told += "; print([when(datetime(2026, month, 2, 9, tzinfo=UTC)) for month in (1, 7)])"
     shown = subprocess.run([sys.executable, "-c", told], env={"TZ": "Europe/Berlin"}, capture_output=True, check=True)
     assert shown.stdout.decode().strip() == "['2026-01-02 10:00:00 CET', '2026-07-02 11:00:00 CEST']"
+
+
+def test_hidden_columns_are_named_in_lines_that_end_between_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    named = [f"COLUMN-{number}" for number in range(9)]
+    shown = [console.Column(name, lambda _row: "x" * 20) for name in named]
+    console.show_rows([{"id": "a"}], shown, console.Output.TABLE, name_key="id")
+    said = capsys.readouterr().err.splitlines()
+    assert max(map(len, said)) <= 40
+    assert " ".join(said).startswith("hidden columns: COLUMN-1, COLUMN-2, COLUMN-3")
+    assert all(line.endswith((",", ";", "columns:", "wide", "them:", "-o")) for line in said)
