@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from constellation.cli import app
 from constellation.inspect.condition import findings
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import stop
@@ -17,12 +18,21 @@ from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.faults import without_descriptors
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
+from turnkeeper import console
 from turnkeeper.config.settings import load_settings
 
 pytestmark = pytest.mark.process
 
 
-def test_it_starts_both_and_starts_again_whichever_dies(supervised: Supervised):
+def story_of(supervised: Supervised, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `turnkeeper events` says, a sentence a line."""
+    assert console.run(app, ["--home", str(supervised.home.root), "events"]) == 0
+    return "\n".join(line.partition("  ")[2] for line in capsys.readouterr().out.splitlines())
+
+
+def test_it_starts_both_and_starts_again_whichever_dies(
+    supervised: Supervised, capsys: pytest.CaptureFixture[str]
+) -> None:
     supervised.want()
     supervised.supervise()
     before = {daemon: supervised.until_up(daemon) for daemon in STANDINS}
@@ -30,6 +40,15 @@ def test_it_starts_both_and_starts_again_whichever_dies(supervised: Supervised):
     for daemon in STANDINS:
         supervised.until_up(daemon, other_than=before[daemon])
     assert len(supervised.events("daemon.started")) == 4
+    story = story_of(supervised, capsys)
+    for name, pid in ((daemon.name, before[daemon]) for daemon in STANDINS):
+        assert f"the supervisor started {name} (pid {pid})." in story
+        assert f"of {name} reached the phase failed: ended by signal 9." in story
+        assert f"the supervisor found that {name} had ended" in story
+        assert (
+            f"the supervisor started {name} (pid {supervised.pid(next(d for d in STANDINS if d.name == name))}), because"
+            in story
+        )
 
 
 def test_it_is_killed_and_nothing_is_lost_and_the_next_one_doubles_nothing(supervised: Supervised):
@@ -87,7 +106,9 @@ def test_it_removes_trails_that_are_longer_ago_than_is_kept(supervised: Supervis
     assert (event["removed"], event["cut"]) == ([old.name], [])
 
 
-def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(supervised: Supervised):
+def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(
+    supervised: Supervised, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = supervised.home.root / "told"
     supervised.want(command=f'echo "$TURNKEEPER_TEXT" >> {told}', backoff_s=0.01)
     supervised.flag(RUNTIME, "fails").touch()
@@ -100,6 +121,10 @@ def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(supervi
     assert "secret" not in line
     assert any("crash loop suspected" in condition for condition in supervised.conditions())
     assert [status["phase"] for status in supervised.statuses() if status["process"] == RUNTIME.name] == ["failed"] * 3
+    story = story_of(supervised, capsys)
+    assert f"the supervisor stopped trying to start {RUNTIME.name}: " in story
+    assert f"the supervisor alerts the author about {RUNTIME.name}" in story
+    assert f"state/{RUNTIME.name}-crashloop-suspected stands since then: the budget is spent" in story
 
 
 def test_up_clears_the_crash_loop_once_its_cause_is_mended(supervised: Supervised):
