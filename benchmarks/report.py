@@ -54,7 +54,7 @@ def table(header: Row, rows: Iterable[Row]) -> str:
 
 def unusable(row: Row) -> Row:
     """Return a row whose figures say that they are no result; what stands first names them."""
-    return (row[0], *(f"{cell} (no result)" if re.search(r"\d", cell) else cell for cell in row[1:]))
+    return (row[0], *(f"{cell} (no result)" if re.match(r"\d", cell) else cell for cell in row[1:]))
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:

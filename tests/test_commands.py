@@ -248,16 +248,13 @@ def test_help_imports_no_command_and_none_of_what_commands_need(program: str) ->
     assert [name for name in modules if ".cli." in name] == []
 
 
-def test_a_list_and_a_preview_while_no_daemon_runs_import_neither_the_store_nor_grpc_nor_pydantic(
-    tmp_path: Path,
-) -> None:
-    home = ["--home", str(tmp_path / "home")]
-    Home(root=tmp_path / "home").create()
-    asked = ["task-runner", *home, "next", "--cron", "0 9 * * *", "-n", "3"]
+def test_a_list_and_a_preview_while_no_daemon_runs_import_neither_the_store_nor_grpc_nor_pydantic(home: Home) -> None:
+    at = ["--home", str(home.root)]
+    asked = ["task-runner", *at, "next", "--cron", "0 9 * * *", "-n", "3"]
     assert started(*asked) & LIGHT == {"google.protobuf"}
-    assert "sqlalchemy" in started("task-runner", *home, "list"), "the first one makes the store"
-    assert started("task-runner", *home, "list", "-n", "3", "-o", "wide") & LIGHT == {"google.protobuf"}
-    (tmp_path / "home" / "config.toml").write_text("[scheduler]\ntimezone = 'Asia/Tokyo'\n")
+    assert "sqlalchemy" in started("task-runner", *at, "list"), "the first one makes the store"
+    assert started("task-runner", *at, "list", "-n", "3", "-o", "wide") & LIGHT == {"google.protobuf"}
+    home.config.write_text("[scheduler]\ntimezone = 'Asia/Tokyo'\n")
     assert started(*asked) & LIGHT == {"google.protobuf"}
 
 

@@ -151,9 +151,7 @@ async def answer(call: Awaitable[wire.ListTasksResponse]) -> wire.ListTasksRespo
         return str(error)
 
 
-def test_a_preview_without_a_daemon_is_the_service_s(tmp_path: Path) -> None:
-    home = Home(root=tmp_path / "home")
-    home.create()
+def test_a_preview_without_a_daemon_is_the_service_s(home: Home) -> None:
     for settings in (None, "[model]\n", "[scheduler]\ntimezone = 'Asia/Tokyo'\n"):
         if settings is not None:
             home.config.write_text(settings)
