@@ -52,7 +52,7 @@ wheel: $(READY)
 lock: $(READY)  ## Resolve the newest versions that go together.
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
-		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot --extra postgres --extra parquet pyproject.toml -o requirements.lock
+		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot --extra postgres --extra parquet --extra otel pyproject.toml -o requirements.lock
 
 format: $(READY)
 	@$(BIN)/ruff format --quiet .

@@ -23,7 +23,7 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # 49,000 before LangGraph projects of any form, and threads that are brought along; 53,400 before tables of commands that
 # are imported when they are used, and benchmarks with gates; 54,200 before the timeline and standing exceptions;
 # 57,000 before metrics, traces, and records in chains.
-MOST_LINES = 60_000
+MOST_LINES = 60_600
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.10  # of all modules

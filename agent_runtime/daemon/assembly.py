@@ -21,6 +21,7 @@ from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine, Engines
 from agent_runtime.graph.engine.model_output import LiveOutput
+from agent_runtime.graph.engine.spans import callbacks_of
 from agent_runtime.graph.foreign.graphs import Graphs, open_graphs
 from agent_runtime.graph.foreign.load import Opened
 from agent_runtime.graph.foreign.project import read_catalog
@@ -61,6 +62,7 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.rpc.traces import TurnSpans, tracing_of
 from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database
@@ -409,6 +411,9 @@ class _Basis:
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
         subagents.begin(gate, specs, inner)
         default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live)
+        if (tracing := tracing_of(PROCESS, settings.traces, self.clock)) is not None:
+            self.stack.callback(tracing.close)
+            how["callbacks"] = callbacks_of(TurnSpans(tracing, self.log))
         engines: dict[str, Engine] = {}
         for name, one in {default: None, **self.graphs.opened}.items():
             of_author = one is not None and (name != default or foreign)

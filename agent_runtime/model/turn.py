@@ -211,6 +211,7 @@ class TurnRecord:
     context_json: str = ""
     config_json: str = ""
     input_json: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,10 @@ class Intervals:
             await self._store.narrow(turn.turn_id, canonical(category.to_dict()))
 
     def _log_start(self, turn: TurnRecord, mode: str) -> None:
-        what: dict[str, Any] = {name: getattr(turn, name) for name in ("turn_id", "thread_id", "fire_id", "attempt")}
+        what: dict[str, Any] = {
+            name: getattr(turn, name) for name in ("turn_id", "thread_id", "fire_id", "attempt", "agent")
+        }
+        what |= {"traceparent": turn.traceparent} if turn.traceparent else {}
         self._log.emit("turn.started", **what, epoch=self._store.epoch, trigger=turn.trigger, mode=mode)
 
 

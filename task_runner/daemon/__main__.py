@@ -26,6 +26,7 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.process import Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.rpc.traces import FireSpans, traceparent_of, tracing_of
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
 
@@ -49,7 +50,11 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         server.add(add_SchedulesServicer_to_server, Servicer(runner.service), described)
         await runner.service.end_ephemeral()
         await runner.warm_up()
-        exporter = export(home, runner, load_settings(home).metrics, SystemClock())
+        settings = load_settings(home)
+        exporter = export(home, runner, settings.metrics, SystemClock())
+        if (tracing := tracing_of(PROCESS, settings.traces, SystemClock())) is not None:
+            FireSpans(tracing, runner.log)
+            runner.dispatcher.traceparent = traceparent_of
         settle_heap()
         await server.start()
         log.emit("process.started")
@@ -61,6 +66,8 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
             runner.log.changes.close()
             if exporter is not None:
                 exporter.close()
+            if tracing is not None:
+                tracing.close()
             await server.stop(_STOP_GRACE_S)
             with suppress(MachineTrouble):  # the next start does it
                 await runner.service.end_ephemeral()

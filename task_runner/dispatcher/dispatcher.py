@@ -70,6 +70,7 @@ class Dispatcher:
         refusal: why the runtime takes no fires from this runner; empty while it does, or cannot be reached.
         on_sent: called with how many seconds late fires are that were just sent for the first time, and whether each is
             caught up.
+        traceparent: returns the W3C context of a fire, from its id; None without traces.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Dispatcher:
         self.connected = False
         self.refusal = ""
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
+        self.traceparent: Callable[[str], str] | None = None
 
     def wake(self) -> None:
         """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
@@ -257,6 +259,8 @@ class Dispatcher:
     async def _write(self, stream: FireStream, batch: list[tuple[Key, bytes]]) -> None:
         self._failpoints.reach("runner.sent")
         self._log.emit_all([log_records.of_fire("fire.sent", key) for key, _ in batch])
+        if (traceparent := self.traceparent) is not None:
+            batch = [(key, request + planning.traced(traceparent(key.fire_id))) for key, request in batch]
         async with self._writing:
             self._unanswered.extend(key for key, _ in batch)
             await stream.write([request for _, request in batch])

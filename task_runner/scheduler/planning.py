@@ -80,6 +80,11 @@ def stamped(sent_at: datetime) -> bytes:
     return request.SerializeToString()
 
 
+def traced(traceparent: str) -> bytes:
+    """Return the part of a request that says in which trace it is."""
+    return wire.FireRequest(traceparent=traceparent).SerializeToString()
+
+
 def _set(stamp: Timestamp, at: datetime) -> None:
     """Do as `stamp.FromDatetime(at)` does, several times faster."""
     stamp.seconds, us = divmod(to_us(at), 1_000_000)

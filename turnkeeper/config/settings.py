@@ -186,6 +186,18 @@ class QuerySettings(_Section):
     )
 
 
+class TracesSettings(_Section):
+    """`[traces]`: traces of fires and turns, sent by OTLP to a collector of yours; needs `turnkeeper[otel]`."""
+
+    enabled: bool = Field(False, description="make traces and send them")
+    endpoint: str = Field(
+        "",
+        pattern=r"^(https?://\S+)?$",
+        description="OTLP over HTTP: http://127.0.0.1:4318/v1/traces; empty: what OTEL_EXPORTER_OTLP_… says, or that",
+    )
+    content: bool = Field(False, description="send prompts, answers, and arguments and results of tools with them")
+
+
 class AssistantSettings(_Section):
     """`[assistants.<name>]`: a graph as it is configured under a name, for tasks and messages that name it."""
 
@@ -219,6 +231,7 @@ class Settings(_Section):
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
     logs: LogSettings = Field(default_factory=LogSettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    traces: TracesSettings = Field(default_factory=TracesSettings)
     query: QuerySettings = Field(default_factory=QuerySettings)
 
     @property

@@ -113,9 +113,11 @@ Told = Callable[[Mapping[str, Any]], None]
 
 
 def count_events(log: EventLog, counts: Mapping[str, Told]) -> None:
-    """Call `counts[name]` with the fields of each event of that name, whether or not it can be written."""
+    """Call `counts[name]` with the fields of each event of that name, besides what was called before."""
+    before = log.count
 
-    def take(events: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    def take(events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        before(events)
         for name, fields in events:
             if (told := counts.get(name)) is not None:
                 told(fields)

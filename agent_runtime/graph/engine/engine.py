@@ -196,12 +196,13 @@ class Engine:
         allow: Allow | None = None,
         secrets: Collection[str] = (),
         live: model_output.LiveOutput | None = None,
+        callbacks: Callable[[str], Sequence[Any]] = lambda _turn_id: (),
     ) -> None:
         """Make an engine of a graph that was compiled with `checkpoints`.
 
         A foreign graph knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the
         turn by `current_turn`. `allow` is asked before each interval; what it raises fails the turn. No error of the
-        graph shows one of the `secrets`.
+        graph shows one of the `secrets`. LangChain's `callbacks` of a turn go with each of its intervals.
         """
         self._graph = graph
         self._checkpoints = checkpoints
@@ -209,6 +210,7 @@ class Engine:
         self._allow = allow
         self._secrets = secrets
         self._live = live
+        self._callbacks = callbacks
         self._schema = inputs.read_schema(graph)
         self._stops = foreign and stops.stops_anywhere(graph)
         self._configured = inputs.read_context(graph.context_schema)
@@ -471,7 +473,8 @@ class Engine:
             config["configurable"] = (
                 self._configured.made(turn.context_json, turn.config_json)[1] | config["configurable"]
             )
-        return config | ({"callbacks": [progress.usage]} if progress.usage is not None else {})
+        called = [*([progress.usage] if progress.usage is not None else []), *self._callbacks(turn.turn_id)]
+        return config | ({"callbacks": called} if called else {})
 
     def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False) -> Step:
         messages = inputs.messages_of(values)
