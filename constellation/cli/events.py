@@ -48,7 +48,7 @@ def events(
     """Print what happened in the home, in order of time, as every process, store and marker tells it.
 
     It needs no daemon. What cannot be read is left out and named on stderr, and everything else is printed.
-    `-o wide` adds the kind and the ids of each line; `-o jsonl` prints a line as soon as it is read.
+    `-o wide` adds the kind and the ids of each line; with `--limit 0` a line is printed as soon as it is read.
 
     Example: turnkeeper events --since 2h --task nightly
     """
