@@ -200,9 +200,12 @@ def tick() -> None:
     """
     chosen = runner()
     done = chosen.call("Tick", wire.TickRequest())
-    typer.echo(
-        f"{done.planned} tasks planned, {done.committed} fires committed, {done.skipped} scheduled times skipped"
+    counts = (
+        (done.planned, "task", "planned"),
+        (done.committed, "fire", "committed"),
+        (done.skipped, "time", "skipped"),
     )
+    typer.echo(", ".join(f"{count} {what}{'' if count == 1 else 's'} {became}" for count, what, became in counts))
     if chosen.serving:
         return
     try:

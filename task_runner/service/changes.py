@@ -268,7 +268,9 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
     if existing is not None:
         return existing, [], task
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
-        raise Conflict(f"{task.definition.name!r} is {task.state}", hint="enable it first")
+        raise Conflict(
+            f"{task.definition.name!r} is {task.state}", hint=f"turnkeeper task enable {task.definition.name}"
+        )
     manual = {"kind": FireKind.MANUAL, "request_id": request_id, "due_at": now}
     fire = _requested(task, now.replace(microsecond=0), f"~m{request_id}", now, **manual)
     written = session.fires.add(fire, planning.frozen_request(task, session.at_home))
@@ -476,7 +478,7 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
         what = f"{called!r} is not self-paced: its schedule decides when it fires next"
         raise Conflict(what, hint="change that with: turnkeeper task edit")
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED}:
-        raise Conflict(f"{called!r} is {task.state}", hint="enable it first")
+        raise Conflict(f"{called!r} is {task.state}", hint=f"turnkeeper task enable {called}")
     if definition.max_fires is not None and task.accepted >= definition.max_fires:
         raise Conflict(f"{called!r} has fired {task.accepted} times, and max_fires is {definition.max_fires}")
     delay = timedelta(seconds=max(-1, min(seconds, self_paced.LONGEST_DELAY // timedelta(seconds=1) + 1)))
@@ -511,7 +513,9 @@ def backfill(
     """
     task = find_living(session, asked.name)
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED, TaskState.PAUSED}:
-        raise Conflict(f"{task.definition.name!r} is {task.state}", hint="resume or enable it first")
+        again = "resume" if task.state is TaskState.PAUSED else "enable"
+        hint = f"turnkeeper task {again} {task.definition.name}"
+        raise Conflict(f"{task.definition.name!r} is {task.state}", hint=hint)
     if task.definition.schedule.kind in _WITHOUT_TIMES:
         what = f"{task.definition.name!r} is {describe(task.definition)}: its schedule names no times"
         raise InvalidInput(what, where="backfill", hint="fire it by hand: turnkeeper task run")
