@@ -1,6 +1,7 @@
 """The commands of `turnkeeper` that look after the processes and the home."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from constellation.supervisor.up_down import bring_down, bring_up, orders_of, pr
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home
+from turnkeeper.config.home import Home, locate
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, plain, show_record, show_rows, when
@@ -226,6 +227,8 @@ def up(
         process = process_of(place, daemon)
         how = "is up" if fresh[daemon.name] else "was up already"
         note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
+    if place != locate(None, os.environ):
+        note(f"every command needs this home: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
 
 
 def down(
@@ -282,7 +285,7 @@ def restart(
         Watchdog(place, clock=clock, entropy=entropy, environ=os.environ).tick()
     with spinner("restarting"):
         ended = _await(place, id_, clock)
-    note(f"agent-runtime restarted (pid {ended.get('pid')}); its handoff is in agent0's inbox")
+    note(f"agent-runtime restarted (pid {ended.get('pid')}); its work goes on, and agent0 is told")
 
 
 def model(

@@ -28,6 +28,7 @@ from turnkeeper.storage.files import replace_whole
 
 OFFLINE = "offline"
 _PREFIXES = {"gpt": "openai", "claude": "anthropic", "gemini": "google_genai"}  # names that say whose they are
+_NO_KEY = "none"  # what libraries of providers take where a server asks for no key
 _KEYS = {"google_genai": "GOOGLE_API_KEY", "mistralai": "MISTRAL_API_KEY", "ollama": "", "bedrock": ""}
 _KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which would mean something in .env
 _MODEL = re.compile(r"[!-~]{1,200}")
@@ -168,7 +169,7 @@ def ask() -> Choices:
     model = None
     if name != OFFLINE:
         base_url = typer.prompt("Address of its server, if not the provider's", "", show_default=False, err=True)
-        key = _asked_key(name)
+        key = _asked_key(name, base_url)
         model = Model(name=name, base_url=base_url.strip(), key=key)
     zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)
     example = typer.confirm("Write example pages and tasks?", default=True, err=True)
@@ -223,7 +224,7 @@ def key_name(model: str) -> str:
     return _KEYS.get(provider, f"{provider.upper()}_API_KEY" if provider else "")
 
 
-def _asked_key(name: str) -> str:
+def _asked_key(name: str, base_url: str) -> str:
     variable = key_name(name)
     if not variable:
         return ""
@@ -232,8 +233,10 @@ def _asked_key(name: str) -> str:
         return checked_key(found)
     if not _on_a_terminal():
         return ""
-    question = f"{variable}, which is not shown (Enter: as it is)"
-    return checked_key(typer.prompt(question, "", hide_input=True, show_default=False, err=True))
+    enter = "none, if your server needs no key" if base_url else "later"
+    question = f"{variable}, which is not shown (Enter: {enter})"
+    key = checked_key(typer.prompt(question, "", hide_input=True, show_default=False, err=True))
+    return key or (_NO_KEY if base_url else "")
 
 
 def checked_key(text: str) -> str:
@@ -249,7 +252,7 @@ def chosen_model(place: Home, name: str | None, base_url: str | None, key_file: 
     chosen = _model_name(present.name if name is None else name)
     url = present.base_url if base_url is None and chosen == present.name else base_url or ""
     if key_file is None:
-        key = "" if chosen == OFFLINE or _has_key(place, chosen) else _asked_key(chosen)
+        key = "" if chosen == OFFLINE or _has_key(place, chosen) else _asked_key(chosen, url)
     else:
         key = checked_key(sys.stdin.read() if str(key_file) == "-" else read_text(key_file))
     if key and not key_name(chosen):

@@ -130,6 +130,9 @@ def run(
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
     if not wait or fire.outcome == "succeeded":
+        if wait:
+            channel = chosen.call("GetTask", wire.GetTaskRequest(name=name)).spec.channel
+            console.note(f"its answer: turnkeeper conversation show {channel}")
         return 0
     if fire.outcome not in _FOR_AUTHOR:
         return EXIT_FAILURE

@@ -231,8 +231,9 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
         console.Column("OLD NEXT", lambda row: row["old"]),
         console.Column("NEW NEXT", lambda row: row["new"]),
     ]
-    said = f"changes {', '.join(changed)}" if changed else "changes nothing"
-    footer = f"{answer.task.spec.name}: {said}{' (dry run: nothing was written)' if dry_run else ''}"
+    what = f"{', '.join(changed) or 'nothing'} {'would be changed' if dry_run else 'changed'}"
+    written = " (dry run: nothing was written)" if dry_run else ""
+    footer = f"{answer.task.spec.name}: {what}, now {answer.task.schedule}{written}"
     console.show_rows(rows, columns, output, name_key="new", footer=footer)
 
 

@@ -265,7 +265,10 @@ def _of_entry(asked: Question, entry: Fire) -> Explanation:
 def _of_nothing(asked: Question) -> Explanation:
     """Explain a time that no scheduled entry covers."""
     if asked.is_before_creation:
-        hint = "Nothing was due then; backfill can fire for it." if _is_scheduled(asked) else "Nothing was due then."
+        hint = "Nothing was due then."
+        if _is_scheduled(asked):
+            span = f"--from {rfc3339(asked.at)} --to {rfc3339(asked.at + timedelta(minutes=1))}"
+            hint += f" `turnkeeper task backfill {asked.task.definition.name} {span}` fires for it."
         return Explanation("before_creation", (hint,))
     if not _is_scheduled(asked):
         return _not_scheduled(asked)

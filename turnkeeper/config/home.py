@@ -24,6 +24,7 @@ RESTORED = "this home was restored from a backup whose original may still run"
 TAKE_OVER = "make sure that the original home runs nowhere, then run: turnkeeper up --takeover"
 LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) less its terminator
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+NO_HOME = "say where it is: --home DIR, or export TURNKEEPER_HOME=DIR; or create it: turnkeeper init"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class Home:
     def check(self) -> None:
         """Raise InvalidInput unless the directory exists and only its owner can write it."""
         if not self.root.is_dir() and not self.root.is_symlink():
-            raise InvalidInput("no such state directory", where=str(self.root), hint="create it with: turnkeeper init")
+            raise InvalidInput("no such state directory", where=str(self.root), hint=NO_HOME)
         _refuse_untrusted(self.root)
 
     def check_taken_over(self) -> None:

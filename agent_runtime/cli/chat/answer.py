@@ -213,7 +213,8 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
         if command.item.kind == "candidate":
             accept = command.does == "approve"
             decided = wire.DecideCandidateRequest(candidate_id=command.item.id, accept=accept, note=command.text)
-            return f"{change('DecideCandidate', decided).lifecycle}: {command.item.text}"
+            change("DecideCandidate", decided)
+            return f"{'accepted' if accept else 'rejected'}: {command.item.text}"
         if command.item.kind == "deviation":
             accept = command.does == "approve"
             settled = wire.ResolveDeviationRequest(deviation_id=command.item.id, accept=accept, note=command.text)
@@ -245,7 +246,7 @@ def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) ->
     if command.does == "for_task":
         revoke = f"turnkeeper approvals exceptions revoke {done.exception}"
         return f"approved from now on, as standing exception {done.exception} ({revoke}): {item.text}"
-    return f"{command.does}: {item.text}"
+    return f"{_DONE[command.does]}: {item.text.partition(' needs ')[0]}"
 
 
 _WAYS = {
@@ -257,6 +258,12 @@ _WAYS = {
     "calls": "[a]pprove, [r]eject why, [e]dit {…}, [t]ext of the answer",
 }
 _SHORT = ("a", "f", "r", "e", "t")
+_DONE = {
+    "approve": "approved, and the turn goes on",
+    "reject": "rejected, and the turn is told why",
+    "edit": "approved as you edited it, and the turn goes on",
+    "answer": "answered, and the turn goes on",
+}
 
 
 def triage(
@@ -322,9 +329,8 @@ def _ask(waiting: Waiting, ways: str) -> Command | None:
             return None
         if not verb or verb in {"s", "skip"}:
             return Command(does="nothing")
-        command = (
-            parse(f"{verb} 1 {rest}", waiting) if verb in _SHORT else Command(does="problem", text="a, f, r, e, t or q")
-        )
+        unknown = Command(does="problem", text=f"write one of these: {ways}, or q")
+        command = parse(f"{verb} 1 {rest}", waiting) if verb in _SHORT else unknown
         if command.item is not None:
             return command
         note(command.text)

@@ -29,14 +29,15 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     before = json.loads(command("show", "digest", "-o", "json")[1])
     code, out, err = command("edit", "digest", "--every", "2h", "--dry-run")
     assert (code, out.splitlines()[0].split("  ")[0], len(out.splitlines())) == (0, "OLD NEXT", 4)
-    assert "changes schedule (dry run" in err
+    assert "schedule would be changed, now " in err
+    assert "(dry run: nothing was written)" in err
     assert json.loads(command("show", "digest", "-o", "json")[1]) == before
     assert command("edit", "digest", "--prompt", "q", "--catch-up", "run-all")[0] == 0
     after = json.loads(command("show", "digest", "-o", "json")[1])
     assert {key: value for key, value in after.items() if before[key] != value} == {
         "prompt": "q", "catch_up": "run-all", "overlap": "queue", "revision": 2,
     }  # fmt: skip
-    assert "changes nothing" in command("edit", "digest", "--prompt", "q")[2]
+    assert "nothing changed" in command("edit", "digest", "--prompt", "q")[2]
     assert json.loads(command("show", "digest", "-o", "json")[1])["revision"] == 2
     assert command("edit", "digest", "--no-read-only", "--cron", "0 9 * * *", "-o", "json")[0] == 0
     assert json.loads(command("show", "digest", "-o", "json")[1])["cron"] == "0 9 * * *"
