@@ -27,8 +27,8 @@ PACKAGES = {
         *("threads", "categories", "workspace", "memory", "graph", "assistants", "inbox", "interrupts"),
     ),
     "constellation.cli": (
-        *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "demo", "doctor", "backup"),
-        *("restore", "escalate", "quiet", "config", "keys", "audit", "service", "watchdog"),
+        *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report", "demo"),
+        *("doctor", "backup", "restore", "escalate", "quiet", "config", "keys", "audit", "service", "watchdog"),
     ),
     "task_runner.cli": ("emit", "task", "loop"),
 }

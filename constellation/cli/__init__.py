@@ -44,6 +44,11 @@ PEOPLE = {
         "Answer a question in SQL on a snapshot of the home: tasks, fires, turns, approvals, restarts and more.",
         Panel.LOOK,
     ),
+    "report": Later(
+        "constellation.cli.report:report",
+        "Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.",
+        Panel.LOOK,
+    ),
     "demo": Later(
         "constellation.cli.commands:demo",
         "Show what the product does, in a temporary home and about a minute, and check every claim.",

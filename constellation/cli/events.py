@@ -57,8 +57,8 @@ def events(
     show = _Show(place, output)
     now = SystemClock().now()
     wanted = Wanted(
-        since_us=_instant(since, show, "--since"),
-        until_us=_instant(until, show, "--until") if until else to_us(now),
+        since_us=to_us(instant(since, show.zone, "--since")),
+        until_us=to_us(instant(until, show.zone, "--until") if until else now),
     )
     if follow and (trace or until):
         raise InvalidInput("cannot be used with --trace or --until", where="--follow")
@@ -79,14 +79,25 @@ def events(
             note(f"{name}: {why}; what it tells is missing here")
 
 
-def _instant(text: str, show: "_Show", where: str) -> int:
+def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
+    """Return a time of the command line, in a zone or the machine's. Raises InvalidInput."""
     written = time_given(text, past=True)
     try:
         at = datetime.fromisoformat(written)
     except ValueError as error:
         hint = "write for example 2h, yesterday, 9am or 2026-11-22T02:00"
         raise InvalidInput(f"{text[:40]!r} is not a time", where=where, hint=hint) from error
-    return to_us(at if at.tzinfo else at.replace(tzinfo=show.zone) if show.zone else at.astimezone())
+    return at if at.tzinfo else at.replace(tzinfo=zone) if zone else at.astimezone()
+
+
+def zone_of(place: Home) -> ZoneInfo | None:
+    """Return the time zone of a home's settings; None for the machine's, also where they cannot be read."""
+    try:
+        name = load_settings(place).scheduler.timezone
+    except TurnkeeperError as error:
+        note(f"the machine's time zone is used: {error}")
+        return None
+    return ZoneInfo(name) if name else None
 
 
 def _chosen(records: Iterator[Record], known: Known, chosen: Filter) -> Iterator[Record]:
@@ -154,14 +165,9 @@ class _Show:
     """Prints records as they come: a line each for people, JSON for programs."""
 
     def __init__(self, place: Home, output: Output) -> None:
-        self.zone: ZoneInfo | None = None
+        self.zone = zone_of(place)
         self._output = output
         self._count = 0
-        try:
-            name = load_settings(place).scheduler.timezone
-            self.zone = ZoneInfo(name) if name else None
-        except TurnkeeperError as error:
-            note(f"the machine's time zone is used: {error}")
 
     def all(self, records: Iterable[Record]) -> None:
         for record in records:

@@ -69,6 +69,10 @@ class Snapshot:
         """Close the stores."""
         self._connection.close()
 
+    def has(self, table: str) -> bool:
+        """Say whether a table is there; a note says why it is not."""
+        return ("temp", table, "") in self._allowed
+
     def run(self, statement: str, *, within_s: float, seize: Callable[[], None]) -> Iterator[Sequence[Any]]:
         """Yield the names of the columns, then each row. `seize` bounds the process, once the stores are open.
 
@@ -191,13 +195,16 @@ class Snapshot:
     def _load(self, names: set[str]) -> None:
         """Copy the tables that a statement names and that are no views."""
         wanted = {name: table for name, table in TABLES.items() if name in names}
+        self._connection.execute("PRAGMA query_only=OFF")  # which an earlier statement switched on
         for name, table in wanted.items():
             if table.copied:
+                self._connection.execute(f"DELETE FROM temp.{name}")  # noqa: S608  what an earlier statement copied
                 self._connection.execute(f"INSERT INTO temp.{name} {table.select(texts=self._texts)}")
         if trails := {trail for table in wanted.values() for trail in table.trails}:
             self._load_trails(trails)
 
     def _load_trails(self, trails: set[str]) -> None:
+        self._connection.execute(f"DELETE FROM temp.{TRAIL}")  # noqa: S608
         everything = Wanted(since_us=0, until_us=FOREVER_US)
         streams = self._sources.trails(everything, tuple(trails), newest_first=True)
         if "restart-status" in trails:
