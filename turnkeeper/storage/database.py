@@ -209,6 +209,8 @@ class InlineReader:
 
     async def run(self, work: Any) -> Any:
         """Run `work`, which only reads, and little, and return its result."""
+        if self._thread.trouble:  # which only a call on the thread can find to be over
+            return await self._thread.run(work)
         try:
             with self._guard:
                 return self._read(work)

@@ -188,7 +188,7 @@ def test_only_a_self_paced_loop_can_be_rescheduled(command) -> None:
 
 def test_a_tick_commits_what_is_due(command) -> None:
     loop = made(command, "p")
-    assert "1 fires committed" in command("loop", "tick")[1]
+    assert "1 fire committed" in command("loop", "tick")[1]
     assert listed(command)[0]["iteration"] == 1
     (fire,) = json.loads(command("history", loop["id"], "-o", "json")[1])
     assert (fire["kind"], fire["fire_id"].rpartition("~")[2]) == ("wake", "w1")

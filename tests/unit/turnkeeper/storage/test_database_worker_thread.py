@@ -1,6 +1,7 @@
 """A thread that serves many outlives whatever one of them does."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.clock import look_again
+from turnkeeper.errors import MachineTrouble
 from turnkeeper.storage.database import Call, InlineReader, WorkerThread
 
 PATIENCE_S = 20.0
@@ -149,3 +151,12 @@ async def test_a_quick_read_that_fails_is_done_again_on_the_thread_which_tells_w
     assert ran[1] != here
     with pytest.raises(LookupError):
         await reader.run(give_up(LookupError()))
+
+
+async def test_trouble_that_a_read_met_is_over_once_a_later_read_succeeds(thread: WorkerThread) -> None:
+    reader = InlineReader(lambda work: work(), thread)
+    with pytest.raises(MachineTrouble):
+        await reader.run(give_up(OSError(errno.EIO, "bad sector")))
+    assert thread.trouble
+    assert await reader.run(lambda: 7) == 7
+    assert thread.trouble == ""
