@@ -211,7 +211,7 @@ runtime in one process: envelope, turn table, guard, checkpoints, conversation, 
 ABOUT_MEMORY = """
 Both real daemons and the offline model; tasks of the category `catch-up-summary` that are due once, 500 at a time. The
 daemons are looked at when the turns of a wave are over. What grows at first is what SQLite keeps of its files, 16 MB
-for a store and 4 MB for each of three connections to the checkpoints, and what Python's heap needs at its busiest.
+for a store and 4 MB for each of two connections to the checkpoints, and what Python's heap needs at its busiest.
 """
 if __name__ == "__main__":
     sys.exit(main())

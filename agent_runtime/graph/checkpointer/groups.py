@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent_runtime.graph.checkpointer.rows import Connection, Rows, add
-from turnkeeper.storage.database import Call, InlineReader, WorkerThread
+from turnkeeper.storage.database import Call, WorkerThread
 
 Work = Rows | Callable[[Any], Any]
 
@@ -21,14 +21,12 @@ class Checkpoints:
         writer: the thread that writes; its work is :class:`Rows` or a function of a connection in a transaction.
         reader: the thread that reads what has been committed; its work is a function of a connection.
         connections: all of them.
-        quick: reads what has been committed, and is little, on the caller's thread where the database is a file.
     """
 
     def __init__(
         self,
         writing: Connection,
         reading: Connection,
-        near: Connection | None = None,
         *,
         begin: str,
         where: str = "",
@@ -38,17 +36,15 @@ class Checkpoints:
         Args:
             writing: outside a transaction, as each statement finds it that is not between `begin` and its end.
             reading: likewise.
-            near: likewise; it waits for no lock. None where every statement is a message to a server.
             begin: the statement that begins a transaction.
             where: names the database in errors.
         """
         self._writing = writing
         self._reading = reading
-        self.connections = tuple(one for one in (near, reading, writing) if one is not None)
+        self.connections = (reading, writing)
         self._begin = begin
         self.writer = WorkerThread("checkpoints-write", self._write, where=where)
         self.reader = WorkerThread("checkpoints-read", self._read, where=where)
-        self.quick = InlineReader(lambda work: work(near), self.reader) if near is not None else self.reader
 
     def close(self) -> None:
         """Finish what is queued, then close the connections."""

@@ -22,7 +22,7 @@ from agent_runtime.graph.checkpointer.groups import Checkpoints, Work
 from agent_runtime.graph.checkpointer.rows import Found, Rows
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.storage.database import InlineReader, WorkerThread
+from turnkeeper.storage.database import WorkerThread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ _MOST_BYTES = 2_500  # of all names in a key: an index of PostgreSQL takes littl
 class _Plan(Generic[R]):
     """What a method does: the work, who does it, how its result becomes the method's, and how long it may be held."""
 
-    thread: WorkerThread | InlineReader
+    thread: WorkerThread
     work: Work
     read: Callable[[Any], R]
     hold_s: float = 0.0
@@ -106,7 +106,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         """Return the checkpoint that `config` names, or the newest of its thread and namespace; None without one."""
         place = _place(config)
         return _Plan(
-            thread=self._file.quick,
+            thread=self._file.reader,
             work=lambda c: rows.get(c, *place),
             read=lambda found: self._tuple(config, place, found),
         )
@@ -282,7 +282,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         )
 
 
-def _run_blocking(thread: WorkerThread | InlineReader, work: Any) -> Any:
+def _run_blocking(thread: WorkerThread, work: Any) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -39,12 +39,9 @@ class CheckpointFile(Checkpoints):
             _prepare(writing, path)
             reading = _connect(path)
             reading.execute("PRAGMA query_only=ON")
-            near = _connect(path)
-            near.execute("PRAGMA query_only=ON")
-            near.execute("PRAGMA busy_timeout=0")
         except (sqlite3.DatabaseError, OSError) as error:
             raise unopened(error, str(path), "checkpoints") from error
-        super().__init__(writing, reading, near, begin="BEGIN IMMEDIATE", where=str(path))
+        super().__init__(writing, reading, begin="BEGIN IMMEDIATE", where=str(path))
 
 
 def _connect(path: Path) -> Connection:
