@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "examples" / "langgraph-project"
 PROGRAMS = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
-LOOKS = re.compile(r"(cat|task-runner (history|list|show)|agent-runtime \S+ (list|show|check)) ")
+LOOKS = re.compile(r"(cat|turnkeeper task (history|list|show)|turnkeeper \S+ (list|show|check)) ")
 VARIES = (
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "<when>"),
     (r"\b(task|turn)-[0-9a-f]+\b", "<id>"),
