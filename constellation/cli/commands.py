@@ -228,7 +228,7 @@ def up(
         how = "is up" if fresh[daemon.name] else "was up already"
         note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
     if place != locate(None, os.environ):
-        note(f"every command needs this home: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
+        note(f"for the other commands: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
 
 
 def down(
@@ -285,7 +285,7 @@ def restart(
         Watchdog(place, clock=clock, entropy=entropy, environ=os.environ).tick()
     with spinner("restarting"):
         ended = _await(place, id_, clock)
-    note(f"agent-runtime restarted (pid {ended.get('pid')}); its work goes on, and agent0 is told")
+    note(f"agent-runtime restarted (pid {ended.get('pid')}); turns that it cut go on")
 
 
 def model(
