@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 # Bytecode is kept, whatever the caller prefers: every command of ours is a process of its own.
 unexport PYTHONDONTWRITEBYTECODE
-PACKAGES := turnkeeper task_runner agent_runtime constellation
+PACKAGES := turnkeeper task_runner agent_runtime constellation gateway
 
 .PHONY: demo test test-postgres check bench bench-check protos protos-check test-services wheel lock format clean
 
@@ -52,7 +52,7 @@ wheel: $(READY)
 lock: $(READY)  ## Resolve the newest versions that go together.
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
-		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot --extra postgres --extra parquet --extra otel pyproject.toml -o requirements.lock
+		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot --extra postgres --extra parquet --extra otel --extra web --extra mcp pyproject.toml -o requirements.lock
 
 format: $(READY)
 	@$(BIN)/ruff format --quiet .

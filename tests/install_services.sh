@@ -9,6 +9,9 @@ command -v faketime >/dev/null || missing+=(faketime)
 command -v postgres >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/postgres" >/dev/null || missing+=(postgresql)
 
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
+command -v chromium >/dev/null || missing+=(chromium fonts-liberation)
+command -v node >/dev/null || missing+=(nodejs)
+command -v npm >/dev/null || missing+=(npm)
 
 [ ${#missing[@]} -gt 0 ] || { echo "test services: all there"; exit 0; }
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

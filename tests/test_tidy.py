@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation")
+PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation", "gateway")
 LONGEST_FUNCTION = 60
 LONGEST_MODULE = 600
 LONGEST_TYPICAL_FUNCTION = 6  # half of all functions are at most this long
@@ -22,8 +22,9 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # commit that says which one. 42,000 was the size before PostgreSQL, sealed envelopes, faults, and approvals that end;
 # 49,000 before LangGraph projects of any form, and threads that are brought along; 53,400 before tables of commands that
 # are imported when they are used, and benchmarks with gates; 54,200 before the timeline and standing exceptions;
-# 57,000 before metrics, traces, and records in chains.
-MOST_LINES = 60_600
+# 57,000 before metrics, traces, and records in chains; 60,600 before the web page, the LangGraph API, MCP, the Python client,
+# and several machines on PostgreSQL.
+MOST_LINES = 75_000
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.10  # of all modules
