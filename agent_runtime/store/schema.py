@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from turnkeeper.storage.chain import Chain, table_of
+from turnkeeper.storage.handover import Handover, tables_of
 from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, partial
 
 metadata = sa.MetaData()
@@ -146,7 +147,10 @@ turn_events = sa.Table(
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),
+    # False until a runner of several machines took it in; a runner of this machine remembers how far it read.
+    sa.Column("taken", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Index("turn_events_by_turn", "turn_id", "sequence"),
+    sa.Index("turn_events_left", "sequence", **partial("taken = 0")),
     **NEVER_AGAIN,
 )
 
@@ -542,3 +546,7 @@ attachments = sa.Table(
 
 # How turns ended, what the author decided, and which proposals he accepted, in a chain of hashes.
 audit = Chain(table_of(metadata), "agent-runtime")
+
+# What waits for threads, and who owns them, where several machines share the store.
+envelopes, threads, owners = tables_of(metadata)
+handover = Handover(envelopes, owners, cancels)

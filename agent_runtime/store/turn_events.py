@@ -29,7 +29,7 @@ from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
-from turnkeeper.storage.statements import Statement, among, last_number, listed, storable, upsert
+from turnkeeper.storage.statements import Statement, among, last_number, listed, of_server, storable, upsert
 from turnkeeper.times import from_us, to_us
 
 Subject = TurnRecord | Trigger | TriggerHeader | KeyRecord
@@ -70,8 +70,10 @@ def add_event(
         turn: the turn whose tokens are reported, and after a good end when it wants to be woken.
     """
     wakes = turn is not None and state in {"SUCCEEDED", "SILENT", "PAUSED"}
+    left = {"taken": False} if of_server(connection) else {}
     _ADD_OUTCOME.run(
         connection,
+        **left,
         turn_id=subject.turn_id,
         fire_id=subject.fire_id,
         attempt=subject.attempt,

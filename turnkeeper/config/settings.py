@@ -5,6 +5,7 @@ The keys and their defaults are documented by the models below; `turnkeeper conf
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
@@ -161,6 +162,28 @@ class LogSettings(_Section):
     largest_mb: int = Field(64, ge=1, le=100_000, description="size, in MiB, at which the log of a process is cut")
 
 
+class StoreSettings(_Section):
+    """`[store]`: where tasks, turns and checkpoints are."""
+
+    url: str = Field(
+        "sqlite",
+        pattern=r"^(sqlite|postgresql://\S+)$",
+        description="sqlite: files in the home; postgresql://… shares them with other machines (turnkeeper[postgres])",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _without_password(cls, value: str) -> str:
+        if re.match(r"postgresql://[^/@]*:[^/@]+@", value) or re.search(r"[?&]password=", value):
+            raise ValueError("holds a password; put it into PGPASSWORD or ~/.pgpass, as for any client of PostgreSQL")
+        return value
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines may use the store."""
+        return self.url != "sqlite"
+
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -233,6 +256,7 @@ class Settings(_Section):
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     traces: TracesSettings = Field(default_factory=TracesSettings)
     query: QuerySettings = Field(default_factory=QuerySettings)
+    store: StoreSettings = Field(default_factory=StoreSettings)
 
     @property
     def default_graph(self) -> str:

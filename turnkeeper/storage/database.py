@@ -28,6 +28,7 @@ from turnkeeper.storage.schema_revision import check_revision, newest, refuse_ne
 
 T = TypeVar("T")
 LARGEST_BATCH = 512
+_MIGRATES = 0x7475726E  # the lock of a server under which a schema is changed
 CACHE_KB = 16_384  # of pages; a process grows by it as its file does. The system caches files, too.
 
 
@@ -374,15 +375,32 @@ def _undo_unit(driver: Any, error: Exception) -> None:
         raise error from None
 
 
+def in_schema(url: str, schema: str) -> str:
+    """Return the URL of a server's database under which names are those of one schema, which is made if it lacks.
+
+    >>> in_schema("postgresql:///tk?host=/run", "runtime")
+    'postgresql:///tk?host=%2Frun&options=-csearch_path%3Druntime'
+    """
+    options = {"options": f"{_SEARCHES}{schema}"}
+    return make_url(url).update_query_dict(options).render_as_string(hide_password=False)
+
+
+_SEARCHES = "-csearch_path="
+
+
 def _open_server(url: str, *, read_only: bool) -> Engine:
     where = make_url(url)
     if where.drivername != "postgresql":
         raise InvalidInput(f"{where.drivername} is not known", where="store URL", hint="use postgresql://…")
-    options = {"options": "-c default_transaction_read_only=on"} if read_only else {}
+    given = str(where.query.get("options", ""))
+    options = {"options": f"{given} -c default_transaction_read_only=on"} if read_only else {}
     try:
         engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=StaticPool, connect_args=options)
         event.listen(engine, "connect", _take_any_text)
-        engine.connect().close()
+        with engine.begin() as connection:
+            if given.startswith(_SEARCHES) and not read_only:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATES})")
+                connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{given.removeprefix(_SEARCHES)}"')
     except ModuleNotFoundError as error:
         hint = "install turnkeeper[postgres]"
         raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
@@ -464,5 +482,7 @@ def _migrate(engine: Engine, migrations: str, where: str, *, read_only: bool) ->
     config.set_main_option("script_location", migrations)
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":  # of several processes that start at once, one does it
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATES})")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

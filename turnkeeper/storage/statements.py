@@ -264,6 +264,11 @@ def listed(values: Collection[str] | Collection[int]) -> Listed:
     return Listed(values)
 
 
+def of_server(connection: Connection) -> bool:
+    """Return whether other processes may write the same database: it is a server's, not a file."""
+    return connection.dialect.name != "sqlite"
+
+
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 

@@ -1,0 +1,141 @@
+"""What waits for threads in a database that several machines share: put by who hands over, read by a thread's owner.
+
+A row is an envelope: a fire as its request's bytes, any other trigger as an envelope's, or nothing but the wish that
+somebody looks at the thread. Rows of a thread are dealt with in the order of their numbers. The transaction that writes
+a row is the whole hand-over: it is there, or it is not. A notification only shortens the wait for it.
+
+    waiting      nobody has begun it; who wrote it may still delete it
+    claimed      the owner of its thread has it; the next owner gets it again
+    quarantined  it cannot be dealt with, and stays for whoever looks into it
+
+What was dealt with is deleted in a transaction of its thread's owner: what was taken for ever stands in `keys`.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, Statement, of_server, partial, upsert
+from turnkeeper.times import to_us
+
+SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
+NEWS = "turnkeeper_envelopes"  # the channel of notifications that envelopes wait
+FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
+
+
+def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
+    """Return the tables of envelopes, of owned threads and of owners; `metadata` is the runtime's."""
+    envelopes = sa.Table(
+        "envelopes",
+        metadata,
+        sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
+        sa.Column("key", TEXT, nullable=False, unique=True),
+        sa.Column("thread_id", TEXT, nullable=False),
+        sa.Column("agent", TEXT, nullable=False),
+        sa.Column("kind", TEXT, nullable=False),
+        sa.Column("envelope", sa.LargeBinary, nullable=False),
+        sa.Column("state", TEXT, nullable=False),
+        sa.Column("reason", TEXT, nullable=False, server_default=""),
+        sa.Column("not_before_us", sa.BigInteger, nullable=False),
+        sa.Column("at_us", sa.BigInteger, nullable=False),
+        sa.CheckConstraint("kind IN ('fire', 'envelope', 'look')", name="envelopes_kind"),
+        sa.CheckConstraint("state IN ('waiting', 'claimed', 'quarantined')", name="envelopes_state"),
+        sa.Index("envelopes_by_thread", "thread_id", "number"),
+        sa.Index("envelopes_waiting", "number", **partial("state = 'waiting'")),
+        sa.Index("envelopes_claimed", "number", **partial("state = 'claimed'")),
+        **NEVER_AGAIN,
+    )
+    threads = sa.Table(
+        "threads",
+        metadata,
+        sa.Column("thread_id", TEXT, primary_key=True),
+        sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each owner
+        sa.Column("owner", TEXT, nullable=False),  # empty: nobody
+        sa.Index("threads_by_owner", "owner", **partial("owner <> ''")),
+    )
+    owners = sa.Table(
+        "owners",
+        metadata,
+        sa.Column("owner", TEXT, primary_key=True),  # one life of a runtime
+        sa.Column("until_us", sa.BigInteger, nullable=False),  # by the database's clock
+    )
+    return envelopes, threads, owners
+
+
+class Handover:
+    """Writes envelopes. Every method belongs to the transaction that is open on the connection."""
+
+    def __init__(self, envelopes: sa.Table, owners: sa.Table, cancels: sa.Table) -> None:
+        self._put = Statement(upsert(envelopes, [envelopes.c.key]))
+        waiting = (envelopes.c.key == sa.bindparam("key")) & (envelopes.c.state == "waiting")
+        self._withdraw = Statement(sa.delete(envelopes).where(waiting))
+        rows = sa.select(sa.func.count()).select_from(envelopes)
+        self._waiting = Statement(rows.where(envelopes.c.state == "waiting"))
+        live = owners.c.until_us > sa.bindparam("now_us")
+        self._live = Statement(sa.select(sa.func.count()).select_from(owners).where(live))
+        self._cancel = Statement(upsert(cancels, [cancels.c.turn_id]))
+
+    def put_all(self, connection: sa.Connection, rows: Sequence[dict[str, Any]], at: datetime) -> list[bool]:
+        """Put envelopes: key, thread_id, agent, kind, envelope, and not_before_us where it is to wait. False: known."""
+        fresh = [
+            bool(self._put.run(connection, **{"not_before_us": 0, **row}, state="waiting", at_us=to_us(at)))
+            for row in rows
+        ]
+        notify(connection, {row["thread_id"] for row, new in zip(rows, fresh, strict=True) if new})
+        return fresh
+
+    def look(
+        self, connection: sa.Connection, thread_id: str, why: str, at: datetime, *, until: datetime | None = None
+    ) -> None:
+        """Have the owner of a thread look at it, not before `until`; `why` is as of no other look that waits."""
+        due_us = 0 if until is None else to_us(until)
+        self.put_all(connection, [_look(thread_id, why, b"") | {"not_before_us": due_us}], at)
+
+    def cancel(self, connection: sa.Connection, turn_id: str, thread_id: str, reason: str, at: datetime) -> None:
+        """Store a cancel, and have it carried out; the first reason stands."""
+        self._cancel.run(connection, turn_id=turn_id, reason=reason, at_us=to_us(at))
+        wish = json.dumps({"cancel": turn_id}).encode()
+        self.put_all(connection, [_look(thread_id, f"cancel {turn_id}", wish)], at)
+
+    def withdraw(self, connection: sa.Connection, key: str) -> bool:
+        """Delete what nobody has begun; False if somebody has."""
+        return bool(self._withdraw.run(connection, key=key))
+
+    def waiting(self, connection: sa.Connection) -> int:
+        """Return how many envelopes nobody has begun."""
+        return int(self._waiting.value(connection))
+
+    def has_runtime(self, connection: sa.Connection) -> bool:
+        """Return whether a runtime lives that could take them."""
+        return bool(self._live.value(connection, now_us=now_us(connection)))
+
+
+def handover_of(schema: str | None = SCHEMA) -> Handover:
+    """Return the hand-over to tables in a schema of the connection's database, for whoever does not own them."""
+    metadata = sa.MetaData(schema=schema)
+    envelopes, _, owners = tables_of(metadata)
+    columns = [sa.Column(name, TEXT, primary_key=name == "turn_id") for name in ("turn_id", "reason")]
+    return Handover(envelopes, owners, sa.Table("cancels", metadata, *columns, sa.Column("at_us", sa.BigInteger)))
+
+
+def notify(connection: sa.Connection, threads: Collection[str]) -> None:
+    """Tell the runtimes, once the transaction is committed, that something waits for these threads."""
+    if of_server(connection):
+        for thread_id in threads:
+            connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (NEWS, thread_id if len(thread_id) < 500 else ""))
+
+
+def now_us(connection: sa.Connection) -> int:
+    """Return the time by the database's own clock, in microseconds since 1970."""
+    said = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+    if of_server(connection):
+        said = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    return int(connection.exec_driver_sql(f"SELECT {said}").scalar() or 0)
+
+
+def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
+    key = f"look:{thread_id}:{why}"
+    return {"key": key, "thread_id": thread_id, "agent": "", "kind": LOOK, "envelope": wish}
