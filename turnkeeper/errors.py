@@ -124,6 +124,14 @@ _OF_SQLITE = {
     13: "free room on its disk",
     14: "free descriptors, or make its folder writable",
 }
+# Classes of PostgreSQL's codes: what stands in its way, or in the way to it.
+_OF_SERVER = {
+    "08": "wait until the database answers",
+    "53": "give the database room: disk, memory or connections",
+    "57": "wait until the database answers",
+    "58": "check the database's disk",
+    "25006": "let the database be written to, or name its primary",
+}
 
 
 def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False) -> MachineTrouble | None:
@@ -140,11 +148,22 @@ def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False
         code = getattr(one, "sqlite_errorcode", None)
         if isinstance(code, int) and (hint := _OF_SQLITE.get(code & 0xFF)):
             return MachineTrouble(f"cannot be read or written: {one}", where=where, hint=f"{hint}, then try again")
+        if hint := _of_server(one):
+            said = str(one).partition("\n")[0]
+            return MachineTrouble(f"cannot be read or written: {said}", where=where, hint=f"{hint}, then try again")
         if isinstance(one, OSError) and (hint := (_PASSING | (_DENIED if ours else {})).get(one.errno or 0)):
             named = where or str(one.filename or "")
             what = f"cannot be read or written: {one.strerror or one}"
             return MachineTrouble(what, where=named, hint=f"{hint}, then try again")
     return None
+
+
+def _of_server(error: BaseException) -> str:
+    """Return what to do about an error of PostgreSQL's driver; empty where the statement is at fault."""
+    state = getattr(error, "sqlstate", "")
+    if state is None:  # the server did not say it: the connection is gone
+        return _OF_SERVER["08"] if type(error).__name__ == "OperationalError" else ""
+    return _OF_SERVER.get(state) or _OF_SERVER.get(state[:2]) or ""
 
 
 def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:

@@ -4,7 +4,9 @@ A unit of work is a function of a connection. The writer thread takes every unit
 savepoint inside one transaction, commits once, and only then answers them all: no caller gets an answer before its work
 is on disk, and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
 
-A database is a SQLite file, or a database of a PostgreSQL server. Both have one writer: one connection, on one thread.
+A database is a SQLite file, or a database of a PostgreSQL server. A file has one writer: one connection, on one thread.
+A server has many: each unit is a transaction of its own there, and units that PostgreSQL ends because of each other, by
+a deadlock for instance, are run again. So a unit must have no effect but what it writes and returns.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,7 +23,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
 from turnkeeper.storage.damage import judged
@@ -29,6 +32,8 @@ from turnkeeper.storage.schema_revision import check_revision, newest, refuse_ne
 T = TypeVar("T")
 LARGEST_BATCH = 512
 _MIGRATES = 0x7475726E  # the lock of a server under which a schema is changed
+MOST_TRIES = 10  # of a unit on a server
+_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for what can be run again as it was
 CACHE_KB = 16_384  # of pages; a process grows by it as its file does. The system caches files, too.
 
 
@@ -75,6 +80,8 @@ class Call:
 class WorkerThread:
     """A thread that takes calls in the order they came and passes them to `serve` in batches.
 
+    With `others` there is one more thread for each of them, and each call goes by itself to whichever is free.
+
     `serve` sets the result or the error of each call of its batch. An error of the machine reaches the caller as
     MachineTrouble.
 
@@ -82,17 +89,27 @@ class WorkerThread:
         trouble: what of the machine stands in the way, since when a call met it and until one succeeds; else empty.
     """
 
-    def __init__(self, name: str, serve: Callable[[Sequence[Call]], None], *, where: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        serve: Callable[[Sequence[Call]], None],
+        *,
+        where: str = "",
+        others: Sequence[Callable[[Sequence[Call]], None]] = (),
+    ) -> None:
         """Start the thread. `where` is the file that it reads and writes."""
         self.trouble = ""
-        self._where = where
-        self._serve = serve
+        self._where, self._name = where, name
+        self._largest = 1 if others else LARGEST_BATCH
         self._queue: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
         self._held: list[Call] = []
         self._open = True
         self._guard = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, args=(each,), name=name, daemon=True) for each in (serve, *others)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     async def run(self, work: Any, *, hold_s: float = 0.0) -> Any:
         """Run `work` and return its result. Cancelling the caller stops only work that has not begun.
@@ -124,8 +141,10 @@ class WorkerThread:
             if self._open:
                 self._open = False
                 self._queue.put(self._held)
-                self._queue.put(None)
-        self._thread.join()
+                for _ in self._threads:
+                    self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _put(self, call: Call) -> None:
         with self._guard:
@@ -153,15 +172,15 @@ class WorkerThread:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise RuntimeError(f"{self._thread.name} is closed")
+            raise RuntimeError(f"{self._name} is closed")
 
-    def _run(self) -> None:
+    def _run(self, serve: Callable[[Sequence[Call]], None]) -> None:
         going = True
         while going:
             batch, going = self._next()
             batch = [call for call in batch if call.wanted()]
             try:
-                self._serve(batch)
+                serve(batch)
             except BaseException as error:  # noqa: BLE001  every caller of the batch gets it; the thread goes on
                 for call in batch:
                     call.error = error
@@ -185,7 +204,7 @@ class WorkerThread:
         calls = self._queue.get()
         while calls is not None:
             batch += calls
-            if len(batch) >= LARGEST_BATCH:
+            if len(batch) >= self._largest:
                 break
             try:
                 calls = self._queue.get_nowait()
@@ -261,7 +280,15 @@ class Database:
         dialect: `sqlite` or `postgresql`.
     """
 
-    def __init__(self, place: Path | str, *, migrations: str, read_only: bool = False, inline: bool = False) -> None:
+    def __init__(
+        self,
+        place: Path | str,
+        *,
+        migrations: str,
+        read_only: bool = False,
+        inline: bool = False,
+        connections: int = 1,
+    ) -> None:
         """Open the database and bring its schema up to date.
 
         Args:
@@ -269,6 +296,7 @@ class Database:
             migrations: the Alembic script location, as `package:folder`.
             read_only: open without the right to write; the schema must be current already.
             inline: :meth:`look` reads a file on the caller's thread, by a connection of its own.
+            connections: how many units may run at once on a server; with one they run in the order they came.
 
         Raises:
             Conflict: written by a newer version; it is left as it is.
@@ -288,7 +316,8 @@ class Database:
             raise unopened(error, str(place), "a store") from error
         try:
             _migrate(self._engine, migrations, str(self.path), read_only=read_only)
-            self._connection = self._engine.connect()
+            count = 1 if isinstance(place, Path) else connections
+            self._connections = [self._engine.connect() for _ in range(count)]
             self._near = _open_near(place) if inline and isinstance(place, Path) else None
         except DatabaseError as error:
             self._engine.dispose()
@@ -297,8 +326,10 @@ class Database:
             self._engine.dispose()
             raise
         self.dialect = self._engine.dialect.name
-        name, work = place.stem if isinstance(place, Path) else make_url(place).database, self._connection
-        self._thread = WorkerThread(f"db-{name}", lambda batch: _run_batch(work, batch), where=str(self.path))
+        name = place.stem if isinstance(place, Path) else make_url(place).database
+        run = _run_batch if isinstance(place, Path) else _run_each
+        first, *others = (partial(run, connection) for connection in self._connections)
+        self._thread = WorkerThread(f"db-{name}", first, where=str(self.path), others=others)
         near = self._near
         self._quick = InlineReader(lambda work: _read(near, work), self._thread) if near is not None else self._thread
 
@@ -325,7 +356,7 @@ class Database:
     def close(self) -> None:
         """Finish what is queued, then close the database."""
         self._thread.close()
-        for connection in filter(None, (self._near, self._connection)):
+        for connection in filter(None, (self._near, *self._connections)):
             connection.close()
             connection.engine.dispose()
 
@@ -363,12 +394,39 @@ def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
     except Exception as error:  # noqa: BLE001  nothing of the batch is on disk: every caller must know
         for call in batch:
             call.error = call.error or error
-        if connection.dialect.is_disconnect(cast("Any", getattr(error, "orig", error)), driver, None):
-            connection.invalidate()  # the next batch connects anew
+        _leave_if_lost(connection, driver, error)
+
+
+def _run_each(connection: Connection, batch: Sequence[Call]) -> None:
+    """Run each unit in a transaction of its own, and again where it gave way to another."""
+    for call in batch:
+        for _ in range(MOST_TRIES):
+            call.error = _try_unit(connection, call)
+            if getattr(getattr(call.error, "orig", None), "sqlstate", None) not in _CONFLICTS:
+                break
+
+
+def _try_unit(connection: Connection, call: Call) -> Exception | None:
+    """Run a unit once; return its error. What a lost connection left undone, and whether, nobody knows."""
+    driver: Any = None
+    try:
+        with connection.begin():
+            driver = connection.connection.driver_connection
+            call.result = call.work(connection)
+    except Exception as error:  # noqa: BLE001  its caller gets it
+        _leave_if_lost(connection, driver, error)
+        return error
+    return None
+
+
+def _leave_if_lost(connection: Connection, driver: Any, error: Exception) -> None:
+    """Let the next unit connect anew if an error says that the connection is gone."""
+    if connection.dialect.is_disconnect(cast("Any", getattr(error, "orig", error)), driver, None):
+        connection.invalidate()
 
 
 def _undo_unit(driver: Any, error: Exception) -> None:
-    """Undo what one unit did. Raises its error if more than that is undone: by a full disk or a lost connection."""
+    """Undo what one unit did. Raises its error if more than that is undone: by a full disk."""
     try:
         driver.execute("ROLLBACK TO unit")
     except Exception:  # noqa: BLE001  there is no savepoint any more
@@ -395,7 +453,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
     given = str(where.query.get("options", ""))
     options = {"options": f"{given} -c default_transaction_read_only=on"} if read_only else {}
     try:
-        engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=StaticPool, connect_args=options)
+        engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=NullPool, connect_args=options)
         event.listen(engine, "connect", _take_any_text)
         with engine.begin() as connection:
             if given.startswith(_SEARCHES) and not read_only:
