@@ -28,7 +28,7 @@ PACKAGES = {
     ),
     "constellation.cli": (
         *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report", "demo"),
-        *("doctor", "backup", "restore", "escalate", "quiet", "config", "keys", "audit", "service", "watchdog"),
+        *("doctor", "backup", "restore", "move", "escalate", "quiet", "config", "keys", "audit", "service", "watchdog"),
     ),
     "task_runner.cli": ("emit", "task", "loop"),
 }

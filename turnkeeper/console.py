@@ -23,7 +23,7 @@ from typer.exceptions import Abort, Exit, TyperException
 
 from turnkeeper import commands
 from turnkeeper.clock import Clock, SystemClock
-from turnkeeper.config.home import Home, locate
+from turnkeeper.config.home import Home, locate, places
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError, machine_trouble
 from turnkeeper.times import shown_in, written_time
 
@@ -97,6 +97,11 @@ def main() -> int:
 def home() -> Home:
     """Return the state directory that `--home` or the environment names. Touches nothing."""
     return locate(_common.home, os.environ)
+
+
+def home_places() -> list[Path]:
+    """Return where the home is, whether or not it is there, then the files that led there, the last one first."""
+    return places(_common.home, os.environ)
 
 
 def when(at: datetime | None, zone: tzinfo | None = None, *, fine: bool = False) -> str:

@@ -65,6 +65,11 @@ PEOPLE = {
         Panel.HOME,
     ),
     "restore": Later("constellation.cli.commands:restore", "Restore a backup as the home.", Panel.HOME),
+    "move": Later(
+        "constellation.install.move:move",
+        "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran.",
+        Panel.HOME,
+    ),
     "escalate": Later(
         "constellation.cli.commands:escalate",
         "Send yourself an alert by the page command or the webhook of [watchdog].",

@@ -23,7 +23,7 @@ from constellation.supervisor.up_down import bring_down, bring_up, orders_of, pr
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home, locate
+from turnkeeper.config.home import Home, places
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, plain, show_record, show_rows, when
@@ -227,7 +227,7 @@ def up(
         process = process_of(place, daemon)
         how = "is up" if fresh[daemon.name] else "was up already"
         note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
-    if place != locate(None, os.environ):
+    if place.root != places(None, os.environ)[0]:
         note(f"for the other commands: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
 
 

@@ -59,7 +59,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
             _copy_stores(home, copy, home.schedules_db)
             _copy_bus(home, fresh)
         _copy_stores(home, copy, home.agent_db, home.checkpoints_db)
-        manifest = {"version": VERSION, "at": rfc3339(at), "files": _digests(fresh)}
+        manifest = {"version": VERSION, "at": rfc3339(at), "files": digests(fresh)}
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         _settle_tree(fresh)
         if target.is_dir():
@@ -101,7 +101,7 @@ def check_backup(source: Path) -> dict[str, Any]:
         ) from error
     if version != VERSION:
         raise InvalidInput(f"is a backup of version {version}", where=str(source), hint="upgrade turnkeeper")
-    found = _digests(source)
+    found = digests(source)
     for name in sorted({*files, *found}):
         if files.get(name) != found.get(name):
             state = "missing" if name not in found else "not in the manifest" if name not in files else "changed"
@@ -166,7 +166,8 @@ def _copy_file(source: Path, target: Path) -> bool:
     return True
 
 
-def _digests(root: Path) -> dict[str, str]:
+def digests(root: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file under a folder by its name in it; `link` for a link."""
     files = (path for path in root.rglob("*") if path.is_file() or path.is_symlink())
     names = {str(path.relative_to(root)): path for path in files}
     return {name: _digest(path) for name, path in sorted(names.items()) if name != MANIFEST}

@@ -10,7 +10,8 @@ import typer
 
 from constellation.install import launchd
 from constellation.supervisor import systemd
-from turnkeeper.console import home, note
+from turnkeeper.config.home import Home
+from turnkeeper.console import home, home_places, note
 
 
 class ServiceManager(StrEnum):
@@ -58,7 +59,8 @@ def uninstall(manager: _Manager = _THIS_MANAGER) -> None:
 
     Example: turnkeeper service uninstall
     """
-    removed = _FILES[manager].uninstall(home(), os.environ)
+    homes = [Home(root=place) for place in home_places()]  # its services may be named after where it was
+    removed = [path for one in homes for path in _FILES[manager].uninstall(one, os.environ)]
     for path in removed:
         note(f"removed {path}")
     if not removed:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from turnkeeper.config.home import Home, locate
+from turnkeeper.config.home import Home, places
 
 HEARTBEAT_S = 120
 WATCHDOG_S = 300
@@ -69,8 +69,8 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
 
 def tag_of(home: Home, environ: Mapping[str, str]) -> str:
     """Return what tells the services of homes apart; empty for the usual home."""
-    default = locate(None, {"HOME": environ.get("HOME", "~")})
-    return "" if home == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
+    default, *_ = places(None, {"HOME": environ.get("HOME", "~")})
+    return "" if home.root == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
 
 
 def backups_of(home: Home) -> Path:

@@ -27,7 +27,7 @@ from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import is_held
 
 PROGRAMS = {"task-runner": application, "agent-runtime": lambda: agent_runtime, "turnkeeper": lambda: turnkeeper}
-PROCESSES = frozenset({"up", "down", "restart", "watchdog"})
+PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move"})
 INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch", "--graph"})
 
 

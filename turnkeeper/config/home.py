@@ -24,6 +24,9 @@ RESTORED = "this home was restored from a backup whose original may still run"
 TAKE_OVER = "make sure that the original home runs nowhere, then run: turnkeeper up --takeover"
 LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) less its terminator
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+MOVED = "moved to: "  # what the file begins with that `turnkeeper move` leaves where a home was
+_LONGEST_WORD = 1 << 14  # bytes
+_MOST_MOVES = 16  # that lead from one place to the next
 NO_HOME = "say where it is: --home DIR, or export TURNKEEPER_HOME=DIR; or create it: turnkeeper init"
 
 
@@ -161,10 +164,51 @@ class Home:
 
 
 def locate(option: Path | None, environ: Mapping[str, str]) -> Home:
-    """Return the home named by `--home`, else by the environment, else `~/.turnkeeper`. Touches nothing."""
+    """Return the home named by `--home`, else by the environment, else `~/.turnkeeper`. Changes nothing.
+
+    Where a home was moved away, the file that it left leads to the place where it is now. Raises InvalidInput if
+    nothing is there, or the file is not ours alone.
+    """
+    place, *passed = places(option, environ)
+    if passed and not place.is_dir():
+        hint = f"mount it; or say where it is now: turnkeeper move DIR; or, to begin anew, remove {passed[0]}"
+        raise InvalidInput(f"the home was moved to {place}, and is not there", where=str(passed[0]), hint=hint)
+    return Home(root=place)
+
+
+def places(option: Path | None, environ: Mapping[str, str]) -> list[Path]:
+    """Return where the home is, whether or not it is there, then the files that led there, the last one first."""
     named = option or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     root = named if named is not None else Path(environ.get("HOME", "~")).expanduser() / ".turnkeeper"
-    return Home(root=Path(os.path.abspath(root.expanduser())))  # noqa: PTH100  resolve() would follow a symlink
+    found = [Path(os.path.abspath(root.expanduser()))]  # noqa: PTH100  resolve() would follow a symlink
+    while (then := moved_to(found[0])) is not None:
+        if then in found or len(found) > _MOST_MOVES:
+            raise InvalidInput("leads in a circle", where=str(found[0]), hint="remove it, and name the home by --home")
+        found.insert(0, then)
+    return found
+
+
+def moved_to(path: Path) -> Path | None:
+    """Return where the home that was at `path` lies now, as the file there says; None where there is no such file.
+
+    Raises:
+        InvalidInput: somebody else could have written it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # nothing is there, or nothing that could be read
+        return None
+    try:
+        found = os.fstat(descriptor)
+        text = os.read(descriptor, _LONGEST_WORD).decode("utf-8", "replace") if stat.S_ISREG(found.st_mode) else ""
+    finally:
+        os.close(descriptor)
+    if not text.startswith(MOVED):
+        return None
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise InvalidInput("belongs to another user, or can be written by others", where=str(path))
+    there = text.removeprefix(MOVED).partition("\n")[0]
+    return Path(os.path.abspath(there)) if there.startswith("/") else None  # noqa: PTH100
 
 
 def make_private(folder: Path) -> None:

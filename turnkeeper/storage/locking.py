@@ -181,12 +181,15 @@ class ReaderLock:
         """Put the lock's file back where it was removed; return what was.
 
         Raises:
-            Conflict: another process reads meanwhile; this one must claim no more.
+            Conflict: another process reads meanwhile, or the home was moved; this one must claim no more.
             OSError: it cannot be put back now.
         """
         path = self._folder / _READER
-        if self._descriptor is None or _is_file_of(path, self._descriptor):
-            return []
+        try:
+            if self._descriptor is None or _is_file_of(path, self._descriptor):
+                return []
+        except NotADirectoryError:  # a file that leads to where the home is now lies in the place of the home
+            raise Conflict("the home was moved", where=str(self._folder), hint="start the reader again") from None
         before, self._descriptor = self._descriptor, self._take()
         os.close(before)
         return [f"{path} was removed"]

@@ -93,6 +93,16 @@ def test_the_lock_of_an_inbox_is_put_back_and_who_lost_it_to_another_reader_is_t
     assert reader_of(folder) == ""
 
 
+def test_a_reader_whose_home_was_moved_away_ends_and_says_why(home: Home) -> None:
+    with ReaderLock(home.inbox("codex"), "inbox watch") as held:
+        home.root.rename(home.root.with_name("new"))
+        home.root.write_text("moved to: elsewhere\n")
+        with pytest.raises(Conflict, match="the home was moved; start the reader again"):
+            held.keep()
+    home.root.unlink()
+    home.root.with_name("new").rename(home.root)
+
+
 def test_who_lost_its_lock_to_another_is_told_and_takes_nothing_from_it(home: Home) -> None:
     with ProcessLock(home, "task-runner") as lost:
         home.lock("task-runner").unlink()
