@@ -1,14 +1,14 @@
 """One interval of a turn: the graph runs under the turn's grant, can be cancelled, and is recorded as it goes."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from agent_runtime.graph.engine.engine import Ended, Engines, Order, Step
 from agent_runtime.model.approval import APPROVED_WITH, EXPIRED, call_key, canonical
 from agent_runtime.model.trigger import AGENT_KINDS, WAKES, is_loop
-from agent_runtime.model.turn import Category, InterruptRecord, TurnContext, TurnRecord
+from agent_runtime.model.turn import Category, InterruptRecord, Said, TurnContext, TurnRecord
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.permissions.judge import Narrowing
 from agent_runtime.store.mail import handoffs_of, shown
@@ -59,7 +59,7 @@ class Intervals:
             order: what the graph is given.
             mode: for the log: start, continue or resume.
         """
-        recording = _Recording(self._store, self._failpoints, turn.turn_id)
+        recording = _Recording(self._store, self._failpoints, turn.turn_id, self._log, is_new=mode == "start")
         self._log_start(turn, mode)
         context = await self._context(turn)
         engine, used = self._engines.of(turn.graph), (turn.tokens_in, turn.tokens_out)
@@ -145,7 +145,9 @@ class _Recording:
     Tokens are written at once: the cap on a day's looks at them before each call of a model.
     """
 
-    def __init__(self, store: Store, failpoints: Failpoints, turn_id: str) -> None:
+    def __init__(self, store: Store, failpoints: Failpoints, turn_id: str, log: EventLog, *, is_new: bool) -> None:
+        """Take whether the turn begins: what it said in an earlier interval was told then."""
+        self._log, self._told = log, 0 if is_new else None
         self._store = store
         self._failpoints = failpoints
         self._turn_id = turn_id
@@ -157,7 +159,9 @@ class _Recording:
         self._writes: list[asyncio.Task[None]] = []
 
     async def step(self, step: Step) -> None:
-        """Queue what is new."""
+        """Tell what tools are called, then queue what is new."""
+        if step.messages is not None:
+            self._tell_calls(step.messages)
         tokens = (step.tokens_in, step.tokens_out)
         if step.messages is not None and len(step.messages) > self._known:
             self._newest = step
@@ -171,6 +175,14 @@ class _Recording:
             self._wake = step.wake_after_s
             self._writes.append(asyncio.create_task(self._store.wake(self._turn_id, self._wake)))
         self._failpoints.reach("runtime.turn_step")
+
+    def _tell_calls(self, messages: Sequence[Said]) -> None:
+        fresh = messages[len(messages) if self._told is None else self._told :]
+        self._told = len(messages)
+        calls = [call for message in fresh for call in message.tool_calls]
+        if calls:
+            named = [{"turn_id": self._turn_id, "call_id": call.id, "tool": call.name[:128]} for call in calls]
+            self._log.emit_all([("tool.called", what) for what in named])
 
     async def finished(self, *, written: bool) -> None:
         """Wait for all that was queued, and write what waits still unless it is `written` with the outcome.

@@ -225,30 +225,39 @@ class Turns:
         return True
 
     async def _start(self, item: Item, _decision: Decision, facts: Facts) -> bool:
-        turn = await self._store.begin(self._engines.catalog.setup(_trigger(item), facts.newest))
+        trigger = self._engines.catalog.setup(_trigger(item), facts.newest)
+        turn = await self._told(trigger.turn_id, "start", self._store.begin(trigger))
         return await self._run(turn, _input(turn, facts.newest.status if facts.newest else ""), "start")
 
+    async def _told(self, turn_id: str, begin: str, write: Awaitable[TurnRecord]) -> TurnRecord:
+        """Return what is written, and say that a turn is about to begin if its store keeps it waiting."""
+        with told_if_late(self._log, lambda: [("turn.waits", {"turn_id": turn_id, "begin": begin})]):
+            return await write
+
     async def _give_input(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
-        turn = await self._store.try_again(decision.turn_id)
+        turn = await self._told(decision.turn_id, "go on", self._store.try_again(decision.turn_id))
         before = await self._store.look(newest_on_thread, turn.thread_id, besides=turn.turn_id)
         return await self._run(turn, _input(turn, before.status if before else ""), "continue")
 
     async def _give_answer(self, _item: Item, decision: Decision, facts: Facts) -> bool:
-        turn = await self._store.try_again(decision.turn_id)
+        turn = await self._told(decision.turn_id, "go on", self._store.try_again(decision.turn_id))
         wanted = {name: value for name, value in turn.answers.items() if name in facts.thread.pending}
         return await self._run(turn, Answers(values=wanted), "continue")
 
     async def _continue(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
-        return await self._run(await self._store.try_again(decision.turn_id), Continue(), "continue")
+        turn = await self._told(decision.turn_id, "go on", self._store.try_again(decision.turn_id))
+        return await self._run(turn, Continue(), "continue")
 
     async def _resume(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
-        turn = await self._store.resume(decision.turn_id, decision.interrupts)
+        resumed = self._store.resume(decision.turn_id, decision.interrupts)
+        turn = await self._told(decision.turn_id, "go on", resumed)
         return await self._run(turn, Answers(values=turn.answers), "resume")
 
     async def _resume_pause(self, item: Item, decision: Decision, facts: Facts) -> bool:
         trigger = self._engines.catalog.setup(_trigger(item), facts.newest)
         mark = await self._engines.of(trigger.graph).last_message(trigger.thread_id)
-        turn = await self._store.resume_pause(trigger, decision.turn_id, decision.interrupts[0], mark)
+        resumed = self._store.resume_pause(trigger, decision.turn_id, decision.interrupts[0], mark)
+        turn = await self._told(trigger.turn_id, "start", resumed)
         return await self._run(turn, Answers(values=turn.answers), "start")
 
     async def _record(self, _item: Item, decision: Decision, _facts: Facts) -> bool:

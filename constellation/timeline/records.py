@@ -22,6 +22,7 @@ _STEPS = {
     "fire": ("fire_id", "task_id", "attempt", "first_nominal_at"),
     "turn": ("turn_id", "mode", "state"),
     "interrupt": ("interrupt_id",),
+    "tool": ("turn_id", "call_id"),
     "restart": ("id", "phase"),
 }
 _LINKS = ("fire_id", "turn_id", "interrupt_id")

@@ -55,6 +55,11 @@ SENTENCES = {
     "fire.retried": f"the task runner starts attempt {{next_attempt}} of {_OF_TASK}[: {{reason}}].",
     "fire.asked_to_end": f"the task runner asked the agent runtime to end {_OF_TASK}[: {{reason}}].",
     "fire.settled": f"the task runner recorded that {_OF_TASK} ended as {{outcome}}[: {{reason}}].",
+    "fire.due": f"{_OF_TASK} is due, and the task runner waits for its store.",
+    "fire.answered": f"the agent runtime answered {_OF_TASK}; the task runner waits for its store to write that down.",
+    "fire.heard": f"the agent runtime said that the turn of {_OF_TASK} is now {{state}}; the task runner waits for its "
+    "store to write that down.",
+    "event.heard": "the task runner heard of the event {name}[ in turn {turn_id}], and waits for its store.",
     "outage.began": "the task runner could no longer reach the agent runtime.",
     "outage.ended": "the task runner reached the agent runtime again.",
     "runtime.refused": "the agent runtime refused to take fires from the task runner: {reason}.",
@@ -74,6 +79,7 @@ SENTENCES = {
     "{reason}.",
     # The runtime, about turns and approvals.
     "turn.started": "the agent runtime {begins} " + _TURN + "[ for fire {fire_id}].",
+    "turn.waits": "turn {turn_id} is about to {begin}, and the agent runtime waits for its store.",
     "turn.ran": "the graph of " + _TURN + " stopped ({state}), and its store has not taken that in yet.",
     "turn.stopped": "the agent runtime recorded that " + _TURN + " {ended}.",
     "turn.held": "the agent runtime holds fire {fire_id}[ of task {task}]: a question on thread {thread_id} is open.",
@@ -144,6 +150,7 @@ SENTENCES = {
     "escalate.done": "{process} delivered an alert to the author by {route}[ ({marker})].",
     "escalate.failed": "{process} could not deliver an alert by {route}: {reason}[ ({marker})].",
     "store.damaged": "{process} found a damaged store: {reason}.",
+    "store.waits": "{process} waits for its store {about}.",
     "store.trouble": "{process} could not read or write its store: {reason}.",
     "events.lost": "{process} could not write {count} events; they are lost.",
     "marker.stands": "{path} stands since then: {meaning}[: {reason}].",

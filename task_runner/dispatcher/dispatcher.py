@@ -29,7 +29,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Denied, TurnkeeperError
-from turnkeeper.event_log import EventLog
+from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.process import Failpoints
 
 MOST_UNANSWERED = 4096
@@ -243,7 +243,8 @@ class Dispatcher:
         now = self._clock.now()
         slots = 0 if self._stagger_until is not None and now < self._stagger_until else self._pace.concurrency
         single = self._pace.stagger_s > 0
-        batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
+        with told_if_late(self._log, lambda: [log_records.waiting("to send what is written down")]):
+            batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
         self.on_sent(
             [(late_s, each.fire.caught_up) for each in batch if (late_s := _first_late_s(each.fire)) is not None]
         )
@@ -300,11 +301,20 @@ class Dispatcher:
         self.refusal = ""
         now = self._clock.now()
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
-        done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))
+        with told_if_late(self._log, partial(_answers, receipts)):
+            done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))
         self._log.emit_all(done.events)
         if any(receipt.HasField("error") for receipt in receipts):
             self._changed.set()
         self.work.set()
+
+
+def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:
+    """Return what the runtime answered, while it is not on disk."""
+    return [
+        log_records.LogRecord("fire.answered", {"fire_id": receipt.fire_id, "turn_id": receipt.turn_id})
+        for receipt in receipts
+    ]
 
 
 def _unanswered(session: Session, after: int) -> list[Outgoing]:

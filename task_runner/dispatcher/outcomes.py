@@ -26,7 +26,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.event_log import EventLog
+from turnkeeper.event_log import EventLog, told_if_late
 
 LONGEST_WAIT_S = 30.0
 _ASKED_AT_ONCE = 100
@@ -104,7 +104,8 @@ class Follower:
             session.outcomes_read.move(last.incarnation, last.sequence)
             return done + over, needless
 
-        done, needless = await self._store.run(record)
+        with told_if_late(self._log, lambda: [_heard(item) for item in news]):
+            done, needless = await self._store.run(record)
         self._finish(done)
         for fire in needless:
             # If the runtime does not answer, the turn runs, and no other turn follows it.
@@ -183,6 +184,16 @@ def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime
 
 def _open(session: Session, after: int) -> list[Fire]:
     return session.fires.open_fires(after, _ASKED_AT_ONCE)
+
+
+def _heard(news: News) -> log_records.LogRecord:
+    """Return what the runtime said of a fire's turn, while it is not on disk."""
+    said = {"fire_id": news.fire_id, "attempt": news.attempt, "turn_id": news.turn_id, "state": news.state.value}
+    return log_records.LogRecord("fire.heard", said)
+
+
+def _happened(event: events.Event) -> log_records.LogRecord:
+    return log_records.LogRecord("event.heard", {"name": event.name, "turn_id": event.turn_id})
 
 
 def _log_record(before: Fire, after: Fire, news: News) -> log_records.LogRecord:
@@ -298,7 +309,8 @@ class RuntimeEvents:
             session.events_read.move(last.incarnation, last.sequence)
             return taken
 
-        taken = await self._store.run(record)
+        with told_if_late(self._log, lambda: [_happened(one) for one in happened]):
+            taken = await self._store.run(record)
         self._reconnector.succeeded()
         self._log.emit_all(taken.planned.events)
         if taken.planned.committed:

@@ -1,11 +1,14 @@
-"""The records that the runner writes into the event log: made inside a transaction, written after its commit."""
+"""The records that the runner writes into the event log: made inside a transaction, written after its commit.
+
+What the store has not answered for a while is told by records of its own (`turnkeeper.event_log.told_if_late`).
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from task_runner.model.task import Fire, Outcome, Snapshot
 from task_runner.planner.entries import Plan
-from turnkeeper.times import rfc3339
+from turnkeeper.times import from_us, rfc3339
 
 
 class LogRecord(NamedTuple):
@@ -68,6 +71,16 @@ def skipped(fire: Fire) -> LogRecord:
 def settled(fire: Fire) -> LogRecord:
     """Return that a fire came to its end."""
     return of_fire("fire.settled", fire, outcome=fire.outcome.value, reason=fire.reason)
+
+
+def waiting(what: str) -> LogRecord:
+    """Return that the store does not answer, and for what it is asked."""
+    return LogRecord("store.waits", {"about": what})
+
+
+def due(fire_id: str, nominal_us: int) -> LogRecord:
+    """Return that a fire is due and not yet on disk."""
+    return LogRecord("fire.due", {"fire_id": fire_id, "nominal_at": rfc3339(from_us(nominal_us))})
 
 
 def of_fire(name: str, fire: Attempt, **fields: Any) -> LogRecord:

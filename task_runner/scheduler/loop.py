@@ -6,19 +6,20 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 
 from sqlalchemy.exc import OperationalError
 
-from task_runner.planner.log_records import LogRecord
+from task_runner.planner import log_records
 from task_runner.scheduler import firing
 from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_tasks, quarantine
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.errors import MachineTrouble
-from turnkeeper.event_log import EventLog
+from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.process import Failpoints
-from turnkeeper.times import rfc3339
+from turnkeeper.times import rfc3339, to_us
 
 LONGEST_WAIT_S = 30.0
 LEAD_S = 1.0  # before something is due, to have it in memory by then
@@ -53,6 +54,7 @@ class Loop:
         self._planned, self._asking = planned, asking
         self._known: dict[str, firing.NextFire | None] = {}
         self._prepared_for: datetime | None = None
+        self._planned_us = 0  # what was due by then is planned
         self._last_wall = clock.now()
         self._last_steady = clock.monotonic()
 
@@ -86,18 +88,17 @@ class Loop:
                 done = await self._plan_batch(now, limit)
                 if done.committed:
                     self._failpoints.reach("runner.committed")
+                self._log.emit_all(done.events)  # before what was committed leaves
                 if done.sent:
                     self._handover.take(done.sent)
                 if done.committed > len(done.sent):
                     self._handover.wake()
                 if done.asking:
                     self._asking.set()
-                try:
-                    await self._clock.sleep(0)  # the claim of what was committed goes before its facts are written
-                finally:
-                    self._log.emit_all(done.events)
+                await self._clock.sleep(0)  # what was committed is sent before more is planned
                 total += replace(done, events=[], sent=[])
                 if done.tasks < limit:
+                    self._planned_us = to_us(now)
                     return total
                 self._planned.clear()
         finally:
@@ -111,11 +112,19 @@ class Loop:
             room=self._handover.room(), reachable=self._handover.reachable(),
         )  # fmt: skip
         try:
-            return await self._store.run(fire)
+            with told_if_late(self._log, partial(self._waiting, now)):
+                return await self._store.run(fire)
         except _TROUBLE:
             raise
         except Exception:  # noqa: BLE001  found out one by one below, where the culprit is quarantined
             return await self._plan_one_by_one()
+
+    def _waiting(self, now: datetime) -> list[log_records.LogRecord]:
+        """Return what is told while the store does not answer: that it is waited for, and fires known to be due."""
+        fires = (fire for fire in self._known.values() if fire is not None)
+        due = (fire for fire in fires if self._planned_us < fire.from_us <= to_us(now))
+        waits = log_records.waiting("to plan what is due")
+        return [waits, *(log_records.due(fire.fire_id, fire.from_us) for fire in islice(due, LARGEST_BATCH))]
 
     async def _plan_one_by_one(self) -> Planned:
         """Plan each task of the batch in a transaction of its own, after one of them made the whole batch fail."""
@@ -132,7 +141,8 @@ class Loop:
         return total
 
     async def _pause_s(self) -> float:
-        wake_at = await self._store.run(lambda session: session.tasks.next_wake())
+        with told_if_late(self._log, lambda: [log_records.waiting("to learn what is due next")]):
+            wake_at = await self._store.run(lambda session: session.tasks.next_wake())
         if wake_at is None:
             return LONGEST_WAIT_S
         left_s = (wake_at - self._clock.now()).total_seconds()
@@ -172,5 +182,5 @@ class Loop:
             self._handover.wake()
 
 
-def _quarantining(task_id: str, error: Exception) -> Callable[[Session], LogRecord]:
+def _quarantining(task_id: str, error: Exception) -> Callable[[Session], log_records.LogRecord]:
     return lambda session: quarantine(session, task_id, f"cannot be planned: {error}")

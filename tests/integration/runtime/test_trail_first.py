@@ -62,6 +62,21 @@ async def test_a_turn_whose_graph_stops_while_the_store_is_locked_says_so_before
     await bench.stopped(receipt.turn_id)
 
 
+async def test_a_turn_that_begins_and_the_tools_it_calls_are_told_while_the_store_is_locked(bench: Bench) -> None:
+    bench.script["go"] = [calls(("block", {})), calls(("block", {}))]
+    with locked(bench):
+        asked = asyncio.create_task(bench.service.Fire(bench.fire(), None))
+        await until_told(bench, "fire.arrived")
+    receipt = await asked
+    await soon(bench.blocked.wait(), "the turn to block")
+    (first,) = [record for record in read_events(bench.home.logs) if record["event"] == "tool.called"]
+    assert (first["turn_id"], first["tool"]) == (receipt.turn_id, "block")
+    bench.go.set()
+    await bench.stopped(receipt.turn_id)
+    told = [record for record in read_events(bench.home.logs) if record["event"] == "tool.called"]
+    assert len({record["call_id"] for record in told}) == len(told) == 2, "each call once"
+
+
 async def test_a_store_that_answers_at_once_adds_no_line(bench: Bench) -> None:
     receipt = await bench.service.Fire(bench.fire(), None)
     await bench.stopped(receipt.turn_id)
