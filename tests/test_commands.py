@@ -17,13 +17,14 @@ import typer
 
 import agent_runtime.cli
 import constellation.cli
+import gateway.cli
 import task_runner.cli
 from turnkeeper import commands, console
 from turnkeeper.commands import Group, Panel, Program, build, every_command
 from turnkeeper.config.home import Home
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation")
+PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation", "gateway")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 MENTION = re.compile(r"(?<![\w./@-])(turnkeeper|task-runner|agent-runtime)((?: (?!-)[a-z][a-z-]*)+)([^\n`]*)")
 TYPED = re.compile(r"(?:`|\$ |[a-z]: )$")  # before a command that a person is to type
@@ -44,6 +45,7 @@ def programs() -> dict[str, Any]:
         "task-runner": dressed(task_runner.cli.application()),
         "agent-runtime": dressed(agent_runtime.cli.app),
         "constellation": dressed(constellation.cli.app),
+        "gateway": dressed(gateway.cli.app),
     }
 
 

@@ -17,7 +17,7 @@ from constellation.install import setup
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
 from constellation.supervisor import markers, terminals
-from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, POLL_S, SUPERVISOR, process_of, spawn
+from constellation.supervisor.daemons import AGENT_RUNTIME, EVERY, POLL_S, SUPERVISOR, WEB, process_of, spawn
 from constellation.supervisor.escalation import check_alert, send_now
 from constellation.supervisor.up_down import bring_down, bring_up, orders_of, prepare, set_workers
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
@@ -223,7 +223,7 @@ def up(
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
     with spinner("starting"):
         fresh = bring_up(place, os.environ)
-    for daemon in DAEMONS:
+    for daemon in (one for one in EVERY if one.name in fresh):
         process = process_of(place, daemon)
         how = "is up" if fresh[daemon.name] else "was up already"
         note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
@@ -247,7 +247,7 @@ def down(
     with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
         ended = bring_down(place, force=force)
     for name, how in ended.items():
-        if name != SUPERVISOR.name or how != "was not running":
+        if name not in {SUPERVISOR.name, WEB.name} or how != "was not running":
             note(f"{name} {how}")
 
 

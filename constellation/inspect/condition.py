@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from constellation.supervisor import markers
-from constellation.supervisor.daemons import DAEMONS
+from constellation.supervisor.daemons import DAEMONS, EVERY
 from constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import load_settings
@@ -57,7 +57,7 @@ class Finding:
 
 def findings(home: Home, now: float) -> list[Finding]:
     """Return what stands in the way, and what the markers say, the worst first for each process."""
-    own = (item for daemon in DAEMONS for item in _of(home, daemon.name))
+    own = (item for daemon in EVERY for item in _of(home, daemon.name))
     return [*_troubles(home), *own, *_of_all(home, now), *_unread(home, now)]
 
 
@@ -89,7 +89,7 @@ def _troubles(home: Home) -> Iterator[Finding]:
     """Yield what of the machine stands in the way of the home, or of a daemon."""
     for trouble in unwritable(home):
         yield Finding(process="", what=f"{trouble.where}: {trouble.what}", fix=trouble.hint)
-    for process, what in troubles_of(home, DAEMONS).items():
+    for process, what in troubles_of(home, EVERY).items():
         yield Finding(process=process, what=what, fix="it tries again by itself")
 
 

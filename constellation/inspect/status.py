@@ -8,7 +8,9 @@ from constellation.inspect.condition import Finding
 from constellation.supervisor.daemons import (
     AGENT_RUNTIME,
     DAEMONS,
+    EVERY,
     SUPERVISOR,
+    WEB,
     Daemon,
     is_suspended,
     log_of,
@@ -16,6 +18,7 @@ from constellation.supervisor.daemons import (
     process_of,
     serves,
 )
+from constellation.supervisor.watchdog import read_orders
 from protos.turnkeeper.v1.agent_runtime_pb2 import (
     ListChannelsRequest,
     ListGraphsRequest,
@@ -28,18 +31,21 @@ from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.storage.locking import is_held
 from turnkeeper.times import rfc3339
 
 VIA = "turnkeeper/cli"
 
 
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
-    """Return a row for each process; the supervisor's only where there is meant to be one.
+    """Return a row for each process; the supervisor's and the web's only where there is meant to be one.
 
     A process is `running` (it answers), `starting` (it does not serve yet), `not answering` (it said that it serves,
     and cannot be called), `suspended` (by a signal) or `stopped`. The supervisor answers nobody: it runs if it lives.
     """
-    daemons = (*DAEMONS, *([SUPERVISOR] if supervised else []))
+    orders = read_orders(place) if supervised else None
+    web = [WEB] if is_held(place, WEB.name) or (orders and orders.web) else []
+    daemons = (*DAEMONS, *web, *([SUPERVISOR] if supervised else []))
     return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
 
 
@@ -63,7 +69,7 @@ def _state(place: Home, daemon: Daemon, process: Any) -> str:
 def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
     """Yield a finding for each of the processes, rows of :func:`rows`, that lives and cannot be called."""
     for row in found:
-        daemon = next(one for one in (*DAEMONS, SUPERVISOR) if one.name == row["process"])
+        daemon = next(one for one in (*EVERY, SUPERVISOR) if one.name == row["process"])
         if row["state"] in {"not answering", "suspended"} and (process := process_of(place, daemon)) is not None:
             why = obstacle(place, daemon, process)
             what = f"pid {process.pid} does not answer{f': {why}' if why else ''}"

@@ -19,7 +19,7 @@ from typing import Any
 
 from constellation.inspect.condition import newer_stores
 from constellation.supervisor import markers
-from constellation.supervisor.daemons import DAEMONS, SUPERVISOR
+from constellation.supervisor.daemons import EVERY, SUPERVISOR
 from turnkeeper.bus.inbox import FOLDERS, OUTGOING
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
@@ -227,11 +227,11 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
         raise Conflict("exists already", where=str(aside), hint="try again in a second")
     with ExitStack() as held:
         if home.run.is_dir():
-            for daemon in (SUPERVISOR, *DAEMONS):
+            for daemon in (SUPERVISOR, *EVERY):
                 held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict: it runs
         home.root.rename(aside)
         fresh.rename(home.root)
-    for daemon in (SUPERVISOR, *DAEMONS):
+    for daemon in (SUPERVISOR, *EVERY):
         (aside / "state" / "run" / f"{daemon.name}.pid").unlink(missing_ok=True)
         (home.pid(daemon.name)).unlink(missing_ok=True)
     return aside

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from constellation.supervisor import markers
-from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, Daemon, process_of, serves
+from constellation.supervisor.daemons import SUPERVISOR, Daemon, process_of, serves
 from constellation.supervisor.systemd import Notifier, for_daemons
 from constellation.supervisor.watchdog import RESTARTER, Watchdog
 from turnkeeper.clock import Clock, SystemClock
@@ -38,14 +38,16 @@ class Supervisor:
         *,
         clock: Clock,
         environ: Mapping[str, str],
-        daemons: Sequence[Daemon] = DAEMONS,
+        daemons: Sequence[Daemon] | None = None,
         child: Daemon = RESTARTER,
         keep: Callable[[], object] = list,
     ) -> None:
-        """Supervise `daemons`; `keep` is called before each tick and puts back what was removed of our own lock."""
+        """Supervise `daemons`, unless given those that the orders name.
+
+        `keep` is called before each tick and puts back what was removed of our own lock.
+        """
         self._keep = keep
         self._home = home
-        self._daemons = daemons
         self._systemd = Notifier(environ)
         ours, entropy = for_daemons(environ), SystemEntropy()
         self._watchdog = Watchdog(home, clock=clock, entropy=entropy, environ=ours, daemons=daemons, child=child)
@@ -88,7 +90,7 @@ class Supervisor:
         """Tell whether every daemon serves or has been given up."""
         return all(
             os.path.lexists(markers.CRASH_LOOP.at(self._home, process=daemon.name)) or serves(self._home, daemon)
-            for daemon in self._daemons
+            for daemon in self._watchdog.watched
         )
 
     def _end(self) -> None:
@@ -105,7 +107,7 @@ class Supervisor:
 
     def _watch(self, opened: ExitStack, watched: dict[str, int]) -> dict[str, int]:
         """Open a pidfd for each daemon that has none: an adopted one is no child, so no signal tells of its end."""
-        for daemon in self._daemons:
+        for daemon in self._watchdog.watched:
             process = process_of(self._home, daemon) if daemon.name not in watched else None
             if process is None or not hasattr(os, "pidfd_open"):
                 continue

@@ -51,6 +51,8 @@ AGENT_RUNTIME = Daemon(
 TASK_RUNNER = Daemon(name="task-runner", package="task_runner")
 SUPERVISOR = Daemon(name="supervisor", package="constellation.supervisor", command=())
 DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
+WEB = Daemon(name="web", package="gateway", command=())
+EVERY = (*DAEMONS, WEB)  # what may have left markers, a lock or a log
 
 
 def log_of(home: Home, daemon: Daemon) -> Path:

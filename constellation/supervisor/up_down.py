@@ -11,7 +11,7 @@ from constellation.supervisor.escalation import Routes, take_pending
 from constellation.supervisor.markers import Revive, forget, recall
 from constellation.supervisor.policy import Limits
 from constellation.supervisor.retention import Kept
-from constellation.supervisor.watchdog import RESTARTER, Orders, between_ticks, set_aside, write_orders
+from constellation.supervisor.watchdog import RESTARTER, Orders, between_ticks, read_orders, set_aside, write_orders
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
@@ -31,10 +31,13 @@ def prepare(home: Home, settings: Settings) -> list[str]:
     """
     home.create()
     with between_ticks(home):
-        for daemon in daemons.DAEMONS:
+        for daemon in daemons.EVERY:
             under_way = isinstance(recall(home, daemon.name).revive, Revive)
             forget(home, daemon.name, keep_start=under_way)
-        write_orders(home, orders_of(settings), SystemClock().now())
+        before, orders = read_orders(home), orders_of(settings)
+        write_orders(home, orders, SystemClock().now())
+        if before is not None and before.web and not orders.web:  # nobody looks after it any more
+            daemons.stop(home, daemons.WEB)
         return take_pending(home)
 
 
@@ -62,19 +65,22 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
 
 
 def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
-    """Start the supervisor, or wake it, and return once both daemons serve; by name, False for one that ran already.
+    """Start the supervisor, or wake it, and return once all that is meant to run serves.
+
+    Returns by name, in the order of their start, False for one that ran already.
 
     :func:`prepare` must have been called.
 
     Raises:
         TurnkeeperError: a daemon or the supervisor ended, or did not serve in time, or nothing can be written.
     """
-    ran = {daemon.name: is_held(home, daemon.name) for daemon in daemons.DAEMONS}
+    wanted = (read_orders(home) or Orders()).wanted
+    ran = {daemon.name: is_held(home, daemon.name) for daemon in wanted}
     supervisor = daemons.process_of(home, daemons.SUPERVISOR)
     child = daemons.spawn(home, daemons.SUPERVISOR, environ) if supervisor is None else None
     if supervisor is not None:
         supervisor.send_signal(signal.SIGHUP)
-    for daemon in daemons.DAEMONS:
+    for daemon in wanted:
         _await(home, daemon, child)
     return {name: not before for name, before in ran.items()}
 
@@ -89,19 +95,19 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     how = {} if force or not _runs(home) else terminals.tell_all(home, clock=SystemClock(), entropy=SystemEntropy())
     with between_ticks(home):
         markers.clear_marker(markers.WANTED.at(home))
-    order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.DAEMONS))
+    order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.EVERY))
     for daemon in order:
         if daemon is not daemons.SUPERVISOR:
             _end_restart(home)  # the supervisor is gone: nobody begins another
         _stop_starting(home, daemon)
         how[daemon.name] = daemons.stop(home, daemon, force=force)
-    for daemon in daemons.DAEMONS:
+    for daemon in daemons.EVERY:
         forget(home, daemon.name, keep_start=False)
     return how
 
 
 def _runs(home: Home) -> bool:
-    return any(is_held(home, daemon.name) for daemon in (daemons.SUPERVISOR, *daemons.DAEMONS))
+    return any(is_held(home, daemon.name) for daemon in (daemons.SUPERVISOR, *daemons.EVERY))
 
 
 def _end_restart(home: Home) -> None:
@@ -118,7 +124,7 @@ def orders_of(settings: Settings) -> Orders:
     said = settings.watchdog.model_dump()
     limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
     kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)
-    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept)
+    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, web=settings.web.enabled)
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:

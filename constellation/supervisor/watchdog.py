@@ -48,6 +48,12 @@ class Orders:
     limits: policy.Limits = field(default_factory=policy.Limits)
     routes: Routes = field(default_factory=Routes)
     kept: Kept = field(default_factory=Kept)
+    web: bool = False
+
+    @property
+    def wanted(self) -> Sequence[daemons.Daemon]:
+        """The processes that are meant to run."""
+        return daemons.EVERY if self.web else daemons.DAEMONS
 
 
 class Watchdog:
@@ -60,10 +66,13 @@ class Watchdog:
         clock: Clock,
         entropy: Entropy,
         environ: Mapping[str, str],
-        daemons: Sequence[daemons.Daemon] = daemons.DAEMONS,
+        daemons: Sequence[daemons.Daemon] | None = None,
         child: daemons.Daemon = RESTARTER,
     ) -> None:
-        """Look after `daemons`, which are started with `environ`; `child` carries out planned restarts."""
+        """Look after `daemons`, those that the orders name unless given; `child` carries out planned restarts.
+
+        They are started with `environ`.
+        """
         self._home = home
         self._daemons = daemons
         self._clock = clock
@@ -77,6 +86,11 @@ class Watchdog:
         self._let_go_at = 0.0
         self.ended: dict[int, str] = {}
         """How processes ended that were children of this one, by pid; whoever reaps them fills it in."""
+
+    @property
+    def watched(self) -> Sequence[daemons.Daemon]:
+        """The processes that it looks after, as the newest orders say."""
+        return self._orders.wanted if self._daemons is None else self._daemons
 
     def tick(self) -> float | None:
         """Do one tick and return how many seconds to wait for the next; None when nothing is meant to run.
@@ -111,7 +125,7 @@ class Watchdog:
         quiet = is_quiet(self._home, now)
         wake_at = now + orders.limits.interval_s
         planned = self._planned.under_way(now)
-        for daemon in self._daemons:
+        for daemon in self.watched:
             if planned and daemon.name == RESTARTED:
                 wake_at = min(wake_at, now + policy.LOOK_AGAIN_S)
                 continue
@@ -128,7 +142,7 @@ class Watchdog:
             wake_at = min(wake_at, step.wake_at)
         every_s = orders.limits.interval_s
         send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=every_s)
-        self._troubles.look(troubles_of(self._home, self._daemons), orders, self._environ)
+        self._troubles.look(troubles_of(self._home, self.watched), orders, self._environ)
         self._let_go(now)
         return max(0.0, wake_at - now)
 
@@ -323,14 +337,15 @@ def read_orders(home: Home) -> Orders | None:
         if "kept" in says:
             keep_s, largest_mb = (markers.number(says["kept"][name]) for name in ("keep_s", "largest_mb"))
             kept = Kept(keep_s=keep_s, largest_mb=int(largest_mb))
-        return Orders(limits=policy.Limits(**limits), routes=routes, kept=kept)
+        return Orders(limits=policy.Limits(**limits), routes=routes, kept=kept, web=says.get("web") is True)
     except (KeyError, TypeError, ValueError, AttributeError):
         return Orders()
 
 
 def write_orders(home: Home, orders: Orders, at: datetime) -> None:
     """Say that the constellation is to run, under these orders."""
-    says = {"at": rfc3339(at), "limits": asdict(orders.limits), "kept": asdict(orders.kept), **asdict(orders.routes)}
+    parts = {"limits": asdict(orders.limits), "kept": asdict(orders.kept), "web": orders.web}
+    says = {"at": rfc3339(at), **parts, **asdict(orders.routes)}
     markers.write_marker(markers.WANTED.at(home), says)
 
 

@@ -18,6 +18,7 @@ from constellation.cli import app as turnkeeper
 from constellation.demo.driver import Driver
 from constellation.inspect.history import History, Violation, check
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER, Daemon, log_of
+from gateway.cli import app as gateway
 from task_runner.cli import application
 from tests.support.forked_daemons import fork_server
 from turnkeeper import console
@@ -26,7 +27,12 @@ from turnkeeper.event_log import read_events
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import is_held
 
-PROGRAMS = {"task-runner": application, "agent-runtime": lambda: agent_runtime, "turnkeeper": lambda: turnkeeper}
+PROGRAMS = {
+    "task-runner": application,
+    "agent-runtime": lambda: agent_runtime,
+    "turnkeeper": lambda: turnkeeper,
+    "gateway": lambda: gateway,
+}
 PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move"})
 INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch", "--graph"})
 

@@ -201,6 +201,27 @@ class MetricsSettings(_Section):
         return self
 
 
+class WebSettings(_Section):
+    """`[web]`: a page in the browser, the LangGraph API and MCP, on this machine; needs `turnkeeper[web]`."""
+
+    enabled: bool = Field(False, description="let `turnkeeper up` start it and keep it running")
+    port: int = Field(7373, ge=1, le=65_535, description="where it listens")
+    bind: str = Field("127.0.0.1", description="the address; any other than 127.0.0.1 needs insecure_bind")
+    insecure_bind: bool = Field(False, description="listen on `bind`: only behind a proxy of yours that speaks TLS")
+    public_origin: str = Field(
+        "", pattern=r"^(https://[a-z0-9.-]+(:[0-9]{1,5})?)?$", description="where such a proxy offers it: https://NAME"
+    )
+    origins: tuple[Annotated[str, Field(pattern=r"^https?://[a-z0-9.-]+(:[0-9]{1,5})?$")], ...] = Field(
+        (), description="other pages that may use the LangGraph API and MCP from a browser: http://localhost:3000"
+    )
+
+    @model_validator(mode="after")
+    def _only_here(self) -> Self:
+        if self.bind != "127.0.0.1" and not self.insecure_bind:
+            raise ValueError("bind is 127.0.0.1, unless insecure_bind = true and a proxy that speaks TLS is before it")
+        return self
+
+
 class QuerySettings(_Section):
     """`[query]`: what `turnkeeper query` shows."""
 
@@ -257,6 +278,7 @@ class Settings(_Section):
     traces: TracesSettings = Field(default_factory=TracesSettings)
     query: QuerySettings = Field(default_factory=QuerySettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
+    web: WebSettings = Field(default_factory=WebSettings)
 
     @property
     def default_graph(self) -> str:

@@ -4,7 +4,7 @@ The stream of turn events greets its reader in its initial metadata. A store tha
 older copy, may have no event to send: from the greeting its follower knows at once, and asks about each open fire.
 """
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -77,6 +77,47 @@ class Caller:
 
     def close(self) -> None:
         self._channel.close()
+
+
+class AsyncCaller:
+    """As :class:`Caller`, for programs with an event loop: a call is awaited, a stream is iterated with `async for`.
+
+    One channel serves all who call in the program's name: `by` gives each a caller of its own.
+    """
+
+    def __init__(
+        self, channel: grpc.aio.Channel, stub: Any, peer: str, *, via: str = "", deadline_s: float = DEADLINE_S
+    ) -> None:
+        """Call over a channel of :func:`connect`, which the caller closes."""
+        self._channel, self._make, self._peer, self._deadline_s = channel, stub, peer, deadline_s
+        self._stub, self._identity = stub(channel), Identity(via)
+
+    def by(self, via: str) -> "AsyncCaller":
+        """Return a caller over the same channel that says of itself what `via` says."""
+        return AsyncCaller(self._channel, self._make, self._peer, via=via, deadline_s=self._deadline_s)
+
+    def __getattr__(self, method: str) -> Any:
+        """Return the named method of the service, as a function of its request."""
+        call = getattr(self._stub, method)
+        said = self._identity.metadata(method)
+
+        async def answered(request: Any, *, deadline_s: float | None = None) -> Any:
+            try:
+                return await call(request, timeout=deadline_s or self._deadline_s, metadata=said)
+            except grpc.RpcError as error:
+                raise from_rpc(error, self._peer) from error
+
+        async def streamed(request: Any) -> AsyncIterator[Any]:
+            stream = call(request, metadata=said)
+            try:
+                async for item in stream:
+                    yield item
+            except grpc.RpcError as error:
+                raise from_rpc(error, self._peer) from error
+            finally:
+                stream.cancel()
+
+        return streamed if isinstance(call, grpc.aio.UnaryStreamMultiCallable) else answered
 
 
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:

@@ -1,0 +1,158 @@
+"""The process: `python -m gateway HOME`, which is what `turnkeeper web serve` becomes and the supervisor starts.
+
+It holds its lock, shows its progress and answers the health service on `state/run/web.sock`, as the daemons do, so the
+supervisor looks after it as after them. HTTP is on TCP, on this machine alone.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gateway.app import build, surfaces
+from gateway.calls import Gateway
+from gateway.keys import Keys, Sessions
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import WebSettings, load_settings
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Conflict, exit_code_of
+from turnkeeper.event_log import EventLog
+from turnkeeper.process import Progress
+from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage.locking import ProcessLock
+
+PROCESS = "web"
+HEADERS_S = 10.0  # how long the first line and the headers of a request may take
+MOST_CONNECTIONS = 256
+_STOP_GRACE_S = 2
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 that waits for headers only so long, and lets an answer cut its connection."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "abort": transport.abort}
+        self._wait_for_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; once it is a whole head of a request, stop waiting for it."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_waiting()
+        elif self._waiting is None and (self.cycle is None or self.cycle.response_complete):
+            self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_headers(self) -> None:
+        self._waiting = self.loop.call_later(HEADERS_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to this process, which has its lock and its socket to give back; says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def listener(settings: WebSettings) -> socket.socket:
+    """Return the bound socket. Raises Conflict where another program listens there."""
+    bound = socket.socket(socket.AF_INET6 if ":" in settings.bind else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((settings.bind, settings.port))
+        bound.listen(MOST_CONNECTIONS)
+    except OSError as error:
+        bound.close()
+        what = f"cannot listen on {settings.bind}:{settings.port}: {error.strerror}"
+        raise Conflict(what, where="[web] port", hint="end what listens there, or set another port") from error
+    return bound
+
+
+async def serve(home: Home, lock: ProcessLock) -> None:
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    clock, entropy, settings, stop = SystemClock(), SystemEntropy(), load_settings(home), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log, keys = EventLog(home.logs, PROCESS, clock), Keys(home)
+    keys.create(entropy)
+    gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
+    bound, health = listener(settings.web), UnixServer(home.socket(PROCESS))
+    web = Server(config_of(build(gateway, keys, surfaces(gateway))))
+    parts = [asyncio.create_task(web.serve([bound]), name="HTTP"), asyncio.create_task(web.ready.wait())]
+    try:
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        await health.start()
+        log.emit("process.started")
+        progress = Progress(home, PROCESS, os.getpid())
+        parts[1] = asyncio.create_task(progress.run(clock, lambda: keep_reachable(lock, health, log)))
+        parts.append(asyncio.create_task(stop.wait()))
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        web.should_exit = True
+        await parts[0]
+    finally:
+        for part in parts:
+            part.cancel()
+        ended = await asyncio.gather(*parts, return_exceptions=True)
+        await gateway.close()
+        await health.stop(_STOP_GRACE_S)
+        log.emit("process.stopped")
+    for error in ended:
+        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+            raise error
+
+
+def config_of(app: Any) -> uvicorn.Config:
+    """Return how the application is served: nothing is logged of what is asked, and no header is believed."""
+    return uvicorn.Config(
+        app, http=Protocol, ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        lifespan="on", loop="asyncio", timeout_graceful_shutdown=_STOP_GRACE_S, timeout_keep_alive=60,
+        limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=32 << 10,
+    )  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Serve the home that `argv` names; return the exit code."""
+    home = Home(root=Path(argv[0]))
+
+    def serve_home() -> None:
+        home.check()
+        home.check_taken_over()
+        home.create()
+        home.check_sockets()
+        with ProcessLock(home, PROCESS) as lock:
+            asyncio.run(serve(home, lock))
+
+    return exit_code_of(serve_home)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

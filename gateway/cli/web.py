@@ -1,0 +1,129 @@
+"""`turnkeeper web`: serve it, log a browser in, and make keys for clients."""
+
+import os
+import sys
+import webbrowser
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from gateway.keys import Keys, sign_token
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.console import Column, Output, OutputOption, home, note, show_rows, when
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.event_log import record_act
+from turnkeeper.storage.locking import is_held
+from turnkeeper.times import parse_rfc3339
+
+web = typer.Typer(
+    help="The page in the browser, the LangGraph API and MCP over HTTP, on this machine.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+keys = typer.Typer(help="Keys for clients of the LangGraph API and of MCP.", no_args_is_help=True)
+web.add_typer(keys, name="keys")
+
+_COLUMNS = (
+    Column("NAME", lambda row: str(row["name"])),
+    Column("KEY", lambda row: str(row["key"])),
+    Column("SCOPE", lambda row: str(row["scope"])),
+    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"]))),
+)
+
+
+def _place() -> Home:
+    place = home()
+    place.check()
+    return place
+
+
+@web.command()
+def serve() -> None:
+    """Serve in the foreground, until SIGTERM or Ctrl-C. With `[web] enabled = true`, `turnkeeper up` does it.
+
+    Example: turnkeeper web serve
+    """
+    place = _place()
+    load_settings(place)
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        hint = "run: pip install 'turnkeeper[web]'"
+        raise InvalidInput("the packages that it takes are not installed", where="turnkeeper web", hint=hint)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "gateway", str(place.root)])  # noqa: S606  becomes the server
+
+
+@web.command("open")
+def open_(
+    print_: Annotated[bool, typer.Option("--print", help="Only print the address.")] = False,
+    plain_host: Annotated[
+        bool,
+        typer.Option("--plain-host", help="Log in at 127.0.0.1, for a browser that finds no turnkeeper.localhost."),
+    ] = False,
+) -> None:
+    """Log a browser in: open the page with a token that is valid once, and for a minute.
+
+    With --plain-host, other programs that listen on 127.0.0.1 are sent the cookie of the login, if you open their pages
+    in the same browser.
+
+    Example: turnkeeper web open
+    """
+    place = _place()
+    if not is_held(place, "web"):
+        hint = "run: turnkeeper web serve; or set [web] enabled = true, and run: turnkeeper up"
+        raise Unreachable("the page is not served", where=str(place.root), hint=hint)
+    settings, clock = load_settings(place).web, SystemClock()
+    token = sign_token(Keys(place).login_secret(), clock.now(), SystemEntropy(), plain_host=plain_host)
+    host = "127.0.0.1" if plain_host else "turnkeeper.localhost"
+    origin = settings.public_origin or f"http://{host}:{settings.port}"
+    address = f"{origin}/#token={token}"
+    print(address)
+    if not print_ and not webbrowser.open(address):
+        note("no browser was found: open this address yourself, within a minute")
+
+
+@keys.command("list")
+def list_(output: OutputOption = Output.TABLE) -> None:
+    """List the keys, never their secrets.
+
+    Example: turnkeeper web keys list
+    """
+    rows = [
+        {"name": key.name, "key": key.id, "scope": key.scope, "created_at": key.created_at}
+        for key in Keys(_place()).all()
+    ]
+    footer = "" if rows else "no key yet; make one: turnkeeper web keys make NAME"
+    show_rows(rows, _COLUMNS, output, name_key="name", footer=footer)
+
+
+@keys.command("make")
+def make(
+    name: Annotated[str, typer.Argument(help="The client, as you call it.")],
+    scope: Annotated[
+        str,
+        typer.Option("--scope", help="read: look; work: also send, cancel, schedule; decide: also answer approvals."),
+    ] = "work",
+) -> None:
+    """Make a key and print it, this once: only a digest of it is kept.
+
+    Example: turnkeeper web keys make my-editor --scope work
+    """
+    place, clock = _place(), SystemClock()
+    key, text = Keys(place).make(name, scope, clock.now(), SystemEntropy())
+    record_act(place.logs, "turnkeeper", "web keys make", f"{key.name} {key.id} {key.scope}", clock)
+    print(text)
+    note(f"{key.name} may {key.scope}; the key is told only now")
+
+
+@keys.command("revoke")
+def revoke(name: Annotated[str, typer.Argument(help="The name or the id of a key.")]) -> None:
+    """Remove a key: whoever holds it is refused from now on.
+
+    Example: turnkeeper web keys revoke my-editor
+    """
+    place = _place()
+    key = Keys(place).revoke(name)
+    record_act(place.logs, "turnkeeper", "web keys revoke", f"{key.name} {key.id}", SystemClock())
+    note(f"{key.name} ({key.id}) is revoked")

@@ -1,0 +1,243 @@
+"""Who may use the gateway: keys of clients, one-time tokens for a login in a browser, and the sessions that follow.
+
+`keys/web.json` holds the secret that signs login tokens, and of each client's key its name, its scope and a digest: the
+key itself is told once, when it is made. A token is signed, is valid once and for a minute, and only at the process
+that ran when it was made. Sessions are in memory: when the process ends, browsers log in again.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from enum import IntEnum
+from pathlib import Path
+
+from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
+from turnkeeper.storage.files import SystemFiles, replace_whole
+from turnkeeper.storage.keys import KeyFile
+from turnkeeper.times import rfc3339
+
+VERSION = 1
+MOST_KEYS = 100
+MOST_SESSIONS = 64
+TOKEN_S = 60.0
+SESSION_S = 86_400.0  # without a request
+PLAIN = "p"  # in a token that may also be used at 127.0.0.1
+_LARGEST_BYTES = 1 << 18
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KEY = re.compile(r"tk-([0-9a-f]{12})-([0-9a-f]{64})")
+_TOKEN = re.compile(r"([0-9]{1,17})\.([np])\.([0-9a-f]{32})\.([0-9a-f]{64})")
+
+
+class Scope(IntEnum):
+    """What a key lets its holder do; each includes those before it."""
+
+    READ = 1  # look
+    WORK = 2  # send messages, cancel turns, create and change tasks
+    DECIDE = 3  # answer approvals and review what agents propose
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientKey:
+    """A client's key, without its secret.
+
+    Attributes:
+        id: names it in lists and in what is recorded.
+        name: the client's, as its author calls it.
+        scope: read, work or decide.
+        digest: SHA-256 of the key, in hexadecimal.
+        created_at: RFC 3339.
+    """
+
+    id: str
+    name: str
+    scope: str
+    digest: str
+    created_at: str
+
+    @property
+    def allows(self) -> Scope:
+        """What it lets its holder do."""
+        return Scope[self.scope.upper()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    login: str
+    keys: tuple[ClientKey, ...] = ()
+
+
+class Keys:
+    """The key file of the gateway, read again whenever it changes."""
+
+    def __init__(self, home: Home) -> None:
+        self.path = home.keys / "web.json"
+        self._lock = KeyFile(home)
+        self._read_at: tuple[int, int, int] | None = None
+        self._held = _File(login="")
+
+    def create(self, entropy: Entropy) -> None:
+        """Make the file, unless it is there. Raises Corrupt, Exhausted."""
+        with self._lock.locked():
+            if not self.path.exists():
+                self._write(_File(login=entropy.hex(64)))
+
+    def login_secret(self) -> str:
+        """Return what signs login tokens. Raises NotFound if the gateway never ran, Corrupt."""
+        return self._read().login
+
+    def all(self) -> Sequence[ClientKey]:
+        """Return the keys, oldest first; none if the gateway never ran. Raises Corrupt."""
+        return self._read().keys if self.path.exists() else ()
+
+    def find(self, text: str) -> ClientKey | None:
+        """Return the key that a client sent, if it is one of the file's. Compares in constant time. Raises Corrupt."""
+        found = _KEY.fullmatch(text)
+        digest = _digest(text)
+        known = [key for key in self.all() if found and key.id == found[1]]
+        return next((key for key in known if hmac.compare_digest(key.digest, digest)), None)
+
+    def make(self, name: str, scope: str, at: datetime, entropy: Entropy) -> tuple[ClientKey, str]:
+        """Make a key and return it with the text that its client sends, which is kept nowhere.
+
+        Raises:
+            InvalidInput: that is no name or no scope.
+            Conflict: a key of that name is there, or there are too many.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(f"{name[:40]!r} is not a client's name", where="NAME", hint="use A-Z, a-z, 0-9, . _ -")
+        if scope.upper() not in Scope.__members__:
+            raise InvalidInput(f"no scope {scope[:40]!r}", where="--scope", hint="there are: read, work, decide")
+        self.create(entropy)
+        with self._lock.locked():
+            held = self._read()
+            if any(key.name == name for key in held.keys):
+                raise Conflict(f"there is a key of the name {name}", hint=f"turnkeeper web keys revoke {name}")
+            if len(held.keys) >= MOST_KEYS:
+                raise Conflict(f"there are {MOST_KEYS} keys", hint="revoke one: turnkeeper web keys revoke NAME")
+            id_ = entropy.hex(12)
+            text = f"tk-{id_}-{entropy.hex(64)}"
+            key = ClientKey(id=id_, name=name, scope=scope.lower(), digest=_digest(text), created_at=rfc3339(at))
+            self._write(replace(held, keys=(*held.keys, key)))
+        return key, text
+
+    def revoke(self, name: str) -> ClientKey:
+        """Remove the key of that name or id; whoever holds it is refused from now on. Raises NotFound, Corrupt."""
+        with self._lock.locked():
+            held = self._read()
+            found = next((key for key in held.keys if name in {key.name, key.id}), None)
+            if found is None:
+                raise NotFound(f"no key {name[:60]!r}", hint="see: turnkeeper web keys list")
+            self._write(replace(held, keys=tuple(key for key in held.keys if key != found)))
+        return found
+
+    def _read(self) -> _File:
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            hint = "it is made when the gateway first starts: turnkeeper web serve"
+            raise NotFound("there is no key file", where=str(self.path), hint=hint) from None
+        read_at = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if read_at != self._read_at:
+            self._held, self._read_at = _parsed(self.path), read_at
+        return self._held
+
+    def _write(self, file: _File) -> None:
+        text = json.dumps({"v": VERSION, "login": file.login, "keys": [asdict(key) for key in file.keys]}, indent=1)
+        replace_whole(self.path, text.encode())
+        SystemFiles().sync_folder(self.path.parent)
+        self._read_at = None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+def _parsed(path: Path) -> _File:
+    data = SystemFiles().read(path, _LARGEST_BYTES)
+    if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+        raise Corrupt("can be read by other users", where=str(path), hint=f"run: chmod 600 {path}")
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        says = json.loads(data)
+        file = _File(login=says["login"], keys=tuple(ClientKey(**item) for item in says["keys"]))
+        if says["v"] == VERSION and len(bytes.fromhex(file.login)) == 32 and all(key.allows for key in file.keys):
+            return file
+    raise Corrupt("is not a key file of this version", where=str(path), hint="remove it, and make the keys again")
+
+
+def sign_token(secret: str, at: datetime, entropy: Entropy, *, plain_host: bool = False) -> str:
+    """Return a token with which a browser logs in once, within a minute of `at`."""
+    said = f"{int(at.timestamp() * 1000)}.{PLAIN if plain_host else 'n'}.{entropy.hex(32)}"
+    return f"{said}.{_mac(secret, said)}"
+
+
+def _mac(secret: str, said: str) -> str:
+    return hmac.digest(bytes.fromhex(secret), b"turnkeeper login 1\0" + said.encode(), "sha256").hex()
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One browser that is logged in.
+
+    Attributes:
+        id: the value of its cookie.
+        page_key: what its pages send with every change: another site cannot know it.
+        seen_at: when it last asked, on the monotonic clock.
+    """
+
+    id: str
+    page_key: str
+    seen_at: float
+
+
+class Sessions:
+    """Takes login tokens, and knows who is logged in."""
+
+    def __init__(self, keys: Keys, clock: Clock, entropy: Entropy) -> None:
+        self._keys, self._clock, self._entropy = keys, clock, entropy
+        self._since_ms = int(clock.now().timestamp() * 1000)
+        self._taken: dict[str, int] = {}
+        self._open: dict[str, Session] = {}
+
+    def log_in(self, token: str, *, plain_host: bool) -> Session | None:
+        """Open a session for a valid token; None for one that is not, was used, or is not for this host."""
+        found = _TOKEN.fullmatch(token)
+        if found is None or (plain_host and found[2] != PLAIN):
+            return None
+        said, now_ms = token.rpartition(".")[0], int(self._clock.now().timestamp() * 1000)
+        if not hmac.compare_digest(_mac(self._keys.login_secret(), said), found[4]):
+            return None
+        at = int(found[1])
+        if not (self._since_ms <= at <= now_ms + 1000 and now_ms - at <= TOKEN_S * 1000) or found[3] in self._taken:
+            return None
+        self._taken = {nonce: when for nonce, when in self._taken.items() if now_ms - when <= TOKEN_S * 2000}
+        self._taken[found[3]] = at
+        while len(self._open) >= MOST_SESSIONS:
+            del self._open[min(self._open, key=lambda id_: self._open[id_].seen_at)]
+        session = Session(id=self._entropy.hex(64), page_key=self._entropy.hex(32), seen_at=self._clock.monotonic())
+        self._open[session.id] = session
+        return session
+
+    def find(self, cookie: str) -> Session | None:
+        """Return the session of a cookie, if it is open."""
+        session = self._open.get(cookie)  # 256 random bits: how long a look-up takes tells nothing of them
+        if session is None:
+            return None
+        now = self._clock.monotonic()
+        if now - session.seen_at > SESSION_S:
+            del self._open[session.id]
+            return None
+        session.seen_at = now
+        return session
+
+    def log_out(self, session: Session) -> None:
+        """End a session."""
+        self._open.pop(session.id, None)

@@ -1,0 +1,80 @@
+"""The page's server as a process of the constellation: started, looked after and stopped as the daemons are."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from constellation.supervisor.daemons import WEB, process_of
+from tests.support.constellation import Constellation
+from tests.support.web import ROOT, Web, free_port, settings
+from turnkeeper.config.home import Home
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def constellation(home: Home) -> Iterator[Constellation]:
+    made = Constellation(home)
+    yield made
+    made.stop()
+
+
+def test_up_starts_it_where_it_is_enabled_a_death_is_repaired_and_down_ends_it(constellation: Constellation) -> None:
+    home, port = constellation.home, free_port()
+    home.config.write_text(f"[web]\nport = {port}\n")
+    constellation.command("turnkeeper", "up")
+    assert process_of(home, WEB) is None, "off by default"
+    assert not (home.keys / "web.json").exists()
+    assert constellation.attempt("gateway", "web", "open", "--print").returncode == 5
+
+    home.config.write_text(settings(port))
+    assert "web is up" in constellation.attempt("turnkeeper", "up").stderr
+    first = process_of(home, WEB)
+    assert first is not None
+    rows = {row["process"]: row for row in constellation.ask("turnkeeper", "status")}
+    assert (rows["web"]["state"], rows["web"]["pid"]) == ("running", first.pid)
+    assert Web(home, port).ask("/lg/ok").status == 200
+    address = constellation.command("gateway", "web", "open", "--print").strip()
+    assert address.startswith(f"http://turnkeeper.localhost:{port}/#token=")
+    constellation.command("turnkeeper", "doctor")
+
+    os.kill(first.pid, signal.SIGKILL)
+    constellation.until("web to be started again", lambda: (found := process_of(home, WEB)) and found.pid != first.pid)
+    constellation.until("web to answer", lambda: Web(home, port).reachable())
+    assert Web(home, port).post("/ui/login", {"token": address.partition("=")[2]}).status == 403, (
+        "made for another process"
+    )
+    home.config.write_text(f"[web]\nport = {port}\n")
+    constellation.command("turnkeeper", "up")
+    assert not Web(home, port).reachable(), "up ends what is enabled no more"
+
+    home.config.write_text(settings(port))
+    constellation.command("turnkeeper", "up")
+    assert "web stopped" in constellation.attempt("turnkeeper", "down").stderr
+    assert not Web(home, port).reachable()
+
+
+def test_a_port_that_is_taken_is_said_and_stops_no_daemon(constellation: Constellation) -> None:
+    with Web.listening() as port:
+        constellation.home.config.write_text(settings(port))
+        done = constellation.attempt("turnkeeper", "up")
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert constellation.ask("task-runner", "list") == []
+
+
+def test_while_it_is_off_nothing_of_it_is_imported() -> None:
+    names = (
+        "constellation.supervisor.__main__ agent_runtime.daemon.__main__ task_runner.daemon.__main__ turnkeeper.console"
+    )
+    program = f"import sys; [__import__(n) for n in '{names}'.split()]; print(*sys.modules)"
+    modules = set(
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+    assert modules.isdisjoint({"starlette", "uvicorn", "jinja2", "mcp", "gateway"})

@@ -1,0 +1,246 @@
+"""What the gateway answers to those who attack it: a real server on loopback, and requests byte by byte."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway import __main__ as server
+from gateway.app import build
+from gateway.calls import Gateway, Surface
+from gateway.guard import HEADERS
+from gateway.keys import Keys, Sessions
+from gateway.streams import EventStream
+from tests.support.web import Web, free_port, serving
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    """A gateway without daemons: none of these requests comes as far as to need one."""
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    home = Home(root=folder / "home")
+    home.create()
+    with serving(home, "origins = ['http://chat.example:3000']\n") as found:
+        yield found
+    shutil.rmtree(folder)
+
+
+class Idle:
+    """A surface whose streams say nothing."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.streams, self.left, self.all_ended = gateway.streams, 64, asyncio.Event()
+        self.surface = Surface(Starlette(routes=[Route("/ok", self.ok), Route("/idle", self.idle)]))
+
+    async def ok(self, _request: Request) -> Response:
+        return JSONResponse({"ok": True})
+
+    async def idle(self, _request: Request) -> Any:
+        return EventStream(self.events(), self.streams)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        try:
+            await asyncio.Event().wait()
+            yield b""
+        finally:
+            self.left -= 1
+            if not self.left:
+                self.all_ended.set()
+
+
+@asynccontextmanager
+async def in_this_process(home: Home) -> AsyncIterator[tuple[Idle, int]]:
+    home.config.write_text(f"[web]\nport = {free_port()}\n")
+    settings, clock, entropy, keys = load_settings(home), SystemClock(), SystemEntropy(), Keys(home)
+    keys.create(entropy)
+    gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
+    idle = Idle(gateway)
+    web = server.Server(server.config_of(build(gateway, keys, {"/lg": idle.surface})))
+    task = asyncio.create_task(web.serve([server.listener(settings.web)]))
+    await web.ready.wait()
+    yield idle, settings.web.port
+    web.should_exit = True
+    await task
+    await gateway.close()
+
+
+async def asked(port: int, path: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\r\n".encode())
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.fixture(scope="module")
+def browser(web: Web) -> Web:
+    web.log_in()
+    return web
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "evil.example:{port}", "turnkeeper.localhost:1", "[::1]:{port}"]
+)
+@pytest.mark.parametrize("path", ["/", "/ui/", "/lg/ok", "/mcp", "/ui/static/page.css"])
+def test_a_name_that_is_not_ours_is_misdirected_whatever_is_asked(web: Web, host: str, path: str) -> None:
+    assert web.ask(path, host=host.format(port=web.port)).status == 421
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "*", "http://127.0.0.1:1", "http://turnkeeper.localhost:1", ""]
+)
+def test_a_page_of_another_origin_is_refused_also_of_another_port_and_null(browser: Web, origin: str) -> None:
+    for path in ("/ui/", "/lg/ok", "/mcp", "/"):
+        assert browser.ask(path, origin=origin, cookie=browser.cookie).status == 403
+    for path in ("/ui/logout", "/ui/login"):
+        assert browser.post(path, {"page_key": browser.page_key}, origin=origin).status == 403
+
+
+def test_an_origin_of_the_settings_may_use_the_apis_and_never_the_page(browser: Web) -> None:
+    allowed = "http://chat.example:3000"
+    answer = browser.ask("/lg/ok", origin=allowed)
+    assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, allowed)
+    assert "access-control-allow-credentials" not in answer.headers
+    preflight = browser.ask("/lg/threads", "OPTIONS", origin=allowed, access_control_request_method="POST")
+    assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (204, allowed)
+    assert "x-api-key" in preflight.headers["access-control-allow-headers"]
+    assert browser.ask("/ui/", origin=allowed, cookie=browser.cookie).status == 403
+    assert browser.ask("/ui/", "OPTIONS", origin=allowed).status == 403
+
+
+def test_a_token_is_taken_once_and_only_by_name(web: Web) -> None:
+    token = web.token()
+    plain = {"host": f"127.0.0.1:{web.port}", "origin": f"http://127.0.0.1:{web.port}"}
+    assert web.post("/ui/login", {"token": token}, **plain).status == 403, (
+        "other ports of 127.0.0.1 would get the cookie"
+    )
+    first = web.post("/ui/login", {"token": token})
+    assert first.status == 303
+    said = first.headers["set-cookie"].lower()
+    assert ["httponly" in said, "samesite=strict" in said, "domain" in said] == [True, True, False]
+    assert web.post("/ui/login", {"token": token}).status == 403, "replayed"
+    assert web.post("/ui/login", {"token": token[:-1] + "0"}).status == 403
+    assert web.post("/ui/login", {"token": web.token(plain_host=True)}, **plain).status == 303
+    assert web.post("/ui/login", {"token": web.token()}, sec_fetch_site="same-site").status == 403
+    assert web.post("/ui/login", {"token": web.token()}, content_type="text/plain").status == 415
+    assert web.ask("/ui/", cookie=f"turnkeeper-{web.port}=" + "0" * 64).status == 401
+
+
+def test_a_key_counts_only_in_its_header_and_a_cookie_only_on_the_page(browser: Web) -> None:
+    key = browser.key("one")
+    assert browser.ask("/lg/threads/x", x_api_key=key).status == 404
+    assert browser.ask("/mcp", authorization=f"Bearer {key}").status not in {401, 403}
+    for name in ("x-api-key", "api_key", "key", "token", "authorization"):
+        assert browser.ask(f"/lg/threads/x?{name}={key}").status == 401
+    assert browser.ask("/lg/threads/x", cookie=browser.cookie).status == 401
+    assert browser.ask("/mcp", cookie=browser.cookie).status == 401
+    assert browser.ask("/lg/threads/x", authorization=f"Bearer {key}").status == 401
+    assert browser.ask("/mcp", x_api_key=key).status == 401
+    assert browser.ask("/ui/", x_api_key=key, authorization=f"Bearer {key}").status == 401
+    assert browser.ask("/lg/ok").status == 200
+
+
+def test_a_revoked_key_is_refused_at_once(web: Web) -> None:
+    key = web.key("gone", "read")
+    assert web.ask("/lg/threads/x", x_api_key=key).status == 404
+    Keys(web.home).revoke("gone")
+    assert web.ask("/lg/threads/x", x_api_key=key).status == 401
+
+
+def test_a_change_needs_the_pages_own_key_beside_the_cookie(browser: Web) -> None:
+    assert browser.post("/ui/logout", {}).status == 403
+    assert browser.post("/ui/logout", {"page_key": "0" * 32}).status == 403
+    unsaid = {"content_type": "application/x-www-form-urlencoded", "cookie": browser.cookie}
+    assert browser.ask("/ui/logout", "POST", b"", **unsaid).status == 403, "no Origin at all"
+
+
+def test_every_answer_keeps_a_browser_from_running_or_framing_what_is_not_ours(browser: Web) -> None:
+    for answer in (
+        browser.ask("/"),
+        browser.ask("/ui/", cookie=browser.cookie),
+        browser.ask("/ui/"),
+        browser.ask("/lg/ok"),
+        browser.ask("/nothing"),
+        browser.ask("/", host="evil.example"),
+    ):
+        assert {key: answer.headers.get(key) for key in HEADERS} == HEADERS
+        assert "server" not in answer.headers
+
+
+def test_a_body_of_five_mebibytes_is_refused_by_its_header_and_by_its_size(browser: Web) -> None:
+    head = f"POST /ui/login HTTP/1.1\r\nHost: {browser.host}\r\nOrigin: {browser.origin}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    with browser.connect() as raw:
+        raw.sendall(f"{head}Content-Length: {5 << 20}\r\n\r\n".encode())
+        assert b" 413 " in raw.recv(64)
+    with browser.connect() as raw:
+        raw.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        with suppress(OSError):  # it has answered and closed
+            for _ in range(80):
+                raw.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+        assert b" 413 " in raw.recv(64)
+    assert browser.ask("/lg/ok").status == 200
+
+
+async def test_a_request_that_never_says_all_its_headers_is_cut(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
+    monkeypatch.setattr(server, "HEADERS_S", 0.05)
+    async with in_this_process(home) as (gateway, port):
+        del gateway
+        whole = f"GET /lg/ok HTTP/1.1\r\nHost: turnkeeper.localhost:{port}\r\n\r\n"
+        for said, then in (("", ""), ("GET / HT", ""), (whole[:-2], ""), (whole, "GET /")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said.encode())
+            if then:
+                assert b"200 OK" in await reader.readuntil(b'{"ok":true}')
+                writer.write(then.encode())
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+            writer.close()
+            with suppress(ConnectionResetError):
+                await writer.wait_closed()
+
+
+async def test_of_a_hundred_idle_streams_64_are_served_eight_of_one_client_and_all_end_with_their_readers(
+    home: Home,
+) -> None:
+    async with in_this_process(home) as (gateway, port):
+        keys = [Keys(home).make(f"k{number}", "read", SystemClock().now(), SystemEntropy())[1] for number in range(13)]
+        opened = []
+        for number in range(100):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            key = keys[number // 9] if number < 9 else keys[number % 13]
+            writer.write(f"GET /lg/idle HTTP/1.1\r\nHost: localhost:{port}\r\nx-api-key: {key}\r\n\r\n".encode())
+            opened.append((int((await reader.readline()).split()[1]), writer))
+        assert sorted(status for status, _ in opened) == [200] * 64 + [429] * 36
+        assert [status for status, _ in opened[:9]] == [200] * 8 + [429]
+        assert gateway.streams.open == 64
+        assert b"200 OK" in await asked(port, "/lg/ok"), "whoever asks meanwhile is answered"
+        for _, writer in opened:
+            writer.close()
+        await asyncio.wait_for(gateway.all_ended.wait(), 20)
+        assert gateway.streams.open == 0
+
+
+def test_another_address_and_an_origin_of_everybody_are_refused_in_the_settings(home: Home) -> None:
+    for said in ("bind = '0.0.0.0'", "origins = ['*']", "origins = ['null']", "origins = ['http://a/']"):
+        home.config.write_text(f"[web]\n{said}\n")
+        with pytest.raises(InvalidInput, match=r"config\.toml:[12]"):
+            load_settings(home)
+    home.config.write_text("[web]\nbind = '0.0.0.0'\ninsecure_bind = true\n")
+    assert load_settings(home).web.bind == "0.0.0.0"

@@ -1,0 +1,117 @@
+"""A real gateway on a free port of this machine, and requests to it byte by byte."""
+
+import http.client
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from gateway.keys import Keys, sign_token
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.process import last_beat
+
+ROOT = Path(__file__).parents[2]
+NAME = "turnkeeper.localhost"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
+
+
+def settings(port: int, more: str = "") -> str:
+    return f"[web]\nenabled = true\nport = {port}\n{more}"
+
+
+class Web:
+    """A gateway that runs, and a browser's side of it."""
+
+    def __init__(self, home: Home, port: int) -> None:
+        self.home, self.port = home, port
+        self.host = f"{NAME}:{port}"
+        self.origin = f"http://{self.host}"
+        self.cookie = self.page_key = ""
+
+    def ask(
+        self, path: str, method: str = "GET", body: bytes | None = None, *, host: str | None = None, **headers: str
+    ) -> Answer:
+        """Send one request; headers have `_` for `-`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            given = {"Host": host or self.host} | {key.replace("_", "-"): value for key, value in headers.items()}
+            connection.request(method, path, body, given)
+            found = connection.getresponse()
+            return Answer(
+                found.status, {key.lower(): value for key, value in found.getheaders()}, found.read().decode()
+            )
+        finally:
+            connection.close()
+
+    def token(self, *, plain_host: bool = False) -> str:
+        secret = Keys(self.home).login_secret()
+        return sign_token(secret, SystemClock().now(), SystemEntropy(), plain_host=plain_host)
+
+    def post(self, path: str, form: Mapping[str, str], **headers: str) -> Answer:
+        """Send a form as the page does."""
+        sent = {"content_type": "application/x-www-form-urlencoded", "origin": self.origin, "cookie": self.cookie}
+        return self.ask(path, "POST", urlencode(form).encode(), **(sent | headers))
+
+    def log_in(self) -> None:
+        answer = self.post("/ui/login", {"token": self.token()})
+        assert answer.status == 303, answer
+        self.cookie = answer.headers["set-cookie"].partition(";")[0]
+
+    def key(self, name: str, scope: str = "work") -> str:
+        return Keys(self.home).make(name, scope, SystemClock().now(), SystemEntropy())[1]
+
+    def reachable(self) -> bool:
+        try:
+            return self.ask("/lg/ok").status == 200
+        except OSError:
+            return False
+
+    @staticmethod
+    @contextmanager
+    def listening() -> Iterator[int]:
+        """Take a port, as another program would."""
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            bound.listen(1)
+            yield bound.getsockname()[1]
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+
+@contextmanager
+def serving(home: Home, more: str = "") -> Iterator[Web]:
+    """Start the gateway as the supervisor does; no daemon need run."""
+    port = free_port()
+    home.config.write_text(settings(port, more))
+    process = subprocess.Popen([sys.executable, "-m", "gateway", str(home.root)], cwd=ROOT)
+    try:
+
+        def serves() -> bool:
+            beat = last_beat(home, "web")
+            return process.poll() is not None or (beat is not None and beat.pid == process.pid)
+
+        assert SystemClock().poll(serves, timeout_s=60, every_s=0.02)
+        assert process.poll() is None
+        yield Web(home, port)
+    finally:
+        process.terminate()
+        process.wait(30)
