@@ -101,10 +101,10 @@ def relocate(old: Home, new: Home, passed: list[Path]) -> Path | None:
     """
     new.root.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
-        for daemon in (daemons.SUPERVISOR, *daemons.DAEMONS) if old.run.is_dir() else ():
+        for daemon in (daemons.SUPERVISOR, *daemons.EVERY) if old.run.is_dir() else ():
             held.enter_context(ProcessLock(old, daemon.name))
         aside = _rename_or_copy(old, new, passed)
-    for daemon in (daemons.SUPERVISOR, *daemons.DAEMONS):
+    for daemon in (daemons.SUPERVISOR, *daemons.EVERY):
         new.pid(daemon.name).unlink(missing_ok=True)
     remember(old, new, [*passed, old.root])
     return aside
